@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.api.studies import search
+from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:
     from nas_evidence.api.studies import Study
@@ -118,7 +119,9 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
             sample_weight = column_or_1d(sample_weight)
             check_consistent_length(X, sample_weight)
             if not sample_weight.any():
-                raise ValueError("Sample weights must contain at least one non-zero number.")
+                raise UserError(
+                    "Sample weights must contain at least one non-zero number."
+                ).with_code("sample-weights-all-zero")
         with _FITTING:
             self.study_: Study = search(
                 X,
@@ -146,7 +149,9 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
         if y is None:
-            raise ValueError("fit requires y to be passed, but the target y is None")
+            raise UserError("fit requires y to be passed, but the target y is None").with_code(
+                "fit-without-y"
+            )
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, skip_check_array=True)
         elif _is_text(X):

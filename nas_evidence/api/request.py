@@ -6,6 +6,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, with_task
 from nas_evidence.spec.families import add_family, domains_of, reference_of
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
@@ -97,7 +98,9 @@ def _changes(options: DataOptions) -> list[str]:
     keys = dataset_keys(options)
     for name in ("groups", "time_column", "weights"):
         if not isinstance(keys.get(name, ""), str):
-            raise ValueError(f"{name} must name a column of the file, not be an array")
+            raise UserError(f"{name} must name a column of the file, not be an array").with_code(
+                "column-given-as-array"
+            )
     return [f"dataset.{key}={_toml(value)}" for key, value in keys.items()]
 
 
@@ -188,10 +191,10 @@ def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
         ValueError: if it is; says both numbers.
     """
     if n_trials is not None and n_trials < spec.n_trials:
-        raise ValueError(
+        raise UserError(
             f"the study {spec.name} has {spec.n_trials} trials, which cannot become {n_trials}; "
             "leave the number out to finish them, or give a larger one for more"
-        )
+        ).with_code("fewer-trials-than-before")
 
 
 def is_data(study: str) -> bool:
@@ -204,23 +207,27 @@ def is_data(study: str) -> bool:
     name = path.name.lower()
     for ending, remedy in _OTHERS.items():
         if name.endswith(ending):
-            raise ValueError(f"{study} is in a format that is not read; {remedy}.")
+            raise UserError(f"{study} is in a format that is not read; {remedy}.").with_code(
+                "format-not-read"
+            )
     if name.endswith((*TABLES, *ARRAYS)):
         if not path.is_file():
-            raise ValueError(f"there is no file {study}.")
+            raise UserError(f"there is no file {study}.").with_code("no-such-file")
         return True
     if not path.is_dir():
         return False
     from nas_evidence.data.images import is_image_folder
 
     if (path / "study.toml").is_file():
-        raise ValueError(f"{study} is a study folder; continue it with `nas-evidence resume`.")
+        raise UserError(
+            f"{study} is a study folder; continue it with `nas-evidence resume`."
+        ).with_code("search-on-study-folder")
     if (path / "x_train.npy").is_file() or is_image_folder(path):
         return True
-    raise ValueError(
+    raise UserError(
         f"{study} is a folder without a study file, without x_train.npy, and without folders of "
         "images; name a study file (.toml) or data (.csv, .parquet, .npz)."
-    )
+    ).with_code("folder-without-study-or-data")
 
 
 def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> Asked:
@@ -241,7 +248,7 @@ def of_memory(data: Any, y: Any, options: DataOptions, overrides: Sequence[str])
     try:
         source = source_in_memory(data, y, keys)
     except ValueError as error:  # of pydantic: several lines
-        raise ValueError(_first_reason(error)) from None
+        raise _first_mistake(error) from None
     return of_source(source, overrides, name=NAME)
 
 
@@ -285,20 +292,22 @@ def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
             from nas_evidence.data.table_file import read_frame
 
             columns = read_frame(path).columns
-            raise ValueError(
+            raise UserError(
                 f"{path.name} is a table: name the column to predict with --target "
                 f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)})."
-            )
+            ).with_code("target-not-named")
         kind = "table"
     else:
         arrays = lower.endswith(ARRAYS) or (path / "x_train.npy").is_file()
         kind = "npz" if arrays else "images"
         if "target" in keys:
-            raise ValueError(f"--target names a column of a table, but {path.name} is none.")
+            raise UserError(
+                f"--target names a column of a table, but {path.name} is none."
+            ).with_code("target-without-table")
     try:
         return DatasetSpec.model_validate({"name": kind, "path": str(path), **keys})
     except ValueError as error:
-        raise ValueError(_first_reason(error)) from None
+        raise _first_mistake(error) from None
 
 
 def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
@@ -310,7 +319,7 @@ def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
     try:
         return StudySpec.model_validate(with_task(given))
     except ValueError as error:
-        raise ValueError(_first_reason(error)) from None
+        raise _first_mistake(error) from None
 
 
 def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked:
@@ -329,13 +338,14 @@ def _toml(value: Any) -> str:
     return toml_line("value", value).partition("=")[2].strip()
 
 
-def _first_reason(error: ValueError) -> str:
+def _first_mistake(error: ValueError) -> ValueError:
     details: Sequence[Mapping[str, Any]] = getattr(error, "errors", list)()
     for detail in details:
         cause = detail.get("ctx", {}).get("error")
         reason = detail["msg"].replace("Input should", "must")
-        return str(cause or f"`{'.'.join(map(str, detail['loc']))}`: {reason}")
-    return str(error)
+        named = f"`{'.'.join(map(str, detail['loc']))}`: {reason}"
+        return cause or UserError(named).with_code("option-not-allowed")
+    return error
 
 
 def with_families(spec: StudySpec, families: Sequence[Any] | str | None) -> StudySpec:
@@ -351,7 +361,9 @@ def with_families(spec: StudySpec, families: Sequence[Any] | str | None) -> Stud
         if isinstance(family, str):
             if family not in FAMILY_PARAMETERS:
                 known = ", ".join(FAMILY_PARAMETERS)
-                raise ValueError(f"family {family!r} is unknown; choose among {known}")
+                raise UserError(f"family {family!r} is unknown; choose among {known}").with_code(
+                    "unknown-family-asked"
+                )
             chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
         else:
             reference = reference_of(family)

@@ -15,6 +15,7 @@ from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.time_limit import TimeLimit
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import StudySpec
@@ -107,7 +108,8 @@ def begun(
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
     if old is None and (unreached := plan.never_reached()):
-        raise ValueError("; ".join(unreached.values()))
+        first, *_ = unreached.values()
+        raise UserError("; ".join(text for _, text in unreached.values())).with_code(first.code)
     spec = spec.model_copy(update={"plan": plan})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:

@@ -31,6 +31,7 @@ from nas_evidence.api.runs import (
     unfinished,
 )
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec, preset_overrides
 
@@ -152,7 +153,9 @@ class Study:
         """
         winner = self._ranked().winner
         if winner is None:
-            raise ValueError(f"no trial of {self.folder} is complete; continue it with resume")
+            raise UserError(
+                f"no trial of {self.folder} is complete; continue it with resume"
+            ).with_code("study-without-complete-trial")
         return winner
 
     @property
@@ -235,10 +238,10 @@ class Study:
 
         found = column_importance(self.predictor(), self.arrays(), metric=metric)
         if found is None:
-            raise ValueError(
+            raise UserError(
                 f"importance is of the columns of a table, but {self.folder} was searched on "
                 f"arrays or images ({self.spec.dataset.name}); search a DataFrame or a table file"
-            )
+            ).with_code("importance-without-columns")
         return found
 
     def report(self, to: str | Path | None = None) -> Path:
@@ -277,7 +280,9 @@ class Study:
         from nas_evidence.exporting.folder import export_winner
 
         if trial_id is not None and top is not None:
-            raise ValueError(f"give trial_id={trial_id} or top={top}, not both")
+            raise UserError(f"give trial_id={trial_id} or top={top}, not both").with_code(
+                "trial-and-top"
+            )
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
         given = (self._tables(), folder, self.arrays())
@@ -356,9 +361,9 @@ class Study:
             predictor = self.predictor(trial_id)
             given = predictor.given(data).labelled()
             if given is None or given.truth is None:
-                raise ValueError(
+                raise UserError(
                     "calibration compares with the truth, but data has no target column"
-                )
+                ).with_code("calibration-without-target")
             found = predictor.predict(given).reliability(given.truth)
             if n_seen := rows_seen(given.inputs, self.arrays()):
                 n_rows = len(given.inputs)
@@ -370,7 +375,9 @@ class Study:
         else:
             chosen = self.best.trial_id if trial_id is None else trial_id
             if chosen not in set(self._tables().trials["trial_id"]):
-                raise ValueError(f"{self.folder} has no finished trial {chosen}")
+                raise UserError(f"{self.folder} has no finished trial {chosen}").with_code(
+                    "no-such-finished-trial"
+                )
             arrays = self.arrays()
             winner = load_winner(self._tables(), arrays, chosen)
             found = unseen_reliability(winner, to_tensors(arrays, "cpu"))
@@ -483,13 +490,15 @@ def search(
     root = None if data_root is None else Path(data_root)
     if isinstance(data, str | Path):
         if y is not None:
-            raise ValueError("y is for data in memory; name the column of a file with target")
+            raise UserError(
+                "y is for data in memory; name the column of a file with target"
+            ).with_code("y-with-file")
         asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
     else:
         if isinstance(y, str):
-            raise ValueError(
+            raise UserError(
                 f"y must be values; to name a column write search(data, target={y!r})"
-            )
+            ).with_code("y-names-column")
         asked = of_memory(data, y, options, overrides)
     if out is not None:
         folder = Path(out).expanduser()

@@ -28,6 +28,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked, refuse_password
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
@@ -269,31 +270,31 @@ def check_track(wanted: Iterable[str | Tracker], *, installed: bool = True) -> N
     for text in (one for one in wanted if isinstance(one, str)):
         name, _, place = text.partition(":")
         if name not in _NEEDS:
-            raise ValueError(
+            raise UserError(
                 "--track must be mlflow, mlflow:URI, tensorboard, tensorboard:DIR, optuna or "
                 f"optuna:URL, but got {masked(text)!r}."
-            )
+            ).with_code("unknown-tracker")
         refuse_password(text, "--track ", _PASSWORDS.get(name, "the environment"))
         if name == "optuna" and place:
             _check_url(place, installed=installed)
         if installed and find_spec(_NEEDS[name]) is None:
-            raise ValueError(
+            raise UserError(
                 f"--track {name} needs {_NEEDS[name]}: install it with "
                 f"`pip install 'nas-evidence[{name}]'`."
-            )
+            ).with_code("track-needs-package")
 
 
 def _check_url(url: str, *, installed: bool) -> None:
     if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
-        raise ValueError(
+        raise UserError(
             "--track optuna:URL needs the URL of a database such as "
             f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}."
-        )
+        ).with_code("track-optuna-url")
     if installed and url.startswith("postgres") and find_spec("psycopg") is None:
-        raise ValueError(
+        raise UserError(
             f"--track optuna:{url} needs psycopg: install it with "
             "`pip install 'nas-evidence[postgresql]'`."
-        )
+        ).with_code("track-needs-psycopg")
 
 
 def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
@@ -306,7 +307,9 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Tracker:
     place = place or os.environ.get("MLFLOW_TRACKING_URI", "")
     default = f"sqlite:///{folder.resolve() / 'mlflow.db'}"
     if not place and set("?#%") & set(default):  # mlflow would write it beside the study
-        raise ValueError(f"mlflow opens no database below {folder}; give --track mlflow:URI.")
+        raise UserError(
+            f"mlflow opens no database below {folder}; give --track mlflow:URI."
+        ).with_code("mlflow-without-database")
     return MLflow(place or default, spec.name)
 
 

@@ -36,6 +36,7 @@ from nas_evidence.audit.sampled import SAMPLED, STANDARD_ERRORS, noise_of, sampl
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES, declared
 from nas_evidence.spec.study import derive_seed
@@ -65,7 +66,9 @@ def run_audit(
     """
     unknown = sorted(set(problems or ()) - set(PROBLEMS))
     if unknown:
-        raise ValueError(f"`problems` must be of {', '.join(PROBLEMS)}, but got {unknown}")
+        raise UserError(
+            f"`problems` must be of {', '.join(PROBLEMS)}, but got {unknown}"
+        ).with_code("unknown-audit-problem")
     names = [name for name in PROBLEMS if problems is None or name in problems]
     rows: list[AuditRow] = []
     for done, name in enumerate(names, start=1):
@@ -94,13 +97,15 @@ def named(name: str) -> tuple[list[str], str | None]:
         declared(name)
     except ValueError as error:
         known = ", ".join(PROBLEMS)
-        raise ValueError(f"{name} is no problem of the audit ({known}): {error}") from error
+        raise UserError(f"{name} is no problem of the audit ({known}): {error}").with_code(
+            "audit-problem-not-a-study"
+        ) from error
     found = [problem for problem in PROBLEMS if name in estimators_in(problem)]
     if not found:
-        raise ValueError(
+        raise UserError(
             f"{name} is compared with no truth here: it estimates no evidence; the tests of the "
             "project compare it with its definition."
-        )
+        ).with_code("audit-without-truth")
     return found, name
 
 

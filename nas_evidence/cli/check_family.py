@@ -8,6 +8,7 @@ import typer
 
 from nas_evidence.cli.options import AllowCode
 from nas_evidence.cli.terminal import out, print_rows
+from nas_evidence.plumbing.user_error import UserError
 
 
 def check_family(
@@ -23,15 +24,19 @@ def check_family(
     Example: nas-evidence check-family my_nets:Wide --input 12 --allow-code
     """
     if not allow_code:
-        raise ValueError(
+        raise UserError(
             f"{reference} is code from outside nas-evidence, which runs only with --allow-code."
-        )
+        ).with_code("check-family-needs-allow-code")
     if ":" not in reference:
-        raise ValueError(f"the family must be named as MODULE:NAME, but got {reference}.")
+        raise UserError(
+            f"the family must be named as MODULE:NAME, but got {reference}."
+        ).with_code("check-family-name")
     try:
         shape = tuple(int(length) for length in input_shape.split("x"))
     except ValueError:
-        raise ValueError(f"--input must be like 12 or 3x32x32, but got {input_shape}.") from None
+        raise UserError(f"--input must be like 12 or 3x32x32, but got {input_shape}.").with_code(
+            "input-shape-form"
+        ) from None
     sys.path.insert(0, str(Path.cwd()))
     import torch
 
@@ -70,9 +75,9 @@ def check_family(
     columns = ("layer", "type", "parameters", "diagonal", "Kronecker", "dense", "remedy")
     print_rows(f"layers of the largest, {architecture}", columns, layers)
     if not covering:
-        raise ValueError(
+        raise UserError(
             f"no curvature covers {reference}: {rows[-1][-1]}. Without one it can be ranked by "
             'cross-validation: estimators = ["two_fold"], objective = "two_fold", '
             'plan.online.every = "never" and plan.settle = 0.'
-        )
+        ).with_code("family-without-curvature")
     out.print(f"estimators that cover it: {', '.join(sorted(covering))}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 
 from nas_evidence.api.request import data_parameters
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # imports the stores
@@ -127,7 +128,9 @@ def check_one(trial_id: int | None, top: int | None) -> None:
         ValueError: if they are.
     """
     if trial_id is not None and top is not None:
-        raise ValueError(f"give --trial {trial_id} or --top {top}, not both.")
+        raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
+            "option-trial-and-top"
+        )
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
@@ -155,7 +158,9 @@ def trial_ids(text: str) -> list[int] | None:
         return None
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
-        raise ValueError(f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}.")
+        raise UserError(
+            f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}."
+        ).with_code("retry-failed-form")
     return [int(part) for part in parts]
 
 
@@ -218,10 +223,10 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
     for name in track or ():
         if "://" in store and ":" not in name:
             example = _SEEN_BY_ALL[name]
-            raise ValueError(
+            raise UserError(
                 f"--track {name} would write on the cluster beside a copy of {store}, which "
                 f"nobody sees; name a place that all see, such as --track {example}."
-            )
+            ).with_code("track-on-cluster")
 
 
 def opened(place: str, *, looking: bool = False) -> "Store":
@@ -234,7 +239,9 @@ def opened(place: str, *, looking: bool = False) -> "Store":
     store.check_answers()
     store.pull()
     if store.uri is not None and not (store.folder / "study.toml").is_file():
-        raise ValueError(f"there is no study at {store.uri}: it has no study.toml.")
+        raise UserError(f"there is no study at {store.uri}: it has no study.toml.").with_code(
+            "no-study-in-store"
+        )
     with store.named():
         read_study(store.folder)
     return store

@@ -28,6 +28,7 @@ from nas_evidence.cli.terminal import (
     say_missing,
 )
 from nas_evidence.plumbing.foreign_text import csv_cell, shortened
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
 
 if TYPE_CHECKING:  # these import pandas and torch
@@ -100,7 +101,9 @@ def predict(
     check_one(trial_id, top)
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
-            raise ValueError(f"there is no file {path} to predict; correct the path.")
+            raise UserError(f"there is no file {path} to predict; correct the path.").with_code(
+                "predict-no-such-file"
+            )
     _check_place("--to", to, (".csv", ".parquet"), data)
     _check_place("--reliability", reliability, (".png", ".svg", ".pdf"), data)
     study = None
@@ -109,9 +112,9 @@ def predict(
 
         study = Study(opened(place).folder, data_root, allow_code=allow_code)
     elif trial_id is not None or top is not None:
-        raise ValueError(
+        raise UserError(
             f"--trial and --top choose among the trials of a study, but {place} is an export."
-        )
+        ).with_code("trial-of-an-export")
     if to is None and not as_json:
         to = _beside(data, force=force)
     copied = _copied(data.expanduser(), ids or [])
@@ -163,9 +166,9 @@ def predict(
         measures["ood_auroc"] = out_of_distribution(known, other)
     if reliability is not None:
         if truth is None:
-            raise ValueError(
+            raise UserError(
                 f"--reliability compares with the truth, but {data} does not hold the target."
-            )
+            ).with_code("reliability-without-target")
         from nas_evidence.reporting.plots import plot_reliability
 
         labels = found.probabilities is not None
@@ -234,7 +237,9 @@ def _beside(data: Path, *, force: bool) -> Path:
     place = data.expanduser().absolute().with_name("predictions.csv")
     place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
     if place.exists() and not force:
-        raise ValueError(f"{place} exists; name another file with --to, or replace it by --force.")
+        raise UserError(
+            f"{place} exists; name another file with --to, or replace it by --force."
+        ).with_code("output-exists")
     return place
 
 
@@ -248,11 +253,17 @@ def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data:
         return
     if path.suffix not in endings:
         *others, last = endings
-        raise ValueError(f"{option} must be {', '.join(others)} or {last}, but got {path}.")
+        raise UserError(
+            f"{option} must be {', '.join(others)} or {last}, but got {path}."
+        ).with_code("output-ending")
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"{option} {path} is in a folder that does not exist; make it first.")
+        raise UserError(
+            f"{option} {path} is in a folder that does not exist; make it first."
+        ).with_code("output-folder-missing")
     if path.absolute() == data.expanduser().absolute():
-        raise ValueError(f"{option} {path} would replace the data; name another file.")
+        raise UserError(f"{option} {path} would replace the data; name another file.").with_code(
+            "output-is-the-data"
+        )
 
 
 def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
@@ -266,7 +277,9 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
     if not ids:
         return {}
     if data.is_dir() or data.suffix in (".npz", ".npy"):
-        raise ValueError(f"--id names a column of a table, but {data} is none.")
+        raise UserError(f"--id names a column of a table, but {data} is none.").with_code(
+            "id-without-table"
+        )
     frame = as_written(data)
     return {name: frame[known_column(frame, name, data.name)] for name in ids}
 

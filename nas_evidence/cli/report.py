@@ -33,6 +33,7 @@ from nas_evidence.cli.terminal import (
     statistic_text,
     trust_line,
 )
+from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.comparison import Comparison
@@ -73,11 +74,17 @@ def report(
     """
     if table is not None:
         if place is not None:
-            raise ValueError(f"give a study folder or --table, not both (got {place}, {table}).")
+            raise UserError(
+                f"give a study folder or --table, not both (got {place}, {table})."
+            ).with_code("folder-and-table")
         if score is None or target is None:
-            raise ValueError("--table needs --score COL and --target COL.")
+            raise UserError("--table needs --score COL and --target COL.").with_code(
+                "table-without-columns"
+            )
         if metric is not None:
-            raise ValueError(f"--metric is for studies, but got {metric!r} with --table.")
+            raise UserError(
+                f"--metric is for studies, but got {metric!r} with --table."
+            ).with_code("metric-with-table")
         _report_table(table, score, target, group, baseline or (), to)
         return
     from nas_evidence.storage.tables import read_study_tables
@@ -316,10 +323,10 @@ def _latest_study() -> str:
     # Every driver touches the lock.
     locks = sorted(Path("runs").glob("*/lock"), key=lambda path: path.stat().st_mtime)
     if not locks:
-        raise ValueError(
+        raise UserError(
             "there is no study below runs/; give a study folder, or --table FILE.csv with "
             "--score and --target."
-        )
+        ).with_code("no-study-below-runs")
     return str(locks[-1].parent)
 
 

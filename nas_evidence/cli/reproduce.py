@@ -10,6 +10,7 @@ import typer
 
 from nas_evidence.cli.options import AsJson
 from nas_evidence.cli.terminal import err, out, print_json, print_rows
+from nas_evidence.plumbing.user_error import UserError
 
 ROOM = "nas_evidence_reproduce"  # the name under which scripts import each other
 
@@ -51,7 +52,9 @@ def reproduce(
         )
         return
     if name is None:
-        raise ValueError("reproduce needs a name: nas-evidence reproduce --list shows them.")
+        raise UserError(
+            "reproduce needs a name: nas-evidence reproduce --list shows them."
+        ).with_code("reproduce-without-name")
     found = published.reproduced(name, quick=quick, data=data, to=to, say=err.print)
     if as_json:
         print_json(found)
@@ -74,10 +77,10 @@ def scripts_folder() -> Path:
     """
     folder = Path(__file__).resolve().parents[2] / "benchmarks" / "reproduce"
     if not folder.is_dir():
-        raise ValueError(
+        raise UserError(
             f"reproduce needs a clone of the project, with {folder}; clone it, run `pip install "
             "-e .` there, and try again."
-        )
+        ).with_code("reproduce-needs-clone")
     return folder
 
 

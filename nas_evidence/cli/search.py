@@ -64,6 +64,7 @@ from nas_evidence.cli.terminal import (
 )
 from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec, preset_overrides
@@ -199,7 +200,9 @@ def resume(
         resubmit(address, name, place, options, track=track)
         return
     if place is None or name is not None:
-        raise ValueError("resume needs a study folder, or --address URL and --name NAME.")
+        raise UserError(
+            "resume needs a study folder, or --address URL and --name NAME."
+        ).with_code("resume-without-place")
     from nas_evidence.data.source import stored_source
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.storage.conditions import edits_of
@@ -237,14 +240,18 @@ def _check_address(run: Run) -> None:
     if run.address is None:
         return
     if run.executor not in ("auto", "ray"):
-        raise ValueError("--address joins a Ray cluster: it works only with --executor ray.")
+        raise UserError(
+            "--address joins a Ray cluster: it works only with --executor ray."
+        ).with_code("address-without-ray")
     if "@" in run.address:
-        raise ValueError("--address must hold no password; the token comes from RAY_AUTH_TOKEN.")
+        raise UserError(
+            "--address must hold no password; the token comes from RAY_AUTH_TOKEN."
+        ).with_code("address-with-password")
     if "://" in run.address:
-        raise ValueError(
+        raise UserError(
             f"--address must be auto or HOST:PORT to join a cluster from here, but got "
             f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
-        )
+        ).with_code("address-of-dashboard")
 
 
 def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:

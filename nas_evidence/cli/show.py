@@ -9,6 +9,7 @@ import typer
 from nas_evidence.cli.options import AsJson, opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, score_text
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
 
 StudyPlace = Annotated[
@@ -53,7 +54,9 @@ def show(
             frame[frame["trial_id"] == trial_id].to_json(orient="records", double_precision=15)
         )
     if not tables["trials"]:
-        raise ValueError(f"{place} has no finished trial {trial_id}; see `nas-evidence status`.")
+        raise UserError(
+            f"{place} has no finished trial {trial_id}; see `nas-evidence status`."
+        ).with_code("trial-not-finished")
     if as_json:
         print_json({"trial": tables.pop("trials")[0]} | tables)
         return

@@ -48,6 +48,7 @@ from nas_evidence.jobs.jobs import (
     submit_study,
     wait_until_over,
 )
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
 
@@ -135,11 +136,11 @@ def _begin_there(store: str, spec: StudySpec, asked: Asked) -> None:
         else:
             out.print(f"data:   {store}/data, for no other user to read")
             return
-    raise ValueError(
+    raise UserError(
         f"the data must be put into {store} from here, which fails: {why}. Give a --store that "
         "this machine and the nodes see, or put the data where every node sees them "
         "and name that path in [dataset] of a study file."
-    )
+    ).with_code("data-not-sent-to-store")
 
 
 def resubmit(
@@ -153,7 +154,9 @@ def resubmit(
     """Resume a study as a job on a cluster: `resume --address URL`; `track` is in `options`."""
     if store is None:
         if name is None:
-            raise ValueError("resume needs a study folder, or --name of a study on the cluster.")
+            raise UserError(
+                "resume needs a study folder, or --name of a study on the cluster."
+            ).with_code("resume-on-cluster-without-name")
         store = latest_job(connect(address), name).store
     _check_store(store)
     check_track_there(track, store)
@@ -162,7 +165,9 @@ def resubmit(
 
         seen = seen_from_here(store)
         if seen is None:
-            raise ValueError(f"{store} cannot be seen from here; give the study's --name.")
+            raise UserError(
+                f"{store} cannot be seen from here; give the study's --name."
+            ).with_code("store-out-of-sight")
         name = read_study(seen.folder).name
     arguments = ["resume", store, "--address", "auto", *options]
     arguments += ["--steal"] * ("--steal" not in options)
@@ -216,7 +221,9 @@ def attach(folder: Place = None, address: Dashboard = None, name: JobName = None
     """
     place, trial_id = _place(folder, address, name)
     if trial_id is not None:
-        raise ValueError(f"attach follows a whole study, but got the trial {trial_id}; use logs.")
+        raise UserError(
+            f"attach follows a whole study, but got the trial {trial_id}; use logs."
+        ).with_code("attach-to-trial")
     again = typed("attach", *_where(place, address))
     try:
         if address is None:
@@ -249,9 +256,9 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
     if address is None:
         lines = log_lines(opened(place, looking=True).folder, trial_id)
         if not lines and trial_id is not None:
-            raise ValueError(
+            raise UserError(
                 f"the logs of {place} have no line about trial {trial_id}; see its status."
-            )
+            ).with_code("no-log-line-of-trial")
         print_foreign("\n".join([*lines, ""]))
         return
     client = connect(address)
@@ -276,7 +283,9 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
     client = connect(address)
     job = latest_job(client, place)
     if not job.alive:
-        raise ValueError(f"the job {job.id} has already ended ({job.state.lower()}).")
+        raise UserError(f"the job {job.id} has already ended ({job.state.lower()}).").with_code(
+            "job-already-ended"
+        )
     if trial_id is None:
         client.stop(job.id)
         now = wait_until_over(client, job)
@@ -336,11 +345,11 @@ def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
         text, job = ask_there(client, arguments, folder=folder if size else None)
     if job.state != "SUCCEEDED":
         lines = text.strip().splitlines()
-        raise ValueError(
+        raise UserError(
             lines[-1].removeprefix("error: ")
             if lines
             else f"the job {job.id} failed: {job.message}"
-        )
+        ).with_code("job-failed")
     return text
 
 
@@ -359,7 +368,9 @@ def facts_in(printed: str) -> dict[str, Any]:
             found, _ = json.JSONDecoder().raw_decode("".join(lines[start:]))
             return dict(found)
     last = printed.strip().splitlines()[-1:] or ["nothing"]
-    raise ValueError(f"the cluster did not tell the status of the study; it said: {last[0]}")
+    raise UserError(
+        f"the cluster did not tell the status of the study; it said: {last[0]}"
+    ).with_code("cluster-status-unknown")
 
 
 def _place(
@@ -368,14 +379,20 @@ def _place(
     """Return the study, by folder or by name on the cluster, and the trial if given."""
     left = list(words or ())
     if (address is None) != (name is None):
-        raise ValueError("--address URL and --name NAME must be given together.")
+        raise UserError("--address URL and --name NAME must be given together.").with_code(
+            "address-without-name"
+        )
     if address is None and not left:
-        raise ValueError("give a study folder, or --address URL and --name NAME.")
+        raise UserError("give a study folder, or --address URL and --name NAME.").with_code(
+            "no-folder-and-no-name"
+        )
     place = left.pop(0) if name is None else name
     if not left:
         return place, None
     if len(left) > 1 or not left[0].isdecimal():
-        raise ValueError(f"TRIAL must be one number, but got {' '.join(left)}.")
+        raise UserError(f"TRIAL must be one number, but got {' '.join(left)}.").with_code(
+            "trial-not-one-number"
+        )
     return place, int(left[0])
 
 
@@ -387,9 +404,9 @@ def _where(place: str, address: str | None) -> list[str]:
 def _check_store(store: str) -> None:
     refuse_password(store, "--store ")
     if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
-        raise ValueError(
+        raise UserError(
             f"--store must be an absolute path that all nodes see, or a URI, but got {store!r}."
-        )
+        ).with_code("store-not-absolute")
 
 
 def seen_from_here(place: str) -> "Store | None":

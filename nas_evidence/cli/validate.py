@@ -14,6 +14,7 @@ from nas_evidence.cli.options import (
     with_data_options,
 )
 from nas_evidence.cli.terminal import err, out, typed
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # imports the data readers
@@ -37,11 +38,15 @@ def init(
     from nas_evidence.data.source import source_of
 
     if not is_data(place):
-        raise ValueError(f"there is no data at {place}; init takes a .csv, .parquet or .npz file.")
+        raise UserError(
+            f"there is no data at {place}; init takes a .csv, .parquet or .npz file."
+        ).with_code("init-without-data")
     path = Path(place).expanduser()
     file = to or Path(f"{name_of(path)}.toml")
     if file.exists():
-        raise ValueError(f"{file} exists; give another file with --to, or remove it.")
+        raise UserError(f"{file} exists; give another file with --to, or remove it.").with_code(
+            "init-file-exists"
+        )
     dataset = dataset_of(path, data)
     source = source_of(dataset)
     assert source is not None

@@ -7,6 +7,7 @@ import typer
 
 from nas_evidence.cli.options import AsJson, DataRoot, Steal
 from nas_evidence.cli.terminal import counted, err, out, print_json, say_edits, typed
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # it imports data readers
@@ -31,7 +32,9 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     store = open_store(place)
     store.pull()
     if not (store.folder / "study.toml").is_file() and not (store.folder / "trials").is_dir():
-        raise ValueError(f"{place} is not a study: it has neither study.toml nor trials.")
+        raise UserError(
+            f"{place} is not a study: it has neither study.toml nor trials."
+        ).with_code("not-a-study")
     refuse_links(store.folder)
     here = store.uri is None
     found = findings_of(store.folder, with_checkpoints=here)
@@ -72,7 +75,9 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
     store.pull()
     folder, here = store.folder, store.uri is None
     if not (folder / "study.toml").is_file() and not (folder / "trials").is_dir():
-        raise ValueError(f"{place} is not a study: it has neither study.toml nor trials.")
+        raise UserError(
+            f"{place} is not a study: it has neither study.toml nor trials."
+        ).with_code("not-a-study")
     with store.held(steal=steal), locked(folder, steal=steal):
         done = mended(folder, _loader(folder, data_root), with_checkpoints=here)
         for line in done or ["nothing to repair."]:

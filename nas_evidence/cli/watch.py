@@ -17,6 +17,7 @@ import typer
 from nas_evidence.cli.options import opened, shown
 from nas_evidence.cli.show import StudyPlace
 from nas_evidence.cli.terminal import out
+from nas_evidence.plumbing.user_error import UserError
 
 
 def watch(
@@ -79,9 +80,9 @@ def served(report: Path, port: int) -> Iterator[str]:
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"port {port} of 127.0.0.1 cannot be used ({error.strerror}); give another --port."
-        ) from None
+        ).with_code("port-not-usable") from None
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -29,6 +29,7 @@ from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLay
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import CURVATURES
 
 #: Builds the structure of a kind from the columns sent back through the network, for each draw.
@@ -101,7 +102,9 @@ def merge(passes: Sequence[CurvaturePass]) -> CurvaturePass:
         ValueError: if `passes` is empty, or they cannot be added.
     """
     if not passes:
-        raise ValueError("`passes` must hold at least one pass, but is empty")
+        raise UserError("`passes` must hold at least one pass, but is empty").with_code(
+            "no-passes"
+        )
     return reduce(CurvaturePass.__add__, passes)
 
 
@@ -182,17 +185,19 @@ def curvature_passes(
     started = time.perf_counter()
     check_kind(kind)
     if n_draws < 1 or (n_draws > 1 and CURVATURES[kind].columns != "sampled"):
-        raise ValueError(
+        raise UserError(
             f"`n_draws >= 1` must hold, and 1 for a kind that is not sampled, but got {n_draws} "
             f"for {kind!r}"
-        )
+        ).with_code("n-draws-of-kind")
     if len(inputs) != len(targets) or len(inputs) == 0 or batch_size < 1:
-        raise ValueError(
+        raise UserError(
             "`len(inputs) == len(targets) >= 1` and `batch_size >= 1` must hold, but got "
             f"{len(inputs)}, {len(targets)} and {batch_size}"
-        )
+        ).with_code("curvature-data-lengths")
     if CURVATURES[kind].columns == "sampled" and generator is None:
-        raise ValueError(f"`generator` must be given for the Monte-Carlo kind {kind!r}")
+        raise UserError(f"`generator` must be given for the Monte-Carlo kind {kind!r}").with_code(
+            "generator-missing"
+        )
     refuse_frozen(model)
     _check_reduced(model, kfac_reduce)
     sweep = Sweep(
@@ -217,7 +222,7 @@ def curvature_passes(
             general = ", ".join(name for name, other in CURVATURES.items() if other.any_layer)
             raise UnsupportedLayerError(
                 f"{kind} does not support the model: {error}. Kinds that take any layer: {general}"
-            ) from None
+            ).with_code("kind-does-not-support-model") from None
         curvatures = STRUCTURES[CURVATURES[kind].structure](sweep)
     gradient = None
     if diagnose:
@@ -249,17 +254,19 @@ def check_kind(kind: str) -> None:
     if kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant}")
+        raise UserError(
+            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant}"
+        ).with_code("unknown-curvature")
 
 
 def _check_reduced(model: nn.Module, paths: Collection[str]) -> None:
     modules = dict(model.named_modules())
     wrong = [p for p in paths if not isinstance(modules.get(p), nn.Linear | nn.Conv1d | nn.Conv2d)]
     if wrong:
-        raise ValueError(
+        raise UserError(
             "`kfac_reduce` must name Linear, Conv1d or Conv2d modules of the model, but got "
             f"{', '.join(sorted(wrong))}"
-        )
+        ).with_code("kfac-reduce-modules")
 
 
 def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, float]:
@@ -279,9 +286,9 @@ def trace_ratios(kfac: CurvaturePass, diagonal: CurvaturePass) -> dict[str, floa
     if not (isinstance(one, BlockDiagonal) and isinstance(other, BlockDiagonal)) or (
         one.names != other.names
     ):
-        raise ValueError(
+        raise UserError(
             "trace ratios need two passes over one model with a block per tensor, but got "
             f"a {type(one).__name__} and a {type(other).__name__}"
-        )
+        ).with_code("trace-ratio-passes")
     ratios = torch.where(other.trace() > 0, one.trace() / other.trace(), torch.nan)
     return dict(zip(one.names, ratios.tolist(), strict=True))

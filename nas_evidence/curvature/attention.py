@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.refusals import remedy_for
+from nas_evidence.plumbing.user_error import UserError
 
 
-class NotSelfAttentionError(ValueError):
+class NotSelfAttentionError(UserError):
     """Queries, keys and values are different tensors, or no batch."""
 
 
@@ -63,7 +64,7 @@ def _forward(
         raise NotSelfAttentionError(
             f"module `{path}` of type MultiheadAttention has queries, keys and values of its own; "
             f"{remedy_for(module)}"
-        )
+        ).with_code("not-self-attention")
     a = query if module.batch_first else query.transpose(0, 1)
     n, length, width = a.shape
     parts = projection(a).view(n, length, 3, module.num_heads, -1).permute(2, 0, 3, 1, 4)

@@ -28,6 +28,7 @@ from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
 from nas_evidence.curvature.refusals import UnsupportedLayerError, remedy_for
 from nas_evidence.maths.vector_jacobian import vector_jacobian
+from nas_evidence.plumbing.user_error import UserError
 
 
 class Collector:
@@ -76,13 +77,15 @@ def refuse_frozen(model: nn.Module) -> None:
         ValueError: if one is frozen, with its name, or if there is none.
     """
     if next(model.parameters(), None) is None:
-        raise ValueError("the model has no parameters, so its evidence is just its likelihood")
+        raise UserError(
+            "the model has no parameters, so its evidence is just its likelihood"
+        ).with_code("model-without-parameters")
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
-            raise ValueError(
+            raise UserError(
                 f"parameter `{name}` has requires_grad=False; the evidence is a function of all "
                 "parameters. Unfreeze it, or register it as a buffer"
-            )
+            ).with_code("parameter-frozen")
 
 
 def layers_of(model: nn.Module) -> tuple[Layer, ...]:
@@ -97,7 +100,7 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
             raise UnsupportedLayerError(
                 f"parameter `{name}` is shared with `{seen[id(parameter)]}`, but must be in one "
                 "module that is called once"
-            )
+            ).with_code("parameter-shared")
         seen[id(parameter)] = name
     layers = []
     for path, module in model.named_modules():
@@ -202,13 +205,13 @@ class Capture:
         try:
             outputs = self.model(inputs)
         except NotSelfAttentionError as error:
-            raise UnsupportedLayerError(str(error)) from None
+            raise UnsupportedLayerError(str(error)).with_code("layer-unsupported") from None
         for index, layer in enumerate(self.layers):
             if index not in self.kept:
                 raise UnsupportedLayerError(
                     f"module `{layer.path}` is not called by the model's forward; remove it, or "
                     "call the module instead of using its parameters directly"
-                )
+                ).with_code("module-not-called")
         return checked_outputs(outputs, len(inputs))
 
     def backward(self, outputs: Tensor, columns: Tensor) -> None:
@@ -225,10 +228,10 @@ class Capture:
         """Refuse a layer that the outputs do not depend on."""
         for index, layer in enumerate(self.layers):
             if index not in self.received:
-                raise ValueError(
+                raise UserError(
                     f"the outputs do not depend on the parameters of `{layer.path}`; remove the "
                     "module, or do not detach its output"
-                )
+                ).with_code("outputs-independent-of-module")
 
     def _forward_hook(self, index: int) -> Any:
         layer = self.layers[index]
@@ -242,13 +245,13 @@ class Capture:
                 raise UnsupportedLayerError(
                     f"module `{layer.path}` is called more than once, but must be called once; "
                     "make a module for each call"
-                )
+                ).with_code("module-called-twice")
             given = (*args, *kwargs.values())
             if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(out, Tensor):
                 raise UnsupportedLayerError(
                     f"module `{layer.path}` of type {type(module).__name__} must take one tensor "
                     f"and return one; {remedy_for(module)}"
-                )
+                ).with_code("module-not-one-tensor")
             a = given[0]
             self._check_rows(layer, a)
             self.kept[index] = (self.collector.keep(layer, a.detach()), a._version)
@@ -262,14 +265,14 @@ class Capture:
         layer = self.layers[index]
         a, version = self.kept[index]
         if a is not None and a._version != version:
-            raise ValueError(
+            raise UserError(
                 f"the input of `{layer.path}` is modified in place after the module has read it; "
                 "use the out-of-place operation"
-            )
+            ).with_code("input-modified-in-place")
         if index in self.received:
             raise UnsupportedLayerError(
                 f"module `{layer.path}` received two gradients for one output"
-            )
+            ).with_code("two-gradients-for-one-output")
         self.received.add(index)
         self.replaying = True
         try:
@@ -289,7 +292,7 @@ class Capture:
                 f"module `{layer.path}` sees an input of shape {list(a.shape)} for "
                 f"{self.n_rows} data points; the first axis must be the data. Expand what is the "
                 "same for all data, like positions, to that axis"
-            )
+            ).with_code("first-axis-not-the-data")
 
 
 def checked_outputs(outputs: object, n_rows: int) -> Tensor:
@@ -300,9 +303,9 @@ def checked_outputs(outputs: object, n_rows: int) -> Tensor:
     """
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != n_rows:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-        raise ValueError(
+        raise UserError(
             f"the model must return a tensor of shape [n, C], but returned {got} for n = {n_rows}"
-        )
+        ).with_code("model-output-shape")
     return outputs
 
 
@@ -364,7 +367,7 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
         raise UnsupportedLayerError(
             "the outputs change when each nn.MultiheadAttention is computed from its weights; is "
             "its forward overridden, or the network random in evaluation mode?"
-        )
+        ).with_code("attention-forward-overridden")
     # Far above rounding errors, far below any real disagreement.
     tolerance = 1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1
     norms = torch.stack([g.norm() for g in expected])
@@ -376,7 +379,7 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
             raise UnsupportedLayerError(
                 f"the gradient of `{name}` does not pass through one call of its module; is the "
                 "parameter also used elsewhere, or the module's forward overridden?"
-            )
+            ).with_code("gradient-past-the-module")
     return outputs.detach()
 
 

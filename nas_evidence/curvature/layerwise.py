@@ -30,6 +30,7 @@ from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.curvature.wide import keeps_rows
 from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kronecker, Once, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.plumbing.user_error import UserError
 
 #: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
 #: float64 for each batch would cost a third of the pass; 16 terms lose no more accuracy than a
@@ -284,10 +285,10 @@ class KroneckerCollector(Collector):
     def _same_positions(self, layer: WeightLayer | EmbeddingLayer, s: Tensor) -> None:
         found = layer.n_positions(s)
         if self.n_positions.setdefault(layer.path, found) != found:
-            raise ValueError(
+            raise UserError(
                 f"`{layer.path}` has {found} positions in one batch and "
                 f"{self.n_positions[layer.path]} in another; all data must have one shape"
-            )
+            ).with_code("positions-differ")
 
 
 @dataclass

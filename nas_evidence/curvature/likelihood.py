@@ -17,6 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nas_evidence.plumbing.user_error import UserError
+
 
 class Likelihood(Protocol):
     """What the curvature pass and the training loop need from a likelihood."""
@@ -51,7 +53,9 @@ class Categorical:
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ValueError(f"`temperature > 0` must hold, but got {self.temperature}")
+            raise UserError(f"`temperature > 0` must hold, but got {self.temperature}").with_code(
+                "temperature-not-positive"
+            )
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_n log p(y_n|f_n) in nats, float64 []."""
@@ -124,7 +128,9 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         if not (self.noise_std > 0 and math.isfinite(self.noise_std)):
-            raise ValueError(f"`noise_std > 0` must hold, but got {self.noise_std}")
+            raise UserError(f"`noise_std > 0` must hold, but got {self.noise_std}").with_code(
+                "noise-std-not-positive"
+            )
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return −RSS/(2 s²) − (n C/2) log(2 π s²) in nats, float64 []."""
@@ -180,23 +186,23 @@ def random_signs(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
 
 def _check_labels(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2 or outputs.shape[1] < 2:
-        raise ValueError(
+        raise UserError(
             "categorical outputs must have shape [n, C] with C >= 2, one per class, "
             f"but got {list(outputs.shape)}"
-        )
+        ).with_code("categorical-output-shape")
     if targets.dtype != torch.int64 or targets.shape != outputs.shape[:1]:
-        raise ValueError(
+        raise UserError(
             f"categorical targets must be int64 of shape [{len(outputs)}], the class of each "
             f"datum from 0, but got {targets.dtype} of shape {list(targets.shape)}; real targets "
             'need the likelihood "gaussian"'
-        )
+        ).with_code("categorical-targets")
 
 
 def _check_real(outputs: Tensor, targets: Tensor) -> None:
     # Shapes must be equal: broadcasting [n] against [n, 1] would give n² residuals.
     if outputs.ndim != 2 or targets.shape != outputs.shape:
-        raise ValueError(
+        raise UserError(
             "Gaussian targets must have the shape [n, C] of the outputs, "
             f"but got {list(targets.shape)} for {list(outputs.shape)}; labels need the likelihood "
             '"categorical"'
-        )
+        ).with_code("gaussian-targets")

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import torch
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: Square matrices in memory at once: the sum, its scaled copy, and the eigenvalue work space.
 COPIES = 3
 
 
-class DoesNotFitError(ValueError, MemoryError):
+class DoesNotFitError(UserError, MemoryError):
     """A curvature needs more memory than is free."""
 
 
@@ -24,7 +26,7 @@ def require_memory(what: str, n_bytes: int, device: torch.device, *, instead: st
         raise DoesNotFitError(
             f"{what} needs about {n_bytes / 2**30:.3g} GiB, but {free / 2**30:.3g} GiB are free; "
             f"use {instead}"
-        )
+        ).with_code("memory-short")
 
 
 def squares(sizes: Sequence[int]) -> int:

@@ -19,6 +19,7 @@ from nas_evidence.curvature.capture import Collector, checked_outputs
 from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
 from nas_evidence.maths.vector_jacobian import vector_jacobian
+from nas_evidence.plumbing.user_error import UserError
 
 
 @dataclass
@@ -44,10 +45,10 @@ class PerDatum:
         self.inputs = torch.zeros(())
         for name in self.layer.names:
             if name not in self.reached:
-                raise ValueError(
+                raise UserError(
                     f"the outputs do not depend on the parameter `{name}`; remove it, or do not "
                     "detach what is computed from it"
-                )
+                ).with_code("outputs-independent-of-parameter")
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] for a batch."""
@@ -109,10 +110,10 @@ def check_independent(model: nn.Module, inputs: Tensor) -> Tensor:
     Raises:
         ValueError: if the output for a datum depends on the others in its batch.
     """
-    refusal = ValueError(
+    refusal = UserError(
         "the output for a datum depends on the other data of its batch, in evaluation mode too; "
         "no curvature kind is defined then. Use fixed statistics instead of those of the batch"
-    )
+    ).with_code("data-of-batch-depend")
     together = checked_outputs(model(inputs), len(inputs)).detach()
     try:
         alone = torch.cat([checked_outputs(model(datum[None]), 1).detach() for datum in inputs])

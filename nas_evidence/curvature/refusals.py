@@ -3,6 +3,8 @@
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: Modules with rules of their own; all others have their gradients taken one datum at a time.
 SUPPORTED = (
     "Linear, Conv1d, Conv2d, Embedding, MultiheadAttention, GroupNorm, LayerNorm, RMSNorm, "
@@ -10,7 +12,7 @@ SUPPORTED = (
 )
 
 
-class UnsupportedLayerError(ValueError):
+class UnsupportedLayerError(UserError):
     """A layer that hooks cannot follow; diagonal and dense kinds take most of them."""
 
 
@@ -28,7 +30,7 @@ def refuse_batch_statistics(path: str, module: nn.Module) -> None:
         raise BatchStatisticsError(
             f"module `{path}` of type {type(module).__name__} normalises over the batch, so that "
             "the likelihood is no product over the data; use nn.GroupNorm or nn.LayerNorm instead"
-        )
+        ).with_code("batch-statistics")
 
 
 def refuse_embedding_options(path: str, module: nn.Embedding) -> None:
@@ -50,7 +52,7 @@ def refuse_embedding_options(path: str, module: nn.Embedding) -> None:
         raise UnsupportedLayerError(
             f"module `{path}` of type Embedding has {' and '.join(asked)} set, which changes the "
             "weights or their gradients; leave it out"
-        )
+        ).with_code("embedding-options")
 
 
 def remedy_for(module: nn.Module) -> str:

@@ -24,6 +24,7 @@ from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
 from nas_evidence.curvature.likelihood import Likelihood, random_signs
 from nas_evidence.curvature.per_datum import PerDatum, batches, check_independent
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
+from nas_evidence.plumbing.user_error import UserError
 
 Columns = Literal["exact", "sampled", "residual"]
 
@@ -67,17 +68,17 @@ class Sweep:
             raise
         except RuntimeError as error:
             parameter = next(self.model.parameters())
-            raise ValueError(
+            raise UserError(
                 f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "
                 f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
-            ) from error
+            ).with_code("model-fails-on-inputs") from error
         if not self.targets.is_floating_point():
             low, high = torch.stack(self.targets.aminmax()).tolist()
             if low < 0 or high >= outputs.shape[1]:
-                raise ValueError(
+                raise UserError(
                     f"labels must be from 0 to {outputs.shape[1] - 1}, one fewer than the "
                     f"outputs of the model, but range from {low} to {high}"
-                )
+                ).with_code("labels-out-of-range")
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
         self.n_columns = self.likelihood.n_roots(self.n_outputs) if exact else 1

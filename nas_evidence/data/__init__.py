@@ -23,6 +23,7 @@ from nas_evidence.data.arrays import (
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
 from nas_evidence.data.weights import class_multiples, with_classes_weighed
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 __all__ = ["DATASETS", "ArrayData", "assembled", "load", "located", "read"]
@@ -148,10 +149,10 @@ def _subset(
     if wanted is None or not len(y):
         return x, y, units
     if wanted > len(y):
-        raise ValueError(
+        raise UserError(
             f"`max_{part} <= {len(y)}` must hold for data set '{spec.name}', which has {len(y)} "
             f"{part} examples, but got {wanted}; lower it with --set dataset.max_{part}=N"
-        )
+        ).with_code("max-examples-too-large")
     generator = np.random.default_rng(derive_seed(seed, "split", part))
     if np.issubdtype(y.dtype, np.floating):
         rows = random_rows(len(y), wanted, generator)

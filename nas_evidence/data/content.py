@@ -9,11 +9,13 @@ from typing import BinaryIO
 
 import pandas as pd
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: A larger file is hashed by its size and `_PARTS` parts, evenly spaced, of `_PART_BYTES` each.
 _WHOLE_BYTES, _PARTS, _PART_BYTES = 1 << 30, 64, 1 << 20
 
 
-class ChangedDataError(ValueError):
+class ChangedDataError(UserError):
     """The data at the place of a study's data are others."""
 
 
@@ -55,7 +57,7 @@ def check_content(found: str, expected: str | None, what: str) -> None:
         raise ChangedDataError(
             f"{what} is not the data that this study began with (its SHA-256 differs from "
             "`content` in study.toml); restore it, or start another study with --out"
-        )
+        ).with_code("data-changed")
 
 
 def _one(file: BinaryIO, size: int) -> bytes:

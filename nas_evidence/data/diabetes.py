@@ -8,6 +8,7 @@ split off.
 import numpy as np
 
 from nas_evidence.data.arrays import RawArrays, random_rows
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DIABETES_TEST_SIZE
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -25,10 +26,10 @@ def read(
     x, y = load_diabetes(return_X_y=True, scaled=False)
     n_test = DIABETES_TEST_SIZE if spec.test_size is None else spec.test_size
     if n_test >= len(y) - 1:
-        raise ValueError(
+        raise UserError(
             f"`test_size < {len(y) - 1}` must hold for data set 'diabetes', which has {len(y)} "
             f"patients, but got {n_test}; lower it with --set dataset.test_size=N"
-        )
+        ).with_code("diabetes-test-size")
     generator = np.random.default_rng(derive_seed(seed, "split"))
     in_test = np.zeros(len(y), dtype=bool)
     in_test[random_rows(len(y), n_test, generator)] = True

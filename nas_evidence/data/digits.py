@@ -6,6 +6,7 @@ The data have no test set; a seeded, stratified one is split off.
 import numpy as np
 
 from nas_evidence.data.arrays import RawArrays, stratified_rows
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DIGITS_TEST_SIZE
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -25,10 +26,10 @@ def read(
     y = y.astype(np.int64)
     n_test = DIGITS_TEST_SIZE if spec.test_size is None else spec.test_size
     if n_test >= len(y):
-        raise ValueError(
+        raise UserError(
             f"`test_size < {len(y)}` must hold for data set 'digits', which has {len(y)} images, "
             f"but got {n_test}; lower it with --set dataset.test_size=N"
-        )
+        ).with_code("digits-test-size")
     generator = np.random.default_rng(derive_seed(seed, "split"))
     in_test = np.zeros(len(y), dtype=bool)
     in_test[stratified_rows(y, n_test, generator)] = True

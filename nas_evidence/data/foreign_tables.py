@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: Most cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
 
@@ -25,11 +27,11 @@ def plain(data: Any) -> Any:
     if hasattr(data, "toarray") and hasattr(data, "nnz"):
         cells = int(np.prod(data.shape))
         if cells > MOST_CELLS:
-            raise ValueError(
+            raise UserError(
                 f"a sparse matrix {list(data.shape)} has {cells:,} cells, and at most "
                 f"{MOST_CELLS:,} are trained on; reduce its columns, as with "
                 "sklearn.decomposition.TruncatedSVD"
-            )
+            ).with_code("sparse-matrix-too-large")
         return data.toarray()
     if isinstance(data, pd.Series | pd.Index | np.ndarray):
         return data
@@ -42,15 +44,15 @@ def plain(data: Any) -> Any:
 
             return pyarrow.table(data).to_pandas()
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f"a {kind} is converted to pandas, which fails here ({error}); "
             "`pip install pyarrow`, or give a pandas DataFrame"
-        ) from None
+        ).with_code("table-not-converted") from None
     if hasattr(data, "collect_schema"):
-        raise ValueError(
+        raise UserError(
             f"a {kind} cannot be read as it is; compute it and give a pandas DataFrame, a "
             "pyarrow.Table or a polars.DataFrame"
-        )
+        ).with_code("lazy-table")
     return data
 
 

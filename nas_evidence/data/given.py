@@ -18,6 +18,7 @@ from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.weights import weights_of
 from nas_evidence.data.written_numbers import with_numbers_read
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 _EMPTY = "the new data have no rows, so there is nothing to predict"
@@ -93,18 +94,20 @@ def features_of(
         data = data.detach().cpu().numpy()
     array = np.asarray(data)
     if array.ndim and not len(array):
-        raise ValueError(_EMPTY)
+        raise UserError(_EMPTY).with_code("nothing-to-predict")
     if preparation is not None:
         names = list(dict.fromkeys(column.name for column in preparation.columns))
         if array.ndim != 2 or array.shape[1] != len(names):
-            raise ValueError(
+            raise UserError(
                 f"the network was trained on a table with the columns {', '.join(names)}; give a "
                 f"DataFrame with them, or an array [n, {len(names)}]"
-            )
+            ).with_code("table-expected")
         frame = with_numbers_read(pd.DataFrame(array, columns=names), written=written)
         return _of_table(frame, preparation, None)
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"inputs must be numbers, but are {array.dtype}; convert them")
+        raise UserError(f"inputs must be numbers, but are {array.dtype}; convert them").with_code(
+            "inputs-not-numbers"
+        )
     found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
     return _checked(found)
 
@@ -135,10 +138,10 @@ def _checked(inputs: Array, truth: Array | None = None) -> Given:
     missing = np.isnan(inputs) & (inputs.ndim == 2)
     bad = np.flatnonzero(~(np.isfinite(inputs) | missing).reshape(len(inputs), -1).all(1))
     if len(bad):
-        raise ValueError(
+        raise UserError(
             f"inputs must be finite in float32, as those of the training were, but {len(bad)} of "
             f"{len(inputs)} rows are not, the first at row {bad[0]}; remove or fill them"
-        )
+        ).with_code("inputs-not-finite")
     n = int(missing.sum())
     told = f"{n} missing cell{'s' * (n != 1)}, none in training, taken as the mean"
     return Given(inputs, truth, (told,) if n else ())
@@ -152,15 +155,15 @@ def _of_table(
 ) -> Given:
     truth = np.asarray(frame[target]) if target in frame.columns else None
     if frame.empty:
-        raise ValueError(_EMPTY)
+        raise UserError(_EMPTY).with_code("nothing-to-predict")
     if preparation is None:
         inputs = frame.drop(columns=[target]) if target in frame.columns else frame
         for name in inputs.columns:
             if not pd.api.types.is_numeric_dtype(inputs[name]):
-                raise ValueError(
+                raise UserError(
                     f"column {str(name)!r} of the new data must hold numbers, as the arrays that "
                     f"the network was trained on, but is {inputs[name].dtype}; leave it out"
-                )
+                ).with_code("new-column-not-numbers")
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
         return _checked(np.ascontiguousarray(values, np.float32), truth)
     inputs = preparation.apply(frame, "the new data")
@@ -177,7 +180,9 @@ def _of_table(
 
 def _read(path: Path, preparation: Preparation | None, weights: str | None) -> Any:
     if not path.exists():
-        raise ValueError(f"there is no file {path} to predict; correct the path")
+        raise UserError(f"there is no file {path} to predict; correct the path").with_code(
+            "file-to-predict-missing"
+        )
     arrays = npz.holds_arrays(path) if path.is_dir() else path.suffix == ".npz"
     if path.is_dir() and not arrays:
         raw = images.read(DatasetSpec(name="images", path=str(path)), seed=0)

@@ -19,6 +19,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.table_file import test_rows, test_sentence
 from nas_evidence.data.targets import targets_of
 from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 #: The formats that PIL may take a file for, whatever its name: others run programs (EPS).
@@ -42,7 +43,9 @@ def read(
     assert spec.path is not None  # DatasetSpec checks it
     folder = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
     if spec.task == "regression":
-        raise ValueError(f"the images of {folder} have classes, so task cannot be regression")
+        raise UserError(
+            f"the images of {folder} have classes, so task cannot be regression"
+        ).with_code("images-regression")
     files, test_files = image_files(folder)
     grey = all(_is_grey(path) for path in (*files, *test_files))
     x = _read_all([*files, *test_files], grey=grey, size=spec.image_size)
@@ -57,10 +60,10 @@ def read(
     y, y_test = found.train, found.test
     if spec.test_fraction is not None:
         if test_files:
-            raise ValueError(
+            raise UserError(
                 f"`test_fraction` is for data without test rows, but {folder} has a folder test; "
                 "leave it out"
-            )
+            ).with_code("images-test-fraction")
         in_test = test_rows(y, spec.test_fraction, seed, None)
         train, test, y, y_test = x[~in_test], x[in_test], y[~in_test], y[in_test]
     said = (found.sentence, test_sentence(len(train), len(test)))
@@ -79,18 +82,18 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
         ValueError: if there are none.
     """
     if not folder.is_dir():
-        raise ValueError(
+        raise UserError(
             f"data set 'images' needs the folder {folder.name} in {folder.parent}, but it is not "
             "there; correct path in [dataset] or --data-root"
-        )
+        ).with_code("images-folder-missing")
     split = (folder / "train").is_dir() and (folder / "test").is_dir()
     top = folder / "train" if split else folder
     files = sorted(_images_below(top))
     if not files:
-        raise ValueError(
+        raise UserError(
             f"{folder} must hold one folder of images per class, such as {folder.name}/cat/1.png, "
             f"but has none (endings: {', '.join(ENDINGS)})"
-        )
+        ).with_code("images-without-classes")
     return files, sorted(_images_below(folder / "test")) if split else []
 
 
@@ -119,11 +122,11 @@ def _read_all(paths: Sequence[Path], *, grey: bool, size: int | None) -> Array:
         if first is None:
             first = image.size
         elif image.size != first:
-            raise ValueError(
+            raise UserError(
                 f"images must have one size, but {paths[0].name} is {first[0]} x {first[1]} "
                 f"and {path.name} is {image.size[0]} x {image.size[1]}; give --image-size N "
                 "to resize all to N x N"
-            )
+            ).with_code("image-sizes-differ")
         pixels = np.asarray(image, dtype=np.uint8)
         arrays.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
     return np.stack(arrays)
@@ -142,10 +145,16 @@ def _reading(path: Path) -> Iterator[None]:
             yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         most = f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels; make it smaller, or remove it"
-        raise ValueError(f"{path} is not read as an image: {most}") from None
+        raise UserError(f"{path} is not read as an image: {most}").with_code(
+            "image-not-read"
+        ) from None
     except UnidentifiedImageError:
         why = f"it is none of {', '.join(_FORMATS)}; {remedy}"
-        raise ValueError(f"{path} cannot be read as an image: {why}") from None
+        raise UserError(f"{path} cannot be read as an image: {why}").with_code(
+            "image-unreadable"
+        ) from None
     except _DAMAGED as error:
         why = on_one_line(error) or type(error).__name__
-        raise ValueError(f"{path} cannot be read as an image: {why}; {remedy}") from error
+        raise UserError(f"{path} cannot be read as an image: {why}; {remedy}").with_code(
+            "image-unreadable-with-remedy"
+        ) from error

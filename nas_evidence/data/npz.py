@@ -35,6 +35,7 @@ from nas_evidence.data.table_file import CSV, PARQUET, test_rows, test_sentence
 from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
 from nas_evidence.data.units import said_units, units_of
 from nas_evidence.data.weights import repeated, said_weights, weights_of
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 #: What numpy raises for damaged files; a file that is no archive has no `with`.
@@ -102,23 +103,25 @@ def arrays_of(
     """
     if ("x_test" in arrays) != ("y_test" in arrays):
         has, lacks = ("x_test", "y_test") if "x_test" in arrays else ("y_test", "x_test")
-        raise ValueError(f"{path} has {has} but no {lacks}; add it, or leave out both")
+        raise UserError(f"{path} has {has} but no {lacks}; add it, or leave out both").with_code(
+            "npz-half-of-a-pair"
+        )
     tested = "x_test" in arrays
     x = _inputs(arrays["x_train"], "x_train", path)
     x_test = _inputs(arrays["x_test"], "x_test", path) if tested else None
     for part in ("train", "test") if tested else ("train",):
         n_x, n_y = len(arrays[f"x_{part}"]), len(arrays[f"y_{part}"])
         if n_x != n_y:
-            raise ValueError(
+            raise UserError(
                 f"x_{part} and y_{part} must have equal lengths, but have {n_x} and {n_y} in "
                 f"{path}"
-            )
+            ).with_code("npz-lengths-by-header")
     if x_test is not None and (x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype):
-        raise ValueError(
+        raise UserError(
             "x_train and x_test must agree in shape and kind of number, but an example is "
             f"{x.dtype} {list(x.shape[1:])} and {x_test.dtype} "
             f"{list(x_test.shape[1:])} in {path}"
-        )
+        ).with_code("npz-test-differs")
     found = targets_of(
         arrays["y_train"],
         arrays.get("y_test"),
@@ -132,18 +135,18 @@ def arrays_of(
     if weights is not None:
         weights = weights_of(weights, spec.weights, str(path))
         if tested:
-            raise ValueError(
+            raise UserError(
                 f"`weights` have no values for the rows of x_test in {path}; leave x_test out and "
                 "set test_fraction, or leave the weights out"
-            )
+            ).with_code("npz-weights-of-test")
     x_rest = x_test if x_test is not None else _rows(x, np.zeros(len(x), dtype=bool))
     train, test = found.train, found.test
     if spec.test_fraction is not None:
         if tested:
-            raise ValueError(
+            raise UserError(
                 f"`test_fraction` is for data without test rows, but {path} has x_test; "
                 "leave it out"
-            )
+            ).with_code("npz-test-fraction")
         in_test = test_rows(found.train, spec.test_fraction, seed, units)
         units = None if units is None else units.at(~in_test)
         if weights is not None:
@@ -189,10 +192,10 @@ def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array
         return None
     if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
         found = f"has the shape {list(arrays[name].shape)}" if name in arrays else "is not there"
-        raise ValueError(
+        raise UserError(
             f"{path} must have an array {name!r} with one value for each of the "
             f"{len(arrays['x_train'])} rows of x_train, but it {found}"
-        )
+        ).with_code("npz-array-per-row")
     return np.asarray(arrays[name])
 
 
@@ -214,16 +217,18 @@ def read_rows(path: Path, weights: str | None = None) -> tuple[Array, Array | No
         if (x := arrays.get(f"x_{part}")) is not None:
             y, counts = arrays.get(f"y_{part}"), arrays.get(weights or "")
             if y is not None and len(y) != len(x):
-                raise ValueError(
+                raise UserError(
                     f"x_{part} and y_{part} must have equal lengths, but have {len(x)} and "
                     f"{len(y)} in {path}"
-                )
+                ).with_code("npz-lengths")
             if y is not None and (named := _classes_of(path)):
                 y = np.array(named)[y]
             of_rows = counts is not None and counts.shape == x.shape[:1]
             inputs = np.asarray(_inputs(x, f"x_{part}", path)[:])
             return inputs, y, counts if of_rows else None
-    raise ValueError(f"{path} must have an array x, x_test or x_train; write it with numpy.savez")
+    raise UserError(
+        f"{path} must have an array x, x_test or x_train; write it with numpy.savez"
+    ).with_code("npz-without-arrays")
 
 
 def _rows(x: Inputs, chosen: Array) -> Inputs:
@@ -246,10 +251,10 @@ def _named(found: Targets, classes: tuple[ClassName, ...], path: Path) -> Target
     if not classes or not found.classes:
         return found
     if found.classes != tuple(range(len(classes))):
-        raise ValueError(
+        raise UserError(
             f"{path / CLASSES} names {len(classes)} classes, but the labels there are others; "
             "remove that file"
-        )
+        ).with_code("npz-class-names")
     return Targets(found.train, found.test, classes, said_classes(classes))
 
 
@@ -258,15 +263,15 @@ def _read_keys(
 ) -> dict[str, Array]:
     """Return the arrays as stored, and those that are asked for; nothing there is executed."""
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there; "
             "correct path in [dataset] or --data-root"
-        )
+        ).with_code("npz-missing")
     if path.name.lower().endswith((*CSV, *PARQUET)):
-        raise ValueError(
+        raise UserError(
             f'{path} is a table, not arrays; set name = "table" and target = COLUMN in '
             f"[dataset], or run `nas-evidence search {shlex.quote(path.name)} --target COLUMN`"
-        )
+        ).with_code("npz-is-table")
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             stored = list(file)
@@ -278,20 +283,20 @@ def _read_keys(
     except _DAMAGED as error:
         if isinstance(error, _ObjectArrayError):
             raise
-        raise ValueError(
+        raise UserError(
             f"{path} must be an .npz file of plain number arrays, but reading it failed: {error}; "
             "write it with numpy.savez"
-        ) from error
+        ).with_code("npz-unreadable") from error
     missing = [key for key in needed if key not in arrays]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"x_train and y_train must be in {path}, but {', '.join(missing)} is missing; "
             f"the file has {', '.join(stored) or 'nothing'}"
-        )
+        ).with_code("npz-lacks-arrays")
     return arrays
 
 
-class _ObjectArrayError(ValueError):
+class _ObjectArrayError(UserError):
     """An array of Python objects, which only a pickle could hold."""
 
 
@@ -305,7 +310,7 @@ def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
         raise _ObjectArrayError(
             f"{key} in {path} is an array of Python objects, not a plain number array, and is not "
             f"read since that could run code; store it with .astype({remedy})"
-        ) from None
+        ).with_code("npz-of-objects") from None
 
 
 def _read_folder(
@@ -319,35 +324,35 @@ def _read_folder(
         if not path.is_file():
             if key not in needed:
                 continue
-            raise ValueError(
+            raise UserError(
                 f"data set 'npz' needs the file {path.name} in {folder}, but it does not exist; "
                 "correct path in [dataset] or --data-root"
-            )
+            ).with_code("npy-missing")
         try:
             read = partial(np.load, path, mmap_mode=mode, allow_pickle=False)
             arrays[key] = _plain(read, key, path)
         except (EOFError, ValueError) as error:
             if isinstance(error, _ObjectArrayError):
                 raise
-            raise ValueError(
+            raise UserError(
                 f"{path} must be a .npy file of a plain number array, but reading it failed: "
                 f"{error}; write it with numpy.save"
-            ) from error
+            ).with_code("npy-unreadable") from error
     return arrays
 
 
 def _inputs(x: Array, key: str, path: Path) -> Inputs:
     """Return `x` as [n, d], which may hold NaN, or [n, C, H, W]; uint8 or float32."""
     if x.ndim not in (2, 3, 4) or x.size == 0:
-        raise ValueError(
+        raise UserError(
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
             f"but its shape is {list(x.shape)} in {path}"
-        )
+        ).with_code("npz-input-shape")
     if x.dtype.kind not in "biuf":
-        raise ValueError(
+        raise UserError(
             f"{key} must be numbers, but is {x.dtype} in {path}; convert it, for example with "
             ".astype('float32')"
-        )
+        ).with_code("npz-not-numbers")
     found = MappedRows(path / f"{key}.npy") if isinstance(x, np.memmap) else arranged(x)
     if found.dtype != np.uint8:
         _check_finite(found, key, path)
@@ -360,7 +365,7 @@ def _check_finite(values: Inputs, key: str, path: Path) -> None:
     finite = np.concatenate([fine(p).reshape(len(p), -1).all(1) for p in slices(values)])
     bad = np.flatnonzero(~finite)
     if len(bad):
-        raise ValueError(
+        raise UserError(
             f"{key} in {path} must be finite in {values.dtype}, but {len(bad)} of {len(values)} "
             f"rows are not, the first at row {bad[0]}; remove or fill them"
-        )
+        ).with_code("npz-not-finite")

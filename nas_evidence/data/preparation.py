@@ -25,6 +25,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
 from nas_evidence.data.written_numbers import Written
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
+from nas_evidence.plumbing.user_error import UserError
 
 #: Most categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
@@ -129,11 +130,11 @@ class Preparation:
             known = {str(name).casefold().strip(): name for name in frame.columns}
             near = {name: known.get(name.casefold().strip()) for name in absent}
             hints = [f"did you mean {other!r}?" for other in near.values() if other]
-            raise ValueError(
+            raise UserError(
                 f"{where} must have the columns of the training data, but lacks "
                 f"{', '.join(repr(name) for name in absent)}; "
                 + (" ".join(hints) or "add them, empty where unknown")
-            )
+            ).with_code("columns-missing")
         read = {c.label: _read(frame[c.name], c, where) for c in self.columns}
         numbers = self._of("number")
         parts = [
@@ -245,12 +246,14 @@ def prepare(
                 known = ", ".join(map(shortened, frame.columns[:8]))
                 known += ", ..." * (len(frame.columns) > 8)
                 hint = f"did you mean {near[0]!r}?" if near else f"columns: {known}"
-                raise ValueError(
+                raise UserError(
                     f"--{option} names the column {name!r}, which {where} does not have as a "
                     f"feature; {hint}"
-                )
+                ).with_code("option-names-no-feature")
     if both := set(categorical) & set(numeric):
-        raise ValueError(f"column {min(both)!r} cannot be both --categorical and --numeric")
+        raise UserError(
+            f"column {min(both)!r} cannot be both --categorical and --numeric"
+        ).with_code("categorical-and-numeric")
     columns, said = [], []
     for name in frame.columns:
         if name in drop:
@@ -261,7 +264,9 @@ def prepare(
         said += [sentence] if sentence else []
         columns += found
     if not columns:
-        raise ValueError(f"{where} must have at least one column besides the target that varies")
+        raise UserError(
+            f"{where} must have at least one column besides the target that varies"
+        ).with_code("no-column-varies")
     preparation = Preparation(tuple(columns), written or {})
     return preparation, [preparation.sentence, *said]
 
@@ -308,7 +313,9 @@ def _number(
     numbers = _as_numbers(values)
     present = numbers[~np.isnan(numbers)]
     if len(present) == 0:
-        raise ValueError(f"column {name!r} of {where} has no number, so it cannot be --numeric")
+        raise UserError(
+            f"column {name!r} of {where} has no number, so it cannot be --numeric"
+        ).with_code("numeric-without-number")
     _check_finite(numbers, name, where)
     if forced is None and _numbers_the_rows(numbers):
         keep = f"--numeric {option(name)} to keep"
@@ -375,10 +382,10 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
         values = _without(values, column.words)
         numbers = pd.to_numeric(values, errors="coerce")
         if len(values) and numbers.isna().all() and values.notna().any():
-            raise ValueError(
+            raise UserError(
                 f"column {column.name!r} of {where} must hold numbers, as in the training data, "
                 f"but has {values.dropna().iloc[0]!r}"
-            )
+            ).with_code("column-not-numbers")
     numbers = _as_numbers(values)
     _check_finite(numbers, column.name, where)
     return numbers
@@ -395,10 +402,10 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
     with np.errstate(over="ignore"):
         infinite = np.isinf(numbers.astype(np.float32))
     if infinite.any():
-        raise ValueError(
+        raise UserError(
             f"column {name!r} of {where} must be finite in float32, but row "
             f"{int(np.flatnonzero(infinite)[0])} is not; remove that row, or empty the cell"
-        )
+        ).with_code("column-not-finite")
 
 
 def _as_numbers(values: pd.Series) -> Array:

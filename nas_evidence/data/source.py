@@ -25,6 +25,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.targets import check_unordered
 from nas_evidence.data.written_numbers import how_read
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
 #: Folder of a study that holds its data.
@@ -101,15 +102,15 @@ class Source:
         """
         if (stored.test_path is None) != (self.spec.test_path is None):
             began = "without" if stored.test_path is None else "with"
-            raise ValueError(
+            raise UserError(
                 f"{folder} began {began} a table of test rows; give the same --test as then, or "
                 "another study folder with --out"
-            )
+            ).with_code("test-table-differs")
         if stored.content is not None and stored.content != self.spec.content:
-            raise ValueError(
+            raise UserError(
                 f"{self.given} has changed since {folder} began; restore it, or give another "
                 "study folder with --out"
-            )
+            ).with_code("given-data-changed")
 
 
 def source_of(
@@ -179,7 +180,9 @@ def table_source(
     """Return a table in memory as the source of a study."""
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"{given} must name each column once, but {twice!r} occurs twice")
+        raise UserError(
+            f"{given} must name each column once, but {twice!r} occurs twice"
+        ).with_code("column-twice-given")
     if spec.target in frame.columns:
         check_unordered(frame[spec.target], spec.task, f"target {spec.target!r} in {given}")
     files = {f"{KEPT}/train.parquet": _parquet(frame)}
@@ -236,10 +239,10 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
         return array.astype(np.float64)
     if name.startswith("y") and not pd.isna(array).any():
         return array.astype(str)
-    raise ValueError(
+    raise UserError(
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
         ".astype('float32'), or a DataFrame for a table with text"
-    )
+    ).with_code("array-of-objects")
 
 
 def _parquet(frame: pd.DataFrame) -> bytes:

@@ -38,6 +38,7 @@ from nas_evidence.data.written_numbers import (
     with_numbers_read,
 )
 from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Endings of files that are tables.
@@ -88,9 +89,9 @@ def arrays_of(
     read, written = how_read(frame)
     y = _target(frame, spec.target, where)
     if len(frame) < FEWEST_ROWS:
-        raise ValueError(
+        raise UserError(
             f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
-        )
+        ).with_code("table-too-short")
     y_test = None if test is None else _target(test, spec.target, f"the test rows of {where}")
     place = f"target {spec.target!r} in {where}"
     found = targets_of(y, y_test, task=spec.task, where=place)
@@ -169,10 +170,10 @@ def test_rows(y: Array, fraction: float, seed: int, units: Units | None) -> Arra
         in_test[order[units.cuts(order, [len(y) - n_test])[0] :]] = True
         n_test = int(in_test.sum())
     if n_test < 1 or len(y) - n_test < FEWEST_ROWS:
-        raise ValueError(
+        raise UserError(
             f"test_fraction {fraction:g} of {len(y)} rows leaves {len(y) - n_test} for training "
             f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed"
-        )
+        ).with_code("test-fraction-leaves-too-few")
     if units is not None:
         return in_test
     labels = y.dtype == np.int64
@@ -203,10 +204,10 @@ def read_frame(
     """
     path = path.expanduser()
     if not path.is_file():
-        raise ValueError(
+        raise UserError(
             f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there; "
             "correct the path, or name the folder with --data-root"
-        )
+        ).with_code("table-missing")
     said = []
     try:
         if path.name.lower().endswith(PARQUET):
@@ -221,16 +222,20 @@ def read_frame(
             if len(sheets) > 1:
                 said.append(f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}")
         else:
-            raise ValueError("its name must end in .csv, .tsv, .txt, .csv.gz, .parquet or .xlsx")
+            raise UserError(
+                "its name must end in .csv, .tsv, .txt, .csv.gz, .parquet or .xlsx"
+            ).with_code("table-ending")
     except ImportError:
         kind = "a spreadsheet" if path.name.lower().endswith(EXCEL) else "Parquet"
         needed = "openpyxl" if kind == "a spreadsheet" else "pyarrow"
-        raise ValueError(
+        raise UserError(
             f"{path} cannot be read here, because {kind} needs {needed}: `pip install {needed}`, "
             "or save the table as .csv"
-        ) from None
+        ).with_code("table-needs-package") from None
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{path} is empty; a table has a line of names, then rows") from None
+        raise UserError(f"{path} is empty; a table has a line of names, then rows").with_code(
+            "table-empty"
+        ) from None
     except (
         OSError, UnicodeError, ValueError, TypeError, KeyError, BadZipFile, pd.errors.ParserError
     ) as error:  # fmt: skip
@@ -247,7 +252,9 @@ def read_frame(
                 f"line {line} has {n_cells} cells, but the line of names has {named}; correct "
                 "that line, or quote cells with a separator in them"
             )
-        raise ValueError(f"{path} cannot be read as a table: {why}") from None
+        raise UserError(f"{path} cannot be read as a table: {why}").with_code(
+            "table-unreadable"
+        ) from None
     frame.columns = frame.columns.map(str)
     return frame if stored else with_numbers_read(frame, written=written, said=said)
 
@@ -337,20 +344,20 @@ def _check_head(path: Path, separator: str, encoding: str) -> None:
             head = file.readline(_LONGEST_HEAD)
         names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
         if len(names) > MOST_COLUMNS or len(head) >= _LONGEST_HEAD:
-            raise ValueError(
+            raise UserError(
                 f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter"
-            )
+            ).with_code("too-many-columns")
         if len(names) > _MANY and len(list(islice(file, FEWEST_ROWS))) < FEWEST_ROWS:
-            raise ValueError(
+            raise UserError(
                 f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
                 "study needs; if each column is an example, transpose it"
-            )
+            ).with_code("table-transposed")
     twice = next((name for name, n in Counter(names).items() if n > 1 and name), None)
     if twice is not None:
-        raise ValueError(
+        raise UserError(
             f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
             "times; rename or remove the others"
-        )
+        ).with_code("column-twice")
 
 
 def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
@@ -364,7 +371,9 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
         more = [f"; {said}" for said in how_read(frame)[0] if said.startswith("sheet ")]
         if any(str(column).startswith("Unnamed: ") for column in frame.columns):
             more.append("; the names must be in the first line")
-        raise ValueError(f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}")
+        raise UserError(
+            f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}"
+        ).with_code("no-such-column")
     return name
 
 
@@ -373,7 +382,7 @@ def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.cat.categories.dtype)
     if order_of(values.dropna()):
-        raise ValueError(
+        raise UserError(
             f"target {target!r} in {where} holds dates; replace them by numbers or by classes"
-        )
+        ).with_code("target-of-dates")
     return np.asarray(values)

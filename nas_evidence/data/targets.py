@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.user_error import UserError
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -74,10 +75,10 @@ def targets_of(
     y, one_hot = _flat(np.asarray(train), where)
     y_test = y[:0] if test is None else _flat(np.asarray(test), where)[0]
     if y.ndim != y_test.ndim or y.shape[1:] != y_test.shape[1:]:
-        raise ValueError(
+        raise UserError(
             f"{where}: training and test targets must have as many columns, but have shapes "
             f"{list(y.shape)} and {list(y_test.shape)}"
-        )
+        ).with_code("target-columns-differ")
     for part in (y, y_test):
         _check_complete(part, where)
     asked = task
@@ -93,10 +94,10 @@ def targets_of(
         change = "" if asked else "; --task classification to change"
         return Targets(train_real, test_real, (), _said_real(train_real), change)
     if y.ndim == 2:
-        raise ValueError(
+        raise UserError(
             f"{where}: a classification needs one label per row, but the shape is "
             f"{list(y.shape)} and the rows are not one-hot; give one column, or task = regression"
-        )
+        ).with_code("labels-not-one-per-row")
     names, labels, test_labels = _classes(y, y_test, where)
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
     if one_hot and len(columns) == len(names):
@@ -114,11 +115,11 @@ def check_unordered(values: object, task: TaskName | None, where: str) -> None:
     kind = getattr(values, "dtype", None)
     if task is None and isinstance(kind, pd.CategoricalDtype) and kind.ordered:
         grades = ", ".join(shortened(name) for name in kind.categories[:_LISTED])
-        raise ValueError(
+        raise UserError(
             f"{where} holds ordered grades ({grades}), and there is no likelihood for their "
             "order; give task = classification to leave it out of account, or their numbers "
             "(.cat.codes) for a regression"
-        )
+        ).with_code("ordered-grades")
 
 
 def _flat(y: Array, where: str) -> tuple[Array, bool]:
@@ -126,19 +127,19 @@ def _flat(y: Array, where: str) -> tuple[Array, bool]:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim not in (1, 2) or y.size == 0 or not len(y):
-        raise ValueError(
+        raise UserError(
             f"{where}: targets must be one value per row [n], one-hot or real [n, C], but the "
             f"shape is {list(y.shape)}"
-        )
+        ).with_code("target-shape")
     if y.ndim == 2 and y.dtype.kind in "biuf" and ((y == 0) | (y == 1)).all():
         if (y.sum(1) == 1).all():
             return y.argmax(1), True
         if y.dtype.kind == "b":
             row = int(np.flatnonzero(y.sum(1) != 1)[0])
-            raise ValueError(
+            raise UserError(
                 f"{where}: one-hot rows must have exactly one true value, but row {row} has "
                 f"{int(y[row].sum())}; several labels per row are not supported"
-            )
+            ).with_code("several-labels-per-row")
     return y, False
 
 
@@ -147,10 +148,10 @@ def _check_complete(y: Array, where: str) -> None:
     missing = missing.any(1) if missing.ndim == 2 else missing
     if missing.any():
         rows = np.flatnonzero(missing)
-        raise ValueError(
+        raise UserError(
             f"{where}: {len(rows)} of {len(y)} rows have no value, the first at row {rows[0]}; "
             "remove those rows"
-        )
+        ).with_code("target-missing-in-rows")
 
 
 def _is_numbered(y: Array) -> bool:
@@ -203,50 +204,50 @@ def _real(y: Array, where: str) -> Array:
         shown = next(v for v in y.ravel() if _numbers(np.array([v], dtype=object)) is None)
         few = y.ndim == 1 and len(set(y)) <= len(y) // 2
         remedy = "give --task classification" if few else "name another target"
-        raise ValueError(
+        raise UserError(
             f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
             "correct the value"
-        )
+        ).with_code("regression-of-text")
     numbers = numbers[:, None] if numbers.ndim == 1 else numbers
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)).all(1))
     if len(bad):
-        raise ValueError(
+        raise UserError(
             f"{where}: targets must be finite in float32, but {len(bad)} of {len(y)} rows are "
             f"not, the first at row {bad[0]}; remove those rows, or give the targets another unit"
-        )
+        ).with_code("target-not-finite")
     return numbers
 
 
 def _check_varies(y: Array, where: str) -> None:
     if len(y) > 1 and (y.min(0) == y.max(0)).all():
-        raise ValueError(
+        raise UserError(
             f"{where}: all {len(y)} training targets are {y[0, 0]:g}, so there is nothing to "
             "learn; name another target"
-        )
+        ).with_code("target-constant")
 
 
 def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...], Array, Array]:
     named, test_named = _names(y, where), _names(y_test, where)
     found = sorted(set(named), key=_natural)
     if len(found) < 2:
-        raise ValueError(
+        raise UserError(
             f"{where}: a classification needs at least 2 classes, but every training row has "
             f"{found[0]!r}; name another target, or add rows of other classes"
-        )
+        ).with_code("one-class")
     if len(found) > max(2, len(y) // 2):
         remedy = "give task = regression" if _numbers(y) is not None else "group the values"
-        raise ValueError(
+        raise UserError(
             f"{where}: {len(found)} different values in {len(y)} rows are not classes, the first "
             f"is {found[0]!r}; name another target, or {remedy}"
-        )
+        ).with_code("too-many-classes")
     number: dict[ClassName, int] = {value: i for i, value in enumerate(found)}
     unknown = [value for value in test_named if value not in number]
     if unknown:
-        raise ValueError(
+        raise UserError(
             f"{where}: test labels must be among the training labels, but {unknown[0]!r} is not; "
             "remove those test rows, or train on such a row"
-        )
+        ).with_code("unknown-test-label")
     labels = (np.array([number[v] for v in part], dtype=np.int64) for part in (named, test_named))
     train, test = labels
     return tuple(found), train, test
@@ -269,10 +270,10 @@ def _names(y: Array, where: str) -> list[ClassName]:
         values = y.astype(np.float64)
         if (values != np.round(values)).any():
             row = int(np.flatnonzero(values != np.round(values))[0])
-            raise ValueError(
+            raise UserError(
                 f"{where}: labels must be whole numbers or text, but row {row} has "
                 f"{values[row]:g}; give task = regression for real targets"
-            )
+            ).with_code("labels-not-whole")
         return [int(v) for v in values]
     if y.dtype == object and all(isinstance(v, bool | np.bool_) for v in y):
         return [bool(v) for v in y]

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from nas_evidence.data.arrays import Task
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import TrainingPlan
 
 
@@ -25,12 +26,12 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
     needed = {"labels": "categorical", "real": "gaussian"}[data.task]
     if plan.likelihood != needed:
         what = "labels" if data.task == "labels" else "real numbers"
-        raise ValueError(
+        raise UserError(
             f'`likelihood` must be "{needed}" if the targets are {what}, but got '
             f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
-        )
+        ).with_code("likelihood-of-targets")
     if plan.augment and len(data.input_shape) != 3:
-        raise ValueError(
+        raise UserError(
             f"`augment` needs images, but an input has the shape {list(data.input_shape)}; remove "
             "`augment` from [plan]"
-        )
+        ).with_code("augment-without-images")

@@ -18,6 +18,7 @@ import pandas as pd
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.written_dates import PARTS, dates_of, order_of, parts_of
 from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.divisions import fewest_parts
 from nas_evidence.spec.study import StudySpec
@@ -65,7 +66,7 @@ class Units:
         """
         places = 1 + np.flatnonzero(np.diff(self.of[order]))
         if len(places) < len(wanted):
-            raise ValueError(too_few(self, len(wanted) + 1))
+            raise too_few(self, len(wanted) + 1)
         cuts, first = [], 0
         for k, cut in enumerate(wanted):
             last = len(places) - (len(wanted) - 1 - k)
@@ -74,15 +75,15 @@ class Units:
         return cuts
 
 
-def too_few(units: Units, needed: int) -> str:
-    """Return the sentence that refuses data with fewer units than parts."""
+def too_few(units: Units, needed: int) -> UserError:
+    """Return the error for data with fewer units than parts."""
     what = "times" if units.in_time else "groups"
     option = "--time-column" if units.in_time else "--groups"
-    return (
+    return UserError(
         f"the data have {units.count} different {what}, but the division asked for needs at least "
         f"{needed}; choose fewer folds with --set plan.folds=2, other `estimators`, or leave "
         f"{option} out"
-    )
+    ).with_code("too-few-units")
 
 
 def check_units(spec: StudySpec, units: Units | None, n_data: int) -> None:
@@ -93,7 +94,7 @@ def check_units(spec: StudySpec, units: Units | None, n_data: int) -> None:
     """
     needed = fewest_parts(spec.plan, spec.estimators, n_data)
     if units is not None and units.count < needed:
-        raise ValueError(too_few(units, needed))
+        raise too_few(units, needed)
 
 
 def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) -> Units | None:
@@ -121,7 +122,9 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
         remedy = f"correct or remove {few}"
         if in_time and len(bad) == len(keys):
             remedy = "write times as numbers, or as 2024-01-31, 31.1.2024 or 1/31/2024"
-        raise ValueError(f"the {what} {name!r} of {where} {shown} in row {row}; {remedy}")
+        raise UserError(
+            f"the {what} {name!r} of {where} {shown} in row {row}; {remedy}"
+        ).with_code("unit-of-row")
     return Units(np.asarray(pd.factorize(keys, sort=in_time)[0], np.int64), in_time)
 
 

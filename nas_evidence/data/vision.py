@@ -18,6 +18,7 @@ import numpy as np
 
 from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.mapped import Array
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 FOLDERS = {
@@ -59,10 +60,10 @@ def read_mnist_like(
     for images, labels in (IDX_FILES[:2], IDX_FILES[2:]):
         x, y = read_idx(folder / images, n_axes=3), read_idx(folder / labels, n_axes=1)
         if len(x) != len(y):
-            raise ValueError(
+            raise UserError(
                 f"images and labels must match in number, but {images} has {len(x)} and {labels} "
                 f"{len(y)} in {folder}; download both files again"
-            )
+            ).with_code("images-labels-differ")
         parts += [x[:, None], y.astype(np.int64)]
     x_train, y_train, x_test, y_test = parts
     return RawArrays(x_train, y_train, x_test, y_test)
@@ -82,10 +83,10 @@ def read_cifar(
         try:
             source = _torchvision_class(spec.name)(folder.parent, train=train)
         except RuntimeError as error:
-            raise ValueError(
+            raise UserError(
                 f"the files of data set '{spec.name}' must be the published ones, but an MD5 sum "
                 f"in {folder} differs; fetch them again with --download"
-            ) from error
+            ).with_code("md5-differs") from error
         parts += [
             np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)),
             np.array(source.targets, dtype=np.int64),
@@ -107,29 +108,31 @@ def read_idx(path: Path, *, n_axes: int) -> Array:
         try:
             content = bytearray(gzip.decompress(path.read_bytes()))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(
+            raise UserError(
                 f"{path} is not a whole gzip file ({error}); fetch it again"
-            ) from error
+            ).with_code("gzip-damaged") from error
     start = 4 * (n_axes + 1)
     header = [int.from_bytes(content[at : at + 4], "big") for at in range(0, start, 4)]
     shape = tuple(header[1:])
     if header[0] != 0x0800 + n_axes or min(shape) < 1:
-        raise ValueError(f"{path} is not an IDX file of bytes with {n_axes} axes; fetch it again")
+        raise UserError(
+            f"{path} is not an IDX file of bytes with {n_axes} axes; fetch it again"
+        ).with_code("not-idx")
     if len(content) - start != math.prod(shape):
-        raise ValueError(
+        raise UserError(
             f"{path} must hold {math.prod(shape)} bytes after its header, but has "
             f"{len(content) - start}; fetch it again"
-        )
+        ).with_code("idx-size")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path:
     """Return the folder of the data set with every file in place, downloaded if requested."""
     if data_root is None:
-        raise ValueError(
+        raise UserError(
             f"data set '{name}' is read from a folder, but none is given; name the folder that "
             f"holds {FOLDERS[name]}/ with --data-root, and add --download to fetch the files"
-        )
+        ).with_code("data-root-missing")
     root = Path(data_root).expanduser()
     folder = root / FOLDERS[name]
     # torchvision checks the MD5 sums of CIFAR files itself, and keeps correct files.
@@ -137,15 +140,15 @@ def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path
         try:
             _torchvision_class(name)(root, download=True)
         except (OSError, RuntimeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"data set '{name}' could not be fetched to {root}: {error}"
-            ) from error
+            ).with_code("fetch-failed") from error
     missing = _missing(name, folder)
     if missing:
-        raise ValueError(
+        raise UserError(
             f"data set '{name}' needs the file {missing[0]} in {folder}, but it does not exist; "
             "correct --data-root, or add --download to fetch the files"
-        )
+        ).with_code("image-file-missing")
     return folder
 
 

@@ -17,6 +17,7 @@ from nas_evidence.data.arrays import Inputs, RawArrays
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import NEEDS_CLASSES
 
 #: Largest sum of weights.
@@ -36,18 +37,18 @@ def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array
     numbers = np.asarray(pd.to_numeric(cells, errors="coerce").astype("float64"))
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
         row = int(bad[0])
-        raise ValueError(
+        raise UserError(
             "weights say how often a row occurs, so they must be whole numbers from 0 on, but "
             f"{name!r} of {where} is {on_one_line(str(cells[row]))} in row {row}; correct it, or "
             "multiply all by one number and round"
-        )
+        ).with_code("weight-not-whole")
     total = float(numbers.sum())
     if not 0 < total <= MOST_ROWS:
         zero = ": row 0 and all others have weight 0" if total == 0 else ""
-        raise ValueError(
+        raise UserError(
             f"the weights {name!r} of {where} must add up to 1 to {MOST_ROWS:,} rows, but add up "
             f"to {total:,.0f}{zero}; scale them"
-        )
+        ).with_code("weights-sum")
     return numbers.astype(np.int64)
 
 
@@ -119,7 +120,7 @@ def class_multiples(raw: RawArrays, asked: Mapping[str, int] | str) -> dict[str,
         ValueError: for real targets, a class that the data do not have, or too many rows.
     """
     if np.issubdtype(raw.y_train.dtype, np.floating):
-        raise ValueError(NEEDS_CLASSES)
+        raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
     highest = max(int(y.max()) for y in (raw.y_train, raw.y_test) if len(y))
     counts = np.bincount(raw.y_train, minlength=max(len(raw.meaning.classes), highest + 1))
     names = [str(name) for name in raw.meaning.classes or range(len(counts))]
@@ -128,16 +129,16 @@ def class_multiples(raw: RawArrays, asked: Mapping[str, int] | str) -> dict[str,
     else:
         if unknown := [name for name in asked if name not in names]:
             known = shortened(", ".join(names))
-            raise ValueError(
+            raise UserError(
                 f"`class_weight` must name classes of the target, but there is no class "
                 f"{unknown[0]!r}; there are {known}"
-            )
+            ).with_code("class-weight-unknown-class")
         times = np.array([asked.get(name, 1) for name in names])
     if (total := int((times * counts).sum())) > MOST_ROWS:
-        raise ValueError(
+        raise UserError(
             f"`class_weight` would make {total:,} rows of {len(raw.y_train):,}, more than "
             f"{MOST_ROWS:,}; give smaller numbers"
-        )
+        ).with_code("class-weight-too-many-rows")
     return {name: int(n) for name, n in zip(names, times, strict=True)}
 
 

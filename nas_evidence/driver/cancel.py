@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nas_evidence.driver.mirror import Store
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.requests import is_open, request_cancel, request_name, withdraw
 from nas_evidence.storage.study_folder import is_locked, study_status
 from nas_evidence.storage.tables import finished
@@ -37,10 +38,10 @@ def cancel(
         return f"{now.name}: {now.state}, {now.n_finished} of {now.n_trials} trials are stored"
     row = finished(folder).get(trial_id)
     if row is None:
-        raise ValueError(
+        raise UserError(
             f"the driver of {store.place} ended before it could cancel trial {trial_id}; "
             "resume the study first."
-        )
+        ).with_code("cancel-driver-ended")
     return f"trial {trial_id}: {row.status}"
 
 
@@ -52,10 +53,16 @@ def pause_between_looks(store: Store) -> float:
 def _check(folder: Path, place: str, trial_id: int | None) -> None:
     now = study_status(folder)
     if trial_id is not None and (row := finished(folder).get(trial_id)) is not None:
-        raise ValueError(f"trial {trial_id} of {place} has already ended ({row.status}).")
+        raise UserError(
+            f"trial {trial_id} of {place} has already ended ({row.status})."
+        ).with_code("cancel-trial-ended")
     if now.state != "running":
-        raise ValueError(f"{place} is not running ({now.state}), so there is nothing to cancel.")
+        raise UserError(
+            f"{place} is not running ({now.state}), so there is nothing to cancel."
+        ).with_code("cancel-study-not-running")
     under_way = [assignment.trial_id for assignment in now.running]
     if trial_id is not None and trial_id not in under_way:
         running = f"; running: {', '.join(map(str, under_way))}" if under_way else ""
-        raise ValueError(f"trial {trial_id} of {place} is not running{running}.")
+        raise UserError(f"trial {trial_id} of {place} is not running{running}.").with_code(
+            "cancel-trial-not-running"
+        )

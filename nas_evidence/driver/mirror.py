@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
@@ -96,12 +97,15 @@ class Store:
         try:
             yield
         except StudyError as error:
-            lines = [line.replace(str(self.folder), self.place) for line in error.messages]
-            raise type(error)(lines) from None
-        except ValueError as error:
-            if type(error) is ValueError:
-                raise ValueError(str(error).replace(str(self.folder), self.place)) from None
+            mistakes = [Mistake(code, self._named(text)) for code, text in error.mistakes]
+            raise StudyError(mistakes) from None
+        except UserError as error:
+            if type(error) is UserError:
+                raise UserError(self._named(str(error))).with_code(error.code) from None
             raise
+
+    def _named(self, text: str) -> str:
+        return text.replace(str(self.folder), self.place)
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
@@ -403,7 +407,7 @@ class MirroredExecutor:
         if isinstance(event, Lost):
             word, colon, said = event.cause.partition(": ")
             if word == StoreError.__name__ and colon:
-                raise StoreError(said)
+                raise StoreError(said).with_code("store-lost-on-worker")
         elif isinstance(event, SliceReport):
             if event.epoch and attempt:
                 self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")

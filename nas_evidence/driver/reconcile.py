@@ -20,6 +20,7 @@ from pathlib import Path
 from nas_evidence.driver.outcomes import told_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
 from nas_evidence.plumbing.seals import is_sealed_json
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -57,11 +58,11 @@ def restored(
     """
     if against := contradictions(study, folder, done):
         place, problem = against[0]
-        raise ValueError(
+        raise UserError(
             f"{folder}/{place} contradicts the study's other files: {problem}; restore what was "
             f"copied there, or let the results decide: `nas-evidence repair "
             f"{shlex.quote(str(folder))}`."
-        )
+        ).with_code("files-contradict")
     known = known_proposals(study, folder, done)
     proposer = make(study, kept_warm_start(study, folder))
     n_asked, end = 0, 1 + max(known, default=-1)

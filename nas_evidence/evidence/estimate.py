@@ -16,6 +16,7 @@ from nas_evidence.evidence.laplace import (
     mean_estimate,
     with_trace_ratios,
 )
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import CURVATURES, MC_DRAWS
 from nas_evidence.spec.study import EVIDENCE_BATCH
@@ -134,7 +135,9 @@ def estimate_evidence(
 def _exact_diagonal(kind: str) -> str:
     trace = CURVATURES[kind].trace
     if trace is None:
-        raise ValueError(f"`trace_ratio` is for the kinds kfac_*, but got curvature = {kind!r}")
+        raise UserError(
+            f"`trace_ratio` is for the kinds kfac_*, but got curvature = {kind!r}"
+        ).with_code("trace-ratio-kind")
     return trace
 
 
@@ -153,15 +156,23 @@ def _with_note(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
 def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likelihood:
     if name == "categorical":
         if noise_std is not None:
-            raise ValueError('`noise_std` is for likelihood = "gaussian", not "categorical"')
+            raise UserError(
+                '`noise_std` is for likelihood = "gaussian", not "categorical"'
+            ).with_code("noise-std-of-labels")
         return Categorical(_number("temperature", temperature))
     if name == "gaussian":
         if noise_std is None:
-            raise ValueError('`noise_std` must be given for likelihood = "gaussian"')
+            raise UserError('`noise_std` must be given for likelihood = "gaussian"').with_code(
+                "noise-std-missing"
+            )
         if temperature != 1:
-            raise ValueError('`temperature` is for likelihood = "categorical", not "gaussian"')
+            raise UserError(
+                '`temperature` is for likelihood = "categorical", not "gaussian"'
+            ).with_code("temperature-of-numbers")
         return Gaussian(_number("noise_std", noise_std))
-    raise ValueError(f'`likelihood` must be "categorical" or "gaussian", but got {name!r}')
+    raise UserError(
+        f'`likelihood` must be "categorical" or "gaussian", but got {name!r}'
+    ).with_code("unknown-likelihood")
 
 
 def _per_tensor(
@@ -173,10 +184,10 @@ def _per_tensor(
         numbers = list(given.values()) if isinstance(given, Mapping) else given
         values = torch.as_tensor(numbers, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
+        raise UserError(
             "`prior_precision` must be a number, one number per parameter tensor in their order, "
             f"or a mapping of their names to numbers, but got {given!r}"
-        ) from error
+        ).with_code("prior-precision-form") from error
     if isinstance(given, Mapping):
         return checked_precision(names, sizes, dict(zip(given, values.tolist(), strict=True)))
     return checked_precision(
@@ -186,14 +197,16 @@ def _per_tensor(
 
 def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
     if not isinstance(model, nn.Module):
-        raise ValueError(f"`model` must be a torch.nn.Module, but got a {type(model).__name__}")
+        raise UserError(
+            f"`model` must be a torch.nn.Module, but got a {type(model).__name__}"
+        ).with_code("model-not-a-module")
     for name, given in (("inputs", inputs), ("targets", targets)):
         if not isinstance(given, Tensor) or given.ndim == 0:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` must be a tensor with one row per datum, but got "
                 f"{'a single number' if isinstance(given, Tensor) else type(given).__name__}; "
                 "torch.as_tensor converts an array or a list"
-            )
+            ).with_code("not-a-tensor")
         # The sum is fast, and is finite only if all values are.
         if given.is_floating_point() and not bool(given.detach().sum().isfinite()):
             bad = (
@@ -202,28 +215,34 @@ def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
                 else ~given.isfinite()
             )
             if bool(bad.any()):
-                raise ValueError(
+                raise UserError(
                     f"`{name}` must be finite, but {int(bad.sum())} rows are not, the first at "
                     f"row {int(bad.nonzero()[0])}; remove or fix them"
-                )
+                ).with_code("tensor-not-finite")
 
     if len(inputs) != len(targets) or len(inputs) == 0:
-        raise ValueError(
+        raise UserError(
             f"`inputs` and `targets` must have the same number of rows, at least one, but have "
             f"{len(inputs)} and {len(targets)}"
-        )
+        ).with_code("rows-differ")
 
 
 def _check_reduced(kind: str, paths: Collection[str]) -> None:
     if isinstance(paths, str):
-        raise ValueError(f"`kfac_reduce` must be a list of module paths, but got {paths!r}")
+        raise UserError(
+            f"`kfac_reduce` must be a list of module paths, but got {paths!r}"
+        ).with_code("kfac-reduce-not-paths")
     if paths and CURVATURES[kind].structure not in ("kronecker", "eigen_corrected"):
-        raise ValueError(f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}")
+        raise UserError(
+            f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}"
+        ).with_code("kfac-reduce-kind")
 
 
 def _whole(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"`{name} >= 1` must hold for a whole number, but got {value!r}")
+        raise UserError(
+            f"`{name} >= 1` must hold for a whole number, but got {value!r}"
+        ).with_code("not-a-count")
     return int(value)
 
 
@@ -233,5 +252,7 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"`{name} > 0` must hold for a finite number, but got {value!r}")
+        raise UserError(
+            f"`{name} > 0` must hold for a finite number, but got {value!r}"
+        ).with_code("not-positive")
     return number

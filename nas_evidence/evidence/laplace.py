@@ -30,6 +30,7 @@ from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.blocks import Kronecker
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal, Structured
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 
@@ -82,9 +83,13 @@ def laplace_estimate(
         ValueError: for an impossible precision or power, or a correction without a gradient.
     """
     if not (likelihood_power > 0 and math.isfinite(likelihood_power)):
-        raise ValueError(f"`likelihood_power > 0` must hold, but got {likelihood_power}")
+        raise UserError(f"`likelihood_power > 0` must hold, but got {likelihood_power}").with_code(
+            "likelihood-power-not-positive"
+        )
     if at_mode_correction and pass_.gradient is None:
-        raise ValueError("`at_mode_correction` needs a curvature pass with `diagnose=True`")
+        raise UserError(
+            "`at_mode_correction` needs a curvature pass with `diagnose=True`"
+        ).with_code("correction-without-diagnosis")
     names, sizes = pass_.curvature.names, pass_.curvature.sizes
     precision = checked_precision(names, sizes, prior_precision)
     note = _not_finite(pass_, squared_norms(model))
@@ -245,19 +250,19 @@ def checked_precision(
     if isinstance(given, Mapping):
         if set(given) != set(names):
             bad = sorted(set(given) ^ set(names))
-            raise ValueError(
+            raise UserError(
                 "`prior_precision` must name each parameter tensor once, but these are missing "
                 f"or unknown: {', '.join(bad)}"
-            )
+            ).with_code("prior-precision-names")
         given = torch.tensor([given[name] for name in names], dtype=torch.float64)
     precision = given.detach().double().cpu()
     positive = bool(((precision > 0) & precision.isfinite()).all())
     if precision.ndim != 1 or len(precision) not in (len(names), sum(sizes)) or not positive:
-        raise ValueError(
+        raise UserError(
             f"`prior_precision` must hold {len(names)} finite values > 0, one for each parameter "
             f"tensor, or {sum(sizes)}, one for each parameter, but got "
             f"{len(precision.flatten())}: {precision.flatten()[:20].tolist()}"
-        )
+        ).with_code("prior-precision-values")
     return precision
 
 

@@ -25,6 +25,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.memory import require_memory
 from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
 from nas_evidence.maths.full_precision import full_precision
+from nas_evidence.plumbing.user_error import UserError
 
 #: Rows of a forward pass.
 _ROWS = 512
@@ -51,7 +52,9 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
     model = copy.deepcopy(model).eval()
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
-        raise ValueError("the last layer must be linear, but the model has no linear layer")
+        raise UserError(
+            "the last layer must be linear, but the model has no linear layer"
+        ).with_code("no-linear-layer")
     head, seen = heads[-1], []
     width = head.in_features + (head.bias is not None)
     what = f"the inputs of the last layer, {len(inputs)} rows of {width}"
@@ -62,11 +65,11 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
         for start in range(0, len(inputs), _ROWS):
             outputs = model(inputs[start : start + _ROWS].to(own[0].dtype))
             if len(seen) != 1 or seen[0][0].ndim != 2 or not torch.equal(seen[0][1], outputs):
-                raise ValueError(
+                raise UserError(
                     "the outputs must be those of the last linear layer, called once with inputs "
                     f"[n, d], but {type(model).__name__} computes them otherwise; use two_fold in "
                     "`estimators`"
-                )
+                ).with_code("last-layer-not-the-output")
             features.append(seen.pop()[0].double())
     handle.remove()
     of = {id(p): d for p, d in zip(model.parameters(), prior_precision.double(), strict=True)}
@@ -101,9 +104,9 @@ def late_given_early(
         direct: whether log|H| of classes is that of a dense matrix; None where it costs little.
     """
     if not 0 < n_early < len(layer.features):
-        raise ValueError(
+        raise UserError(
             f"`0 < n_early < n_data` must hold, but got {n_early} of {len(layer.features)}"
-        )
+        ).with_code("n-early-out-of-range")
     if isinstance(likelihood, Gaussian):
         targets = targets.to(layer.features)
         return LogDensity(_of_real(layer, targets, n_early, likelihood, power))

@@ -21,6 +21,7 @@ from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import checked_precision
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.precisions import Precisions
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 
@@ -42,10 +43,10 @@ def flat_log_likelihood(
         ValueError: if the likelihood refuses these outputs and targets, or there are no data.
     """
     if len(inputs) != len(targets) or len(inputs) == 0:
-        raise ValueError(
+        raise UserError(
             f"`inputs` and `targets` must have the same number of rows, at least one, but "
             f"have {len(inputs)} and {len(targets)}"
-        )
+        ).with_code("rows-differ")
     network = copy.deepcopy(model).double().eval().requires_grad_(False)
     names, shapes, sizes = zip(
         *((name, p.shape, p.numel()) for name, p in network.named_parameters()), strict=True

@@ -30,6 +30,7 @@ from torch import Tensor
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.conjugate_gradients import Solution, solve
 from nas_evidence.maths.lanczos import log_forms
+from nas_evidence.plumbing.user_error import UserError
 
 #: Most parameters, without axes that have no effect, and most multiplications of rows by the
 #: square of them, for which log|H| is that of a dense matrix.
@@ -259,10 +260,10 @@ class _Problem:
             v = self._ascent(v, dtype)
             if self._is_optimum(v):
                 return v
-        raise ValueError(
+        raise UserError(
             f"the last layer has no optimum after {_NEWTON_STEPS} steps of Newton's method; "
             "it may be separable under a prior that is too wide"
-        )
+        ).with_code("last-layer-without-optimum")
 
     def _is_optimum(self, v: Tensor) -> bool:
         """Tell whether gᵀ H⁻¹ g, twice what is left to gain, is small beside the fit."""

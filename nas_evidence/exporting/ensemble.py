@@ -49,6 +49,7 @@ from nas_evidence.exporting.unseen import delivered_unseen, densities_at_scales
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.maths.metrics import best_thresholds
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import SCALES, cross_fitted, unseen_of
 from nas_evidence.storage.tables import StudyTables
 
@@ -156,10 +157,10 @@ def best_trials(tables: StudyTables, top: int) -> list[int]:
     """
     standings = tables.standings.first()
     if not 1 <= top <= len(standings):
-        raise ValueError(
+        raise UserError(
             f"top must be from 1 to {len(standings)}, the number of architectures with a "
             f"complete trial and a valid {tables.spec.objective}, but got {top}."
-        )
+        ).with_code("top-out-of-range")
     return [standing.trial_id for standing in standings[:top]]
 
 
@@ -182,10 +183,10 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
     if not known.any():
         lost = [w.assignment.trial_id for w, t in zip(winners, unseen, strict=True)
                 if not (t[:, -1] > 0).any()]  # fmt: skip
-        raise ValueError(
+        raise UserError(
             f"no datum is predicted by all networks: on parts of the data the trainings of trials "
             f"{lost or 'of different folds'} diverged; choose a smaller --top."
-        )
+        ).with_code("ensemble-without-common-data")
     y = data.y_train[known]
     each = [densities_at_scales(table[known], y) for table in unseen]
     return np.stack(each, axis=2)
@@ -227,9 +228,9 @@ def _described(
 
 def _check_place(to: Path) -> None:
     if (to / "model.safetensors").exists():
-        raise ValueError(
+        raise UserError(
             f"{to} holds the export of one network; choose another folder for the ensemble."
-        )
+        ).with_code("folder-of-one-network")
 
 
 def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:

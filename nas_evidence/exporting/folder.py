@@ -53,6 +53,7 @@ from nas_evidence.exporting.winner import (
 )
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import sealed_tensors
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import StudyTables
@@ -113,7 +114,9 @@ def export_winner(
     value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
 
     if (to / ENSEMBLE).exists():
-        raise ValueError(f"{to} holds an ensemble; choose another folder for one network.")
+        raise UserError(
+            f"{to} holds an ensemble; choose another folder for one network."
+        ).with_code("folder-of-an-ensemble")
     described = {
         "family": architecture.family,
         "values": dict(architecture.values),
@@ -172,14 +175,16 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
         complete = {one.trial_id for one in tables.rows if one.status is TrialStatus.COMPLETE}
         if trial_id not in complete:
             known = ", ".join(str(i) for i in sorted(complete)) or "none"
-            raise ValueError(f"trial {trial_id} is not complete; complete trials: {known}.")
+            raise UserError(
+                f"trial {trial_id} is not complete; complete trials: {known}."
+            ).with_code("trial-not-complete")
         return trial_id
     study, best = tables.spec, tables.standings.best
     if best is None:
-        raise ValueError(
+        raise UserError(
             f"no complete trial of study '{study.name}' has a valid {study.objective}; "
             "continue it with `nas-evidence resume`."
-        )
+        ).with_code("no-winner")
     return best.trial_id
 
 

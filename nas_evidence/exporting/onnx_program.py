@@ -21,6 +21,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.program import OUTPUT_TOLERANCE, Exported, Mixed, unit_of
+from nas_evidence.plumbing.user_error import UserError
 
 _NEEDED = ("onnx", "onnxruntime", "onnxscript")
 #: Rows of the check: not those of the example, whose number must not be built in.
@@ -35,10 +36,10 @@ def check_installed() -> None:
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"--onnx needs {', '.join(missing)}: install it with "
             "`pip install 'nas-evidence[onnx]'`."
-        )
+        ).with_code("onnx-needs-packages")
 
 
 def write_onnx(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> float:

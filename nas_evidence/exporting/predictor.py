@@ -47,6 +47,7 @@ from nas_evidence.maths.metrics import (
     reliability,
 )
 from nas_evidence.maths.normals import Normals
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import check_metric
 
 Method = Literal["probit", "mc", "map"]
@@ -183,17 +184,19 @@ class Prediction:
         truth = np.asarray(truth)
         n = len(self.probabilities if self.probabilities is not None else self.mean)  # type: ignore[arg-type]
         if len(truth) != n:
-            raise ValueError(f"there are {n} predictions, but {len(truth)} true values")
+            raise UserError(f"there are {n} predictions, but {len(truth)} true values").with_code(
+                "truth-length"
+            )
         if self.probabilities is None:
             assert self.mean is not None
             try:
                 values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
             except ValueError:
                 named = ", ".join(map(repr, self.targets))
-                raise ValueError(
+                raise UserError(
                     f"column {named} must hold the true targets as numbers, but is of type "
                     f"{truth.dtype} and shape {list(truth.shape)}; leave it out to predict only"
-                ) from None
+                ).with_code("truth-not-numbers") from None
             return values
         if truth.ndim == 2 and truth.shape[1] == len(self.classes) > 1:  # one-hot
             truth = np.array(self.classes, dtype=object)[truth.argmax(1)]
@@ -201,10 +204,10 @@ class Prediction:
         found = [number.get(_text(value)) for value in truth.ravel()]
         if None in found:
             unknown = truth.ravel()[found.index(None)]
-            raise ValueError(
+            raise UserError(
                 f"true label {str(unknown)!r} is not among the classes of the model: "
                 f"{', '.join(number)}"
-            )
+            ).with_code("unknown-true-label")
         return np.array(found)
 
 
@@ -312,10 +315,10 @@ class Predictor:
         found = features_of(data, self.preparation, target=name, weights=weights)
         expected = tuple(self.meaning["input_shape"])
         if found.inputs.shape[1:] != expected:
-            raise ValueError(
+            raise UserError(
                 f"an example must have the shape {list(expected)} of the training data, but has "
                 f"{list(found.inputs.shape[1:])}"
-            )
+            ).with_code("example-shape")
         if np.isnan(found.inputs).any():
             mean = self.exported.mean.numpy()
             inputs = np.where(np.isnan(found.inputs), mean, found.inputs)
@@ -357,9 +360,13 @@ class Predictor:
         inputs = data.inputs
         method = method or ("map" if self.classes else "probit")
         if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, but got {method!r}")
+            raise UserError(
+                f"method must be one of {', '.join(METHODS)}, but got {method!r}"
+            ).with_code("unknown-method")
         if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, but got {level:g}")
+            raise UserError(f"level must lie between 0 and 1, but got {level:g}").with_code(
+                "level-out-of-range"
+            )
         metric = metric or self.meaning.get("metric")
         check_metric(metric, "categorical" if self.classes else "gaussian")
         judged = {
@@ -374,7 +381,9 @@ class Predictor:
             ]
             return replace(mixed(each, np.array([weight for weight, _ in self.members])), **judged)
         if method != "map" and self.posterior is None:
-            raise ValueError('this export has no posterior; use method = "map"')
+            raise UserError('this export has no posterior; use method = "map"').with_code(
+                "export-without-posterior"
+            )
         generator = torch.Generator().manual_seed(seed)
         predict = self._classes if self.classes else self._real
         factor = 1.0 if raw else float(self.meaning.get("spread_factor", 1.0))

@@ -18,6 +18,7 @@ from nas_evidence.maths.ranking import Floats
 from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import import_outside, is_outside
 from nas_evidence.spec.study import ArchitectureSpec
 
@@ -93,7 +94,9 @@ def load_exported(folder: str | Path) -> Exported:
     folder = Path(folder)
     names = ("architecture.toml", "model.safetensors")
     if not any((folder / name).is_file() for name in names):
-        raise ValueError(f"{folder} is not an export folder: it has no {names[1]}.")
+        raise UserError(f"{folder} is not an export folder: it has no {names[1]}.").with_code(
+            "not-an-export"
+        )
     check_files(folder, *names)
     try:
         return read_exported(folder)
@@ -101,10 +104,10 @@ def load_exported(folder: str | Path) -> Exported:
         raise
     except Exception as error:  # whatever a damaged description may lead to
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(
+        raise UserError(
             f"{folder} is not a sound export: its files do not fit together ({why}); export the "
             "trial again."
-        ) from None
+        ).with_code("export-not-sound") from None
 
 
 def read_exported(folder: Path) -> Exported:
@@ -114,7 +117,9 @@ def read_exported(folder: Path) -> Exported:
     state = network_only(read_tensors(folder / "model.safetensors")[0])
     width = described["n_classes" if "n_classes" in described else "n_outputs"]
     if not _is_small(described, state):
-        raise ValueError("the weights are not those of this architecture")
+        raise UserError("the weights are not those of this architecture").with_code(
+            "weights-of-another-architecture"
+        )
     model = build(
         architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
     )

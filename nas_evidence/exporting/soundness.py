@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
+from nas_evidence.plumbing.user_error import UserError
 
 MODEL_CARD, MEANING, ENSEMBLE = "MODEL_CARD.md", "meaning.json", "ensemble.json"
 PT2, ONNX, POSTERIOR = "model.pt2", "model.onnx", "posterior.safetensors"
@@ -58,10 +59,10 @@ def check_files(folder: Path, *names: str) -> None:
         ValueError: one of them is not as it was written.
     """
     if wrong := wrong_sums(folder, names):
-        raise ValueError(
+        raise UserError(
             f"{folder}/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; export the "
             "trial again."
-        )
+        ).with_code("export-damaged")
 
 
 def check_code(folder: Path) -> None:
@@ -84,7 +85,7 @@ def written_whole(to: Path) -> Iterator[Path]:
     foreign = [path.name for path in to.glob("*") if path.name not in _OURS]
     if to.is_file() or foreign:
         held = f"holds {min(foreign)}, which is no part of an export" if foreign else "is a file"
-        raise ValueError(f"{to} {held}; name another folder.")
+        raise UserError(f"{to} {held}; name another folder.").with_code("export-target-held")
     to.parent.mkdir(parents=True, exist_ok=True)
     place = to.resolve()
     _clear_leftovers(place)

@@ -25,6 +25,7 @@ from nas_evidence.maths.metrics import (
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.maths.stacking import Floats
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, cross_fitted
 
 
@@ -86,11 +87,11 @@ def unseen_reliability(winner: Winner, data: TensorData) -> Reliability:
     """
     found = _unseen(winner, data)
     if found is None:
-        raise ValueError(
+        raise UserError(
             f"trial {winner.assignment.trial_id} keeps no predictions of data that its network "
             "had not seen: give data with the target, or search with the score "
             "conditional_evidence"
-        )
+        ).with_code("no-unseen-predictions")
     predicted, y = found
     if isinstance(predicted, Normals):
         return interval_reliability(predicted, y)

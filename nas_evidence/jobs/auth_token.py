@@ -7,6 +7,8 @@ RAY_AUTH_MODE=disabled. Does not import ray, which reads the mode once, at impor
 import os
 from pathlib import Path
 
+from nas_evidence.plumbing.user_error import UserError
+
 
 def read_token() -> str | None:
     """Return the token of the cluster, or None.
@@ -24,10 +26,10 @@ def read_token() -> str | None:
         except (OSError, UnicodeDecodeError):
             token = ""
         if not token:
-            raise ValueError(
+            raise UserError(
                 f"RAY_AUTH_TOKEN_PATH must name a file with a token, but {given} cannot be read "
                 "or is empty."
-            )
+            ).with_code("token-file-unreadable")
         return token
     try:
         return (Path.home() / ".ray" / "auth_token").read_text().strip() or None

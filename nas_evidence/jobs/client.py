@@ -16,6 +16,7 @@ from ray.job_submission import JobSubmissionClient
 
 from nas_evidence.jobs.auth_token import read_token
 from nas_evidence.jobs.jobs import IdTakenError, NotReadyError, UnreachableError
+from nas_evidence.plumbing.user_error import UserError
 
 #: Timeout of an answer from the job server, seconds.
 TIMEOUT = 30.0
@@ -99,9 +100,13 @@ class RayClient:
                 )
             except RuntimeError as error:
                 if "already" in str(error):
-                    raise IdTakenError(job_id) from None
+                    raise IdTakenError(job_id).with_code("job-id-taken") from None
                 if "No available agent" in str(error):
-                    raise NotReadyError(_about_agent(self.address)) from None
+                    raise NotReadyError(
+                        f"{self.address} accepts no jobs: the agent of its head has not started; "
+                        "if that lasts, see dashboard_agent.log there (another Ray on that "
+                        "machine may use its port, 52365)."
+                    ).with_code("cluster-not-ready") from None
                 raise
 
     def stop(self, job_id: str) -> None:
@@ -120,50 +125,45 @@ class RayClient:
         try:
             yield
         except AuthenticationError:
-            raise ValueError(_about_token(self.address, self._has_token)) from None
+            raise _about_token(self.address, self._has_token) from None
         except (OSError, RuntimeError, ValueError, LookupError) as error:
             if isinstance(error, UnreachableError | IdTakenError):
                 raise
-            raise UnreachableError(_about_connection(self.address, error)) from None
+            raise _about_connection(self.address, error) from None
 
 
 def _check_address(address: str) -> None:
     if "@" in address:
-        raise ValueError("--address must hold no password; the token comes from RAY_AUTH_TOKEN.")
+        raise UserError(
+            "--address must hold no password; the token comes from RAY_AUTH_TOKEN."
+        ).with_code("address-with-password")
     try:
         parts = urlsplit(address)
         right = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
     except ValueError:  # the port is not a number
         right = False
     if not right:
-        raise ValueError(
+        raise UserError(
             f"--address must be the URL of the cluster's dashboard, such as "
             f"http://127.0.0.1:8265, but got {address!r}."
-        )
+        ).with_code("address-not-a-url")
 
 
-def _about_token(address: str, has_token: bool) -> str:
+def _about_token(address: str, has_token: bool) -> UserError:
     if has_token:
-        return (
+        return UserError(
             f"{address} refuses the token; give the cluster's own in RAY_AUTH_TOKEN, or in the "
             "file named by RAY_AUTH_TOKEN_PATH, else in ~/.ray/auth_token."
-        )
+        ).with_code("token-refused")
     off = " With RAY_AUTH_MODE=disabled none is sent."
-    return (
+    return UserError(
         f"{address} asks for a token, and none was found; set RAY_AUTH_TOKEN, or "
         "RAY_AUTH_TOKEN_PATH to a file that holds it, or write it to ~/.ray/auth_token."
         + (off if os.environ.get("RAY_AUTH_MODE", "").lower() == "disabled" else "")
-    )
+    ).with_code("cluster-wants-token")
 
 
-def _about_agent(address: str) -> str:
-    return (
-        f"{address} accepts no jobs: the agent of its head has not started; if that lasts, see "
-        "dashboard_agent.log there (another Ray on that machine may use its port, 52365)."
-    )
-
-
-def _about_connection(address: str, error: Exception) -> str:
+def _about_connection(address: str, error: Exception) -> UnreachableError:
     cause: BaseException | None = error
     chain = []
     while cause is not None:  # Ray's error hides the connection error
@@ -171,21 +171,22 @@ def _about_connection(address: str, error: Exception) -> str:
         cause = cause.__cause__ or cause.__context__
     text = " ".join(chain)
     if "SSL" in text or "certificate" in text:
-        return (
+        return UnreachableError(
             f"{address} has no certificate that is trusted here; give the authority's file in "
             "REQUESTS_CA_BUNDLE."
-        )
+        ).with_code("certificate-not-trusted")
     if "ConnectionError" in text or "Timeout" in text or "timed out" in text:
-        return (
+        return UnreachableError(
             f"{address} does not answer; check that the cluster runs and that this is the port of "
             "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
-        )
+        ).with_code("cluster-silent")
     if "status code" in text and "Request failed" in text:
-        return f"{address} refused: {str(error).strip().splitlines()[0][:300]}"
-    return (
+        first = str(error).strip().splitlines()[0][:300]
+        return UnreachableError(f"{address} refused: {first}").with_code("cluster-refused")
+    return UnreachableError(
         f"{address} answers, but is not the dashboard of a Ray cluster; check the port (8265 by "
         "default) and that Ray was installed there as ray[default]."
-    )
+    ).with_code("not-a-dashboard")
 
 
 @contextmanager

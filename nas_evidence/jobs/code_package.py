@@ -10,6 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.outside_code import code_of
@@ -34,10 +35,10 @@ def write_package(folder: Path, study: StudySpec | None, *, package: Path | None
     if package is not None:
         size = sum(path.stat().st_size for path in package.rglob("*") if path.is_file())
         if size > MAX_BYTES:
-            raise ValueError(
+            raise UserError(
                 f"at most {MAX_BYTES} bytes of code can be sent to a cluster, but {package} holds "
                 f"{size}; move other files out of it, or install the package on the cluster."
-            )
+            ).with_code("code-too-large")
         shutil.copytree(
             package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__", ".*")
         )
@@ -65,7 +66,7 @@ def package_to_send() -> Path | None:
 def _check_paths(study: StudySpec) -> None:
     for key, given in (("[dataset] path", study.dataset.path), ("warm_start", study.warm_start)):
         if given is not None and "://" not in given and not Path(given).is_absolute():
-            raise ValueError(
+            raise UserError(
                 f"{key} must be an absolute path on the cluster, since data are not sent with a "
                 f"job, but got {given!r}; put it where every node sees it."
-            )
+            ).with_code("path-not-absolute")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from nas_evidence.plumbing.backoff import try_again
+from nas_evidence.plumbing.user_error import UserError
 
 T = TypeVar("T")
 #: Seconds between SIGTERM and SIGKILL for a stopped job; Ray's default is 3 s.
@@ -28,11 +29,11 @@ _ALIVE = ("PENDING", "RUNNING")
 _STUDY, _STORE = "nas_evidence_study", "nas_evidence_store"
 
 
-class UnreachableError(ValueError):
+class UnreachableError(UserError):
     """The cluster does not answer, or its answer makes no sense."""
 
 
-class IdTakenError(ValueError):
+class IdTakenError(UserError):
     """A job with this id already exists."""
 
 
@@ -130,11 +131,11 @@ def latest_job(client: Client, name: str) -> Job:
     if jobs := jobs_of(client, name):
         return jobs[-1]
     known = sorted({m[_STUDY] for _, m, _, _ in client.jobs() if _STUDY in m})
-    raise ValueError(
+    raise UserError(
         f"the cluster knows no study named '{name}' (known: {', '.join(known) or 'none'}). "
         "A cluster forgets its studies when its head restarts: submit the study again with its "
         "store to resume it."
-    )
+    ).with_code("cluster-knows-no-study")
 
 
 def submit_study(
@@ -165,7 +166,7 @@ def submit_study(
         jobs = jobs_of(client, name)
         before = jobs[-1] if jobs else None
         if jobs and jobs[-1].store != store:
-            raise ValueError(_about_name(jobs[-1], store))
+            raise UserError(_about_name(jobs[-1], store)).with_code("name-in-use")
         if jobs and jobs[-1].alive:
             return Submitted(jobs[-1], False, None)
         number = int(jobs[-1].id.rpartition("-")[2]) + 1 if jobs else 1
@@ -226,7 +227,7 @@ def follow(
             raise UnreachableError(
                 f"the cluster no longer knows the job {job.id}: its head was restarted. "
                 "Submit the study again with its store to resume it."
-            )
+            ).with_code("job-forgotten")
         # Hold back an incomplete line until it ends or the job does.
         end = len(text) if not now.alive else text.rfind("\n") + 1
         if end > n_seen:

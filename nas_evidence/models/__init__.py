@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nas_evidence.models import cnn, linear, mlp, resnet
 from nas_evidence.models.layout import laid_out
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.families import outside_family
 from nas_evidence.spec.registry import is_outside
@@ -132,7 +133,7 @@ def skeleton(
     """
     reason = infeasible(architecture, input_shape, n_outputs)
     if reason is not None:
-        raise ValueError(reason)
+        raise UserError(reason).with_code("build-failed")
     with torch.device("meta"):
         if is_outside(architecture.family):
             return _called(architecture, input_shape, n_outputs)
@@ -164,7 +165,9 @@ def _called(
     found = outside_family(architecture.family)
     model = found.build(dict(architecture.values), tuple(input_shape), n_outputs)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"build must return a torch.nn.Module, but gave {type(model).__name__}")
+        raise UserError(
+            f"build must return a torch.nn.Module, but gave {type(model).__name__}"
+        ).with_code("build-gave-no-module")
     return model
 
 
@@ -176,7 +179,7 @@ def _built_outside(
 ) -> nn.Module:
     """Return the network with its own initialisation, a function of the arguments alone."""
     if reason := infeasible(architecture, input_shape, n_outputs):
-        raise ValueError(reason)
+        raise UserError(reason).with_code("build-failed")
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.plumbing.user_error import UserError
+
 _MARK = b"nas-evidence/blake2b:"
 _SIZE = 32
 #: Hexadecimal digits of a checksum in text, and what surrounds it at the end of a file.
@@ -23,7 +25,7 @@ _JSON = (', "blake2b": "', '"}')
 _TOML = ("# blake2b ", "\n")
 
 
-class DamagedError(ValueError):
+class DamagedError(UserError):
     """A file does not match its checksum, or cannot be read at all."""
 
 
@@ -41,9 +43,13 @@ def unsealed(content: bytes, path: Path) -> bytes:
     """
     body, tail = content[: -_SIZE - len(_MARK)], content[-_SIZE - len(_MARK) :]
     if tail[: len(_MARK)] != _MARK:
-        raise DamagedError(f"{path} is damaged: it does not end with its checksum.")
+        raise DamagedError(f"{path} is damaged: it does not end with its checksum.").with_code(
+            "checksum-missing"
+        )
     if hashlib.blake2b(body, digest_size=_SIZE).digest() != tail[len(_MARK) :]:
-        raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
+        raise DamagedError(
+            f"{path} is damaged: its content does not match its checksum."
+        ).with_code("checksum-wrong")
     return body
 
 
@@ -98,14 +104,18 @@ def _unsealed_text(text: str | bytes, around: tuple[str, str], path: Path) -> st
     try:
         whole = (text.decode() if isinstance(text, bytes) else text).rstrip("\0 \n")
     except UnicodeDecodeError:
-        raise DamagedError(f"{path} is damaged: it is not UTF-8.") from None
+        raise DamagedError(f"{path} is damaged: it is not UTF-8.").with_code("not-utf-8") from None
     start, end = around[0], around[1].rstrip("\n")
     n = len(start) + _DIGITS + len(end)
     body, tail = whole[:-n], whole[-n:]
     if not tail.startswith(start) or not tail.endswith(end):
-        raise DamagedError(f"{path} is damaged: it does not end with its checksum.")
+        raise DamagedError(f"{path} is damaged: it does not end with its checksum.").with_code(
+            "checksum-missing"
+        )
     if tail != f"{start}{_digest(body)}{end}":
-        raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
+        raise DamagedError(
+            f"{path} is damaged: its content does not match its checksum."
+        ).with_code("checksum-wrong")
     return body
 
 

@@ -40,12 +40,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         header = json.loads(content[8 : 8 + size]).get("__metadata__", {})
         tensors: dict[str, Tensor] = load(content)
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.") from None
+        raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.").with_code(
+            "tensors-unreadable"
+        ) from None
     except (OverflowError, RuntimeError, MemoryError) as error:
-        raise DamagedError(f"{path} is damaged: {type(error).__name__}.") from None
+        raise DamagedError(f"{path} is damaged: {type(error).__name__}.").with_code(
+            "tensors-wrong-type"
+        ) from None
     kept = {key: value for key, value in header.items() if key != _KEY}
     if header.get(_KEY) != _checksum(tensors, kept):
-        raise DamagedError(f"{path} is damaged: its content does not match its checksum.")
+        raise DamagedError(
+            f"{path} is damaged: its content does not match its checksum."
+        ).with_code("checksum-wrong")
     return tensors, header
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nas_evidence.plumbing.user_error import UserError
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Share of the time that simple models may take from the trials.
 _MOST_BESIDE = 0.25
@@ -26,7 +28,9 @@ def seconds_of(text: str | float) -> float:
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smh]?)", str(text).strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not seconds:
-        raise ValueError(f"a time limit must be a time such as 90s, 10m or 2h, but got {text!r}")
+        raise UserError(
+            f"a time limit must be a time such as 90s, 10m or 2h, but got {text!r}"
+        ).with_code("time-limit-form")
     return seconds
 
 

@@ -25,6 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.coordinates import Axes, Parameters
 
 #: Random candidates; architectures of the best means that are varied, and variations of each.
@@ -124,7 +125,9 @@ class PosteriorSampler(BaseSampler):  # type: ignore[misc]  # optuna has no type
         Raises:
             ValueError: always.
         """
-        raise ValueError(f"`{param_name}` is not a parameter of the search space of the study.")
+        raise UserError(
+            f"`{param_name}` is not a parameter of the search space of the study."
+        ).with_code("sampler-unknown-parameter")
 
     def _new(self, best: Sequence[Parameters], old: Sequence[Parameters]) -> list[Parameters]:
         """Return candidates that are not among the old ones; a random one if all are."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 from scipy.stats import qmc
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue, described
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
@@ -146,12 +147,12 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
     place = f"see entry {number + 1} of `first`"
     family = point.pop("family", None)
     if not isinstance(family, str) or family not in study.family:
-        raise ValueError(
+        raise UserError(
             f"`family` must be one of {', '.join(study.family)}, but got {family!r}; {place}."
-        )
+        ).with_code("first-trial-family")
     architecture = ArchitectureSpec(family=family, values=point)
     if reason := misfit(study, architecture):
-        raise ValueError(f"{reason}; {place}.")
+        raise UserError(f"{reason}; {place}.").with_code("first-trial-outside-space")
     return filled(family, point)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import read_sealed_json, sealed_json
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -58,11 +59,11 @@ def read_warm_start(folder: Path) -> list[Found]:
             for one in trials
         ]
     except (ValueError, LookupError, TypeError):
-        raise ValueError(
+        raise UserError(
             f"{path} is damaged: not as it was written; `nas-evidence repair "
             f"{shlex.quote(str(folder))}` moves it to damaged/, and `resume` reads the "
             "older study again."
-        ) from None
+        ).with_code("warm-start-damaged") from None
 
 
 def warm_trials(study: StudySpec) -> list[Found]:
@@ -83,11 +84,11 @@ def warm_trials(study: StudySpec) -> list[Found]:
         if _values(row, study) is not None and misfit(study, row.architecture) is None:
             groups.setdefault(row.architecture_key, []).append(row)
     if not groups:
-        raise ValueError(
+        raise UserError(
             f"no finished trial of {folder} has the objective"
             f"{' and the costs' if study.minimise else ''} and an architecture in the current "
             "space; leave out `warm_start`."
-        )
+        ).with_code("warm-start-without-trials")
     return [(rows[0].architecture, _mean(rows, study)) for rows in groups.values()]
 
 
@@ -101,11 +102,11 @@ def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
     }
     for name, (there, here) in pairs.items():
         if there != here:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` must be the same as in the study of `warm_start`, but {folder} has "
                 f"{there!r} and this study {here!r}; their scores are not comparable. "
                 "Leave out `warm_start`."
-            )
+            ).with_code("warm-start-differs")
 
 
 def _values(row: TrialRow, study: StudySpec) -> tuple[float, ...] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.correlations import Trust, trust
 
 #: Most groups of a table: each gets its own statistics.
@@ -33,10 +34,10 @@ def rank_table(
     for name in [*names, target, *([group] if group is not None else [])]:
         _require(frame, name, csv_path)
     if group is not None and (n := frame[group].nunique()) > MAX_GROUPS:
-        raise ValueError(
+        raise UserError(
             f'--group must name a column of at most {MAX_GROUPS} different values, but "{group}" '
             f"of {csv_path} has {n}; leave --group away, or group its values first."
-        )
+        ).with_code("too-many-groups")
     for name in [*names, target]:
         frame[name] = _numeric(frame[name], csv_path)
     return trust(
@@ -51,13 +52,15 @@ def rank_table(
 
 def _read_csv(path: Path) -> pd.DataFrame:
     if not path.is_file():
-        raise ValueError(f"--table names a CSV file, but there is no file {path}.")
+        raise UserError(f"--table names a CSV file, but there is no file {path}.").with_code(
+            "no-such-table"
+        )
     try:
         return pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(
+        raise UserError(
             f"--table names a CSV file, but {path} cannot be read: {error}."
-        ) from None
+        ).with_code("report-table-unreadable") from None
 
 
 def _require(frame: pd.DataFrame, name: str, path: Path) -> None:
@@ -65,15 +68,15 @@ def _require(frame: pd.DataFrame, name: str, path: Path) -> None:
         columns = [str(column) for column in frame.columns]
         near = difflib.get_close_matches(name, columns, n=1, cutoff=0.4)
         hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(columns)}."
-        raise ValueError(f'{path} has no column "{name}"{hint}')
+        raise UserError(f'{path} has no column "{name}"{hint}').with_code("table-without-column")
 
 
 def _numeric(values: pd.Series, path: Path) -> pd.Series:
     numeric = pd.to_numeric(values, errors="coerce")
     wrong = values[numeric.isna() & values.notna()]
     if len(wrong):
-        raise ValueError(
+        raise UserError(
             f'column "{values.name}" of {path} must hold numbers, but row {wrong.index[0] + 1} '
             f'holds "{wrong.iloc[0]}".'
-        )
+        ).with_code("table-column-not-numbers")
     return numeric.astype(float)

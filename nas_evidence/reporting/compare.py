@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.templating import named
 from nas_evidence.spec.record import n_searched
@@ -33,7 +34,9 @@ def compare(
         nas_evidence.compare(["runs/digits", "runs/digits-wide"])
     """
     if not FEWEST <= len(folders) <= MOST:
-        raise ValueError(f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}.")
+        raise UserError(
+            f"compare takes {FEWEST} to {MOST} studies, but got {len(folders)}."
+        ).with_code("number-of-studies")
     paths = [Path(folder) for folder in folders]
     studies = [load_study_tables(path) for path in paths]
     names = _names(studies, paths, places or paths)

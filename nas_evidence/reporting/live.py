@@ -5,6 +5,7 @@ from pathlib import Path
 from time import monotonic
 from time import sleep as wait
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.page import ReportPaths, build_report
 from nas_evidence.spec.record import n_searched
 from nas_evidence.storage.study_folder import read_study
@@ -41,7 +42,9 @@ def watch(
         ValueError: `every_seconds` is not positive, or the folder holds no study file.
     """
     if every_seconds <= 0:
-        raise ValueError(f"the report is rebuilt every N > 0 seconds, but got {every_seconds:g}.")
+        raise UserError(
+            f"the report is rebuilt every N > 0 seconds, but got {every_seconds:g}."
+        ).with_code("rebuild-interval")
     over = is_over or (lambda: all_finished(folder))
     built: Stamp | None = None
     while True:

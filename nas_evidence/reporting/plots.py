@@ -5,6 +5,7 @@ from typing import Any
 
 from nas_evidence.baselines.comparison import Importance
 from nas_evidence.maths.metrics import Reliability
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.study_tables import Study
 
 #: Most columns of a table that are drawn.
@@ -89,7 +90,7 @@ def plot_parameters(study: Study) -> Any:
 
     found = importances(study)
     if not found:
-        raise ValueError(importance_sentence(found))
+        raise UserError(importance_sentence(found)).with_code("no-importance")
     bars = importance_bars(found)
     figure = _bars([bar.label for bar in bars], [bar.length for bar in bars])
     figure.axes[0].set_xlabel("divergence of the best from all")

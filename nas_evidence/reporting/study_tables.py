@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from nas_evidence.maths.pareto import on_front
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import FREE_SCORES
@@ -297,10 +298,10 @@ def _ranking(
     representatives = {one.key: one.trial_id for one in standings.first()}
     ranked = list(representatives)
     if not groups.keys() >= set(ranked):
-        raise ValueError(
+        raise UserError(
             "the tables contradict each other: a trial's architecture is not the one of its key; "
             "`nas-evidence verify` says which"
-        )
+        ).with_code("tables-contradict")
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
     means = {key: fmean(objectives[key]) for key in ranked}
     costs = {key: _costs(rows) for key, rows in groups.items()}

@@ -37,6 +37,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.divisions import kept_division, predicted_folds
@@ -153,10 +154,10 @@ def all_folds(score: str, order: Tensor, units: Units | None = None) -> list[Fol
     n, n_folds = len(order), _N_FOLDS[score]
     in_time = units is not None and units.in_time
     if n < n_folds:
-        raise ValueError(
+        raise UserError(
             f"{score} needs at least {n_folds} data, one in each fold, but got {n}; "
             "give more data, or leave the score out of `estimators`"
-        )
+        ).with_code("too-few-data-for-folds")
     if score == "heldout_10":
         (cut,) = cuts_of(order, [int(0.9 * n)], units)
         return [FoldTask(score, 1, order[:cut], order[cut:], f"{score}:{cut}")]

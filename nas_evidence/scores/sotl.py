@@ -12,6 +12,7 @@ plan, not across batch sizes, schedules or lengths.
 
 from collections.abc import Sequence
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.protocol import Scorer
 from nas_evidence.spec.record import CurvePoint, EvidenceEstimate
 from nas_evidence.spec.registry import declared
@@ -40,7 +41,9 @@ def sotl_e(losses: Sequence[float], n_epochs: int) -> float:
     3.0
     """
     if n_epochs < 1:
-        raise ValueError(f"`n_epochs >= 1` must hold, but got {n_epochs}")
+        raise UserError(f"`n_epochs >= 1` must hold, but got {n_epochs}").with_code(
+            "sotl-n-epochs"
+        )
     return float(sum(losses[-n_epochs:]))
 
 
@@ -51,7 +54,7 @@ def sotl_ema(losses: Sequence[float], gamma: float) -> float:
     3.0
     """
     if not 0 < gamma < 1:
-        raise ValueError(f"`0 < gamma < 1` must hold, but got {gamma}")
+        raise UserError(f"`0 < gamma < 1` must hold, but got {gamma}").with_code("sotl-gamma")
     total = 0.0
     for loss in losses:
         total = gamma * total + loss
@@ -65,7 +68,9 @@ def prequential_epoch1(losses: Sequence[float], n_data: int) -> float:
     10.0
     """
     if not losses:
-        raise ValueError("`losses` must hold the first epoch, but is empty")
+        raise UserError("`losses` must hold the first epoch, but is empty").with_code(
+            "sotl-without-losses"
+        )
     return float(n_data * losses[0])
 
 

@@ -44,6 +44,7 @@ from nas_evidence.maths.hmc import (
     replicas_at,
     warm_up,
 )
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import SWEEP, SweepPlan
@@ -237,16 +238,18 @@ def thermodynamic_evidence(
     """
     started = time.perf_counter()
     if (prior_precision is None) == (half_width is None):
-        raise ValueError("either `prior_precision` or `half_width` must be given, but not both")
+        raise UserError(
+            "either `prior_precision` or `half_width` must be given, but not both"
+        ).with_code("prior-or-box")
     given = half_width if prior_precision is None else prior_precision
     assert given is not None
     numbers, centre = spread_precision(model, given), flat_parameters(model)
     box = numbers if prior_precision is None else None
     if box is not None and bool((outside := centre.abs() >= box).any()):
-        raise ValueError(
+        raise UserError(
             f"the parameters of the model must lie within `half_width`, but {int(outside.sum())} "
             f"of {len(box)} do not; train with the box, or widen it"
-        )
+        ).with_code("parameters-outside-box")
     log_joint = _joint(network_density(model, inputs, targets, likelihood), numbers, box)
     scale = numbers.rsqrt() if box is None else box
     reference, posterior = fitted_reference(

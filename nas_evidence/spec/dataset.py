@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Count, Frozen, NoKey, Unit
 
 #: Test examples split off the bundled data sets if a study gives no `test_size`.
@@ -28,10 +29,10 @@ LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
 
 def _class_weight(value: object) -> object:
     """Return class weights given as text, or with classes that are no text, by class."""
-    wrong = ValueError(
+    wrong = UserError(
         f'`class_weight` must be "balanced" or whole numbers by class, but got {value!r}; give '
         "for example rare=5"
-    )
+    ).with_code("class-weight-form")
     if value is None or value == "balanced":
         return value
     if isinstance(value, str):
@@ -45,10 +46,10 @@ def _class_weight(value: object) -> object:
         number = float(times) if isinstance(times, Real) else 0.5
         if not (number >= 1 and number.is_integer()):
             remedy = "multiply all by one number" if times else "leave its rows out"
-            raise ValueError(
+            raise UserError(
                 "`class_weight` says how often each row of a class occurs, so they must be whole "
                 f"numbers from 1 on, but that of {str(name)!r} is {times}; {remedy}"
-            )
+            ).with_code("class-weight-not-whole")
     return {str(name): int(float(times)) for name, times in value.items()}
 
 
@@ -124,10 +125,10 @@ class DatasetSpec(Frozen):
     @classmethod
     def _no_other_likelihood(cls, value: object) -> object:
         if isinstance(value, str) and value not in LIKELIHOODS:
-            raise ValueError(
+            raise UserError(
                 f"`task` must be one of {', '.join(LIKELIHOODS)}, but got {value!r}; counts and "
                 "grades have no likelihood of their own: give regression, perhaps of the logarithm"
-            )
+            ).with_code("unknown-task")
         return value
 
     @model_validator(mode="after")
@@ -136,32 +137,36 @@ class DatasetSpec(Frozen):
         if own and self.path is None:
             what = {"table": "CSV or Parquet", "npz": ".npz"}.get(self.name)
             what = f"the {what} file" if what else "the folder of images"
-            raise ValueError(f'`path` must name {what} when name = "{self.name}"')
+            raise UserError(f'`path` must name {what} when name = "{self.name}"').with_code(
+                "dataset-path-missing"
+            )
         if self.name == "table" and self.target is None:
-            raise ValueError('`target` must name the column to predict when name = "table"')
+            raise UserError(
+                '`target` must name the column to predict when name = "table"'
+            ).with_code("dataset-target-missing")
         if self.class_weight is not None and self.task == "regression":
-            raise ValueError(NEEDS_CLASSES)
+            raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
         if self.test_path is not None and self.test_fraction is not None:
-            raise ValueError(
+            raise UserError(
                 "`test_fraction` splits off test rows, but test_path names some already; "
                 "give one of the two"
-            )
+            ).with_code("test-fraction-and-test-path")
         if self.groups is not None and self.time_column is not None:
-            raise ValueError(
+            raise UserError(
                 "`groups` and `time_column` divide the rows in two ways, but only one is "
                 "possible; leave one out"
-            )
+            ).with_code("groups-and-times")
         named = [n for n in (self.target, *self.columns_of_rows) if n is not None]
         if len({*named}) < len(named):
-            raise ValueError(
+            raise UserError(
                 "the target and the columns of groups, times and weights must differ, but are "
                 f"{named}; name other columns"
-            )
+            ).with_code("columns-must-differ")
         if self.name not in ("digits", "diabetes") and self.test_size is not None:
             remedy = "test_fraction" if own else "max_test"
-            raise ValueError(
+            raise UserError(
                 f'`test_size` is for digits and diabetes, but name = "{self.name}"; use {remedy}'
-            )
+            ).with_code("test-size-of-data-set")
         self._check_used()
         return self
 
@@ -179,9 +184,9 @@ class DatasetSpec(Frozen):
         for key, names in users.items():
             if getattr(self, key) is not None and self.name not in names:
                 listed = " or ".join(f'"{name}"' for name in names)
-                raise ValueError(
+                raise UserError(
                     f'`{key}` is used only with name = {listed}, but name = "{self.name}"'
-                )
+                ).with_code("key-of-another-data-set")
 
 
 def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:

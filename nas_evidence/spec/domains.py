@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nas_evidence.plumbing.user_error import UserError
+
 ParameterValue = bool | int | float | str
 
 
@@ -60,13 +62,17 @@ class IntRange(Frozen):
     @model_validator(mode="after")
     def _ordered(self) -> "IntRange":
         if self.low > self.high:
-            raise ValueError(
+            raise UserError(
                 f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
-            )
+            ).with_code("low-above-high")
         if self.log and self.low < 1:
-            raise ValueError(f"`low >= 1` must hold with log = true, but got {self.low}")
+            raise UserError(f"`low >= 1` must hold with log = true, but got {self.low}").with_code(
+                "log-needs-low-1"
+            )
         if self.log and self.step != 1:
-            raise ValueError(f"`step` must be 1 with log = true, but got {self.step}")
+            raise UserError(f"`step` must be 1 with log = true, but got {self.step}").with_code(
+                "log-with-step"
+            )
         return self
 
     def at(self, unit: float) -> int:
@@ -105,11 +111,13 @@ class FloatRange(Frozen):
     @model_validator(mode="after")
     def _ordered(self) -> "FloatRange":
         if self.low > self.high:
-            raise ValueError(
+            raise UserError(
                 f"`low <= high` must hold, but got low = {self.low}, high = {self.high}"
-            )
+            ).with_code("low-above-high")
         if self.log and self.low <= 0:
-            raise ValueError(f"`low > 0` must hold with log = true, but got {self.low}")
+            raise UserError(f"`low > 0` must hold with log = true, but got {self.low}").with_code(
+                "log-needs-positive-low"
+            )
         return self
 
     def at(self, unit: float) -> float:
@@ -173,10 +181,10 @@ def refuse_password(
         ValueError: if it holds one; masks it.
     """
     if masked(text) != text:
-        raise ValueError(
+        raise UserError(
             f"{what}{masked(text)} holds a password, which others would see; leave it out, and "
             f"give it in {remedy}."
-        )
+        ).with_code("password-visible")
 
 
 def masked(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Choice, Domain, ParameterValue
 
 
@@ -49,10 +50,10 @@ def outside_family(reference: str) -> OutsideFamily:
         ValueError: if it has not been imported.
     """
     if reference not in _IMPORTED:
-        raise ValueError(
+        raise UserError(
             f"family {reference} is code from outside nas-evidence, which has not been imported; "
             "allow it with --allow-code"
-        )
+        ).with_code("family-not-imported")
     return _IMPORTED[reference]
 
 
@@ -71,10 +72,10 @@ def domains_of(reference: str) -> dict[str, Domain]:
         try:
             found[name] = TypeAdapter(Domain).validate_python(value)
         except ValidationError:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` in the domains of {reference} must be a list of options, or "
                 f"{{low = ..., high = ...}}, but is {value!r}"
-            ) from None
+            ).with_code("family-domains") from None
     return found
 
 
@@ -85,10 +86,10 @@ def reference_of(family: Any) -> str:
         ValueError: if it is no family, or an object that has no name in its module.
     """
     if not is_family(family):
-        raise ValueError(
+        raise UserError(
             f"a family must have `domains` and `build(values, input_shape, n_outputs)`, but "
             f"{family!r} has not"
-        )
+        ).with_code("family-incomplete")
     if isinstance(family, type):
         return f"{family.__module__}:{family.__qualname__}"
     module = sys.modules[type(family).__module__]

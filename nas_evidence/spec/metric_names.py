@@ -4,6 +4,8 @@ import difflib
 import re
 from collections.abc import Mapping
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: Metrics that `--metric` can name, by likelihood, as shown.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "categorical": {
@@ -51,7 +53,7 @@ def check_metric(name: str | None, likelihood: str) -> None:
         meant = ALIASES.get(plain, plain)
         near = difflib.get_close_matches(meant, known, n=1)
         remedy = f"did you mean --metric {near[0]}?" if near else "correct --metric."
-        raise ValueError(
+        raise UserError(
             f"the metric of {_TARGETS[likelihood]} must be one of {', '.join(known)}, but got "
             f"{name!r}{why}; {remedy}"
-        )
+        ).with_code("unknown-metric")

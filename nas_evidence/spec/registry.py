@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.families import add_family, is_family
 
 #: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
@@ -108,10 +109,10 @@ class Score:
 
     def __post_init__(self) -> None:
         if self.taken not in get_args(Taken):
-            raise ValueError(
+            raise UserError(
                 f"`taken` of the score {self.name!r} must be one of {', '.join(get_args(Taken))}, "
                 f"but got {self.taken!r}"
-            )
+            ).with_code("score-taken")
 
     @property
     def is_laplace(self) -> bool:
@@ -292,12 +293,16 @@ def declared(name: str) -> Score:
     if name in SCORES:
         return SCORES[name]
     if name in REMOVED:
-        raise ValueError(f"{name!r} is no longer a score; write {REMOVED[name]}")
+        raise UserError(f"{name!r} is no longer a score; write {REMOVED[name]}").with_code(
+            "removed-score"
+        )
     if is_outside(name):
         return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
     near = difflib.get_close_matches(name, SCORES, n=1, cutoff=0.5)
     meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(SCORES)}"
-    raise ValueError(f"must be the name of a score, or module:NAME, but got {name!r}; {meant}")
+    raise UserError(
+        f"must be the name of a score, or module:NAME, but got {name!r}; {meant}"
+    ).with_code("unknown-score")
 
 
 def draws_of(kind: str) -> int:
@@ -325,18 +330,18 @@ def import_outside(names: Iterable[str]) -> None:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            raise ValueError(
+            raise UserError(
                 f"{name} cannot be imported: {error}; it must name a `Score` or a family in a "
                 "module that is installed or is in the folder of the study file."
-            ) from error
+            ).with_code("reference-not-imported") from error
         if is_family(found):
             add_family(name, found)
             continue
         if not isinstance(found, Score):
-            raise ValueError(
+            raise UserError(
                 f"{name} must be a nas_evidence.Score, or a family with `domains` and `build`, "
                 f"but is a {type(found).__name__}."
-            )
+            ).with_code("reference-to-something-else")
         _OUTSIDE[name] = replace(found, name=name)
 
 

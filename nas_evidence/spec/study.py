@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
 from nas_evidence.spec.dataset import LIKELIHOODS, OWN_DATA
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
@@ -128,7 +129,9 @@ class ArchitectureSpec(Frozen):
 def _interval(value: object) -> object:
     count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
     if not count and value not in ("auto", "never"):
-        raise ValueError(f'must be an integer >= 1, "auto" or "never", but got {value!r}')
+        raise UserError(
+            f'must be an integer >= 1, "auto" or "never", but got {value!r}'
+        ).with_code("online-every")
     return value
 
 
@@ -139,12 +142,12 @@ def _milestones(value: object) -> object:
     epochs = [isinstance(m, int) and not isinstance(m, bool) and m >= 1 for m in value]
     fractions = [isinstance(m, float) and 0 < m < 1 for m in value]
     if not (all(epochs) or all(fractions)):
-        raise ValueError(
+        raise UserError(
             f"must be epochs >= 1, or all of them fractions of the epochs between 0 and 1, but "
             f"got {list(value)}"
-        )
+        ).with_code("epochs-or-fractions")
     if list(value) != sorted(set(value)):
-        raise ValueError(f"must increase, but got {list(value)}")
+        raise UserError(f"must increase, but got {list(value)}").with_code("epochs-must-increase")
     return tuple(value)
 
 
@@ -235,14 +238,14 @@ class TrainingPlan(Frozen):
     @model_validator(mode="after")
     def _augment(self) -> "TrainingPlan":
         if len(set(self.augment)) < len(self.augment):
-            raise ValueError(
+            raise UserError(
                 f"`augment` must name an operation once, but got {list(self.augment)}"
-            )
+            ).with_code("augment-twice")
         if self.augment and self.settle:
-            raise ValueError(
+            raise UserError(
                 f"`settle` must be 0 with `augment`, but got {self.settle:g}: settling would fit "
                 "one draw of the images; remove one of the two"
-            )
+            ).with_code("settle-with-augment")
         return self
 
     @property
@@ -253,7 +256,9 @@ class TrainingPlan(Frozen):
     @model_validator(mode="after")
     def _falling(self) -> "TrainingPlan":
         if self.schedule == "steps" and not self.milestones:
-            raise ValueError('`milestones` must name at least one epoch with schedule = "steps"')
+            raise UserError(
+                '`milestones` must name at least one epoch with schedule = "steps"'
+            ).with_code("milestones-missing")
         return self
 
     @property
@@ -293,23 +298,25 @@ class TrainingPlan(Frozen):
         regular = range(self.interval, self.epochs + 1, self.interval)
         return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
 
-    def never_reached(self) -> dict[str, str]:
+    def never_reached(self) -> dict[str, Mistake]:
         """Return the keys whose epochs a plan never reaches, each with what to change."""
         found, online = {}, self.online
         trained_on = range(1, max(2, self.epochs))  # one epoch has no better place for an update
         if online.every != "never" and not any(map(self.updates_after, trained_on)):
             late = "burn_in" if online.burn_in >= self.epochs - 1 > 0 else "every"
-            found[f"online.{late}"] = (
+            found[f"online.{late}"] = Mistake(
+                "update-never-reached",
                 f"[plan.online]: `{late}` must leave epochs to train on after an update, but got "
                 f"{getattr(online, late)} with epochs = {self.epochs}: prior and noise would "
                 'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
-                "keep their first values"
+                "keep their first values",
             )
         late_ones = [m for m in self.milestones if isinstance(m, int) and m >= self.epochs]
         if self.schedule == "steps" and late_ones:
-            found["milestones"] = (
+            found["milestones"] = Mistake(
+                "milestone-never-reached",
                 f"[plan]: `milestones` must be below epochs = {self.epochs}, but got "
-                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]"
+                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]",
             )
         return found
 
@@ -386,9 +393,9 @@ class RetrySpec(Frozen):
     def _limit(cls, value: object) -> object:
         number = isinstance(value, int) and not isinstance(value, bool)
         if value != "unlimited" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
-            raise ValueError(
+            raise UserError(
                 f'`crashes` must be a number of attempts or "unlimited", but got {value!r}'
-            )
+            ).with_code("retries-form")
         return value
 
 
@@ -418,7 +425,9 @@ class ResourceSpec(Frozen):
     def _share(cls, value: object) -> object:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value != "auto" and not (number and 0 <= value <= 1):  # type: ignore[operator]
-            raise ValueError(f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}')
+            raise UserError(
+                f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}'
+            ).with_code("gpus-form")
         return value
 
 
@@ -503,10 +512,10 @@ class StudySpec(Frozen):
     @classmethod
     def _name(cls, value: str) -> str:
         if len(value) > MAX_NAME or not value.isprintable() or not value.strip():
-            raise ValueError(
+            raise UserError(
                 f"`name` must be 1 to {MAX_NAME} printable characters, but got {value[:20]!r} "
                 f"and in all {len(value)} characters"
-            )
+            ).with_code("study-name")
         return value
 
     @property
@@ -543,21 +552,23 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _finalists(self) -> "StudySpec":
         if self.finalists == 1:
-            raise ValueError("`finalists` must be 0 (no race) or at least 2, but got 1")
-        if self.finalists and self.minimise:
-            raise ValueError(
-                "`finalists` must be 0 with `minimise`: several objectives have no single best"
+            raise UserError("`finalists` must be 0 (no race) or at least 2, but got 1").with_code(
+                "one-finalist"
             )
+        if self.finalists and self.minimise:
+            raise UserError(
+                "`finalists` must be 0 with `minimise`: several objectives have no single best"
+            ).with_code("finalists-with-minimise")
         return self
 
     @model_validator(mode="after")
     def _task(self) -> "StudySpec":
         task, likelihood = self.dataset.task, self.plan.likelihood
         if task is not None and LIKELIHOODS[task] != likelihood:
-            raise ValueError(
+            raise UserError(
                 f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
                 f'in [dataset], but got "{likelihood}"; remove one of the two'
-            )
+            ).with_code("likelihood-of-task")
         if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
             check_metric(self.metric, likelihood)
         return self
@@ -565,61 +576,61 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
         if declared(self.objective).on_request and self.objective not in self.estimators:
-            raise ValueError(
+            raise UserError(
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
-            )
+            ).with_code("objective-not-an-estimator")
         if self.plan.likelihood == "gaussian" and (
             of_labels := [e for e in self.estimators if declared(e).labels_only]
         ):
-            raise ValueError(
+            raise UserError(
                 f'`estimators` must be defined for real targets with likelihood = "gaussian", but '
                 f"got {of_labels}"
-            )
+            ).with_code("estimators-of-labels")
         if self.plan.augment and (
             of_plain := [e for e in self.estimators if declared(e).plain_only]
         ):
-            raise ValueError(
+            raise UserError(
                 "`estimators` must be defined for augmented images with `augment` in [plan], but "
                 f"got {of_plain}; remove them, or `augment`"
-            )
+            ).with_code("estimators-without-augment")
         if self.dataset.units_column and (
             mixing := [e for e in self.estimators if declared(e).own_order]
         ):
-            raise ValueError(
+            raise UserError(
                 "`estimators` must keep groups together and times in order with `groups` or "
                 f"`time_column` in [dataset], but got {mixing}, which take rows in an order of "
                 "their own; remove them, or use conditional_evidence"
-            )
+            ).with_code("estimators-mix-rows")
         if self.dataset.class_weight is not None:
             self._check_no_evidence()
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
-            raise ValueError(
+            raise UserError(
                 "`score` in [pruning] must be known before the end of training, but "
                 f'"{self.pruning_score}" is not; name another'
-            )
+            ).with_code("pruning-score-too-late")
         if declared(self.pruning_score).on_request and self.pruning_score not in self.estimators:
-            raise ValueError(
+            raise UserError(
                 f"`score` in [pruning] must be one of the estimators, but got "
                 f'"{self.pruning_score}" with estimators = {list(self.estimators)}'
-            )
+            ).with_code("pruning-score-not-an-estimator")
         if self.sampler.name == "grid":
             for family, domains in self.family.items():
                 for key, domain in domains.items():
                     if math.isinf(domain.size):
-                        raise ValueError(
+                        raise UserError(
                             f"`{key}` in [family.{family}] has no finite grid; "
                             'give options, or another sampler than "grid"'
-                        )
+                        ).with_code("grid-of-a-range")
         return self
 
     def _check_no_evidence(self) -> None:
         for key, name in (("objective", self.objective), ("pruning.score", self.pruning_score)):
             if declared(name).is_evidence:
-                raise ValueError(
+                raise UserError(
                     f'`{key}` must be no evidence with `class_weight`, but got "{name}"; give '
                     f'"{CROSS_VALIDATIONS[0]}", and name it in `estimators`'
-                )
+                ).with_code("evidence-with-class-weight")
 
 
 #: Sets of keys that `search` takes by one word; "default" leaves all as the study file has it.
@@ -640,7 +651,9 @@ def preset_overrides(name: str | None) -> list[str]:
         ValueError: for an unknown name.
     """
     if name is not None and name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}")
+        raise UserError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}").with_code(
+            "unknown-preset"
+        )
     keys = {} if name is None else PRESETS[name]
     return [f"{key}={json.dumps(value)}" for key, value in keys.items()]
 

@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import (
     Choice,
@@ -89,13 +90,29 @@ _TYPES = {
 }
 
 
-class StudyError(ValueError):
-    """A study file with mistakes; `messages` has one line each."""
+class StudyError(UserError):
+    """A study file with mistakes; `messages` has one line each, `codes` the code of each."""
 
-    def __init__(self, messages: Sequence[str]) -> None:
-        one_line = (" ".join(message.splitlines()) for message in messages)
-        self.messages = tuple(map(masked, one_line))  # they quote the input
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(
+            Mistake(code, masked(" ".join(text.splitlines())))  # they quote the input
+            for code, text in mistakes
+        )
         super().__init__("\n".join(self.messages))
+        self.code = mistakes[0].code
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """Return one line for each mistake."""
+        return tuple(mistake.text for mistake in self.mistakes)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Return the code of each mistake."""
+        return tuple(mistake.code for mistake in self.mistakes)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # to another process
+        return type(self), (self.mistakes,)
 
 
 #: Most characters of a wrong value that are shown.
@@ -119,8 +136,11 @@ def find_study(name: str) -> Path:
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise StudyError(
         [
-            f"no study file '{name}', and no shipped study of that name{hint} "
-            f"(shipped: {', '.join(shipped)})"
+            Mistake(
+                "no-such-study",
+                f"no study file '{name}', and no shipped study of that name{hint} "
+                f"(shipped: {', '.join(shipped)})",
+            )
         ]
     )
 
@@ -152,7 +172,9 @@ def load_study(
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise StudyError([f"{path}: cannot be read: {error}"]) from error
+        raise StudyError(
+            [Mistake("study-unreadable", f"{path}: cannot be read: {error}")]
+        ) from error
     _check_format(path, text)
     return parse_study(text, str(path), overrides, to_run=to_run)
 
@@ -161,36 +183,39 @@ def _check_format(path: Path, text: str) -> None:
     """Refuse the file of a study folder that another version wrote."""
     found = re.match(_FORMAT_LINE.format(r"(\w+)"), text)
     if found is not None and found[1] != str(FORMAT):
-        raise ValueError(
+        raise UserError(
             f"{path}: the format of a study folder must be {FORMAT}, but it is {found[1]}: "
             "another version of nas-evidence wrote it; continue it with that one, or give "
             "another folder with --out"
-        )
+        ).with_code("study-format")
 
 
 def parse_study(
     text: str, path: str, overrides: Iterable[str] = (), *, to_run: bool = False
 ) -> StudySpec:
     """Return the study in a text, as `load_study`; `path` is its place in messages."""
+    places = _Places(path, text)
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise StudyError([f"{path}: not valid TOML: {error}"]) from error
+        raise StudyError([Mistake("not-toml", f"{path}: not valid TOML: {error}")]) from error
     except RecursionError:
-        raise StudyError([f"{path}: {_TOO_DEEP}"]) from None
-    places = _Places(path, text)
-    messages: list[str] = []
+        raise StudyError([Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")]) from None
+    mistakes: list[Mistake] = []
     for override in overrides:
-        _apply_override(raw, override, places, messages)
+        _apply_override(raw, override, places, mistakes)
     raw = _without_automatic(raw)
     if _FORMAT_LINE.partition("{")[0] not in text:  # the copies in logs/ have it further down
-        messages += _not_keys(raw, places)
-    study = _check(raw, places, messages)
+        mistakes += _not_keys(raw, places)
+    study = _check(raw, places, mistakes)
     if to_run and study is not None and not study.plan.automatic:
         unreached = study.plan.never_reached().items()
-        messages += [f"{places.of(f'plan.{name}')}: {mistake}" for name, mistake in unreached]
-    if messages or study is None:
-        raise StudyError(sorted(messages, key=_line_number))
+        mistakes += [
+            Mistake(code, f"{places.of(f'plan.{name}')}: {text}")
+            for name, (code, text) in unreached
+        ]
+    if mistakes or study is None:
+        raise StudyError(sorted(mistakes, key=_line_number))
     return study
 
 
@@ -294,12 +319,13 @@ class _Places:
 
 
 def _apply_override(
-    raw: dict[str, Any], override: str, places: _Places, messages: list[str]
+    raw: dict[str, Any], override: str, places: _Places, mistakes: list[Mistake]
 ) -> None:
     name, separator, text = override.partition("=")
     name = name.strip()
     if not separator or not name:
-        messages.append(f"--set {override}: must have the form table.key=value")
+        form = f"--set {override}: must have the form table.key=value"
+        mistakes.append(Mistake("set-form", form))
         return
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -312,13 +338,14 @@ def _apply_override(
             places.overridden[".".join(tables[:depth])] = override
         target = target.setdefault(table, {})
         if not isinstance(target, dict):
-            messages.append(f"--set {override}: '{table}' is not a table")
+            text = f"--set {override}: '{table}' is not a table"
+            mistakes.append(Mistake("set-not-a-table", text))
             return
     target[key] = value
     places.overridden[name] = override
 
 
-def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[str]:
+def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[Mistake]:
     """Return one message for each field that only the study file of a folder has."""
     return [
         _unknown(name, places)
@@ -328,34 +355,34 @@ def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[str]:
     ]
 
 
-def _check(raw: Mapping[str, Any], places: _Places, messages: list[str]) -> StudySpec | None:
-    wrong: list[str] = []
+def _check(raw: Mapping[str, Any], places: _Places, mistakes: list[Mistake]) -> StudySpec | None:
+    wrong: list[Mistake] = []
     families = _check_families(raw, places, wrong)
-    messages += wrong
+    mistakes += wrong
     data = {**raw, "family": families}
     if not wrong:
         try:
             return _validated(data)
         except ValidationError as error:
-            found = _messages(error, places)
-            messages.extend(dict.fromkeys(found + _check_objective(raw, places)))
+            found = _mistakes(error, places)
+            mistakes.extend(dict.fromkeys(found + _check_objective(raw, places)))
             return None
     # The families are wrong already: use a valid one to find the other mistakes.
     try:
         _validated({**data, "family": {"linear": {}}})
     except ValidationError as error:
-        messages.extend(_messages(error, places))
-    messages.extend(m for m in _check_objective(raw, places) if m not in messages)
+        mistakes.extend(_mistakes(error, places))
+    mistakes.extend(m for m in _check_objective(raw, places) if m not in mistakes)
     return None
 
 
-def _check_objective(raw: Mapping[str, Any], places: _Places) -> list[str]:
+def _check_objective(raw: Mapping[str, Any], places: _Places) -> list[Mistake]:
     """Check the objective against the estimators, even if there are other mistakes."""
     asked = {key: raw[key] for key in ("objective", "estimators") if key in raw}
     try:
         _validated({"name": "x", "dataset": {"name": "digits"}, "family": {"linear": {}}, **asked})
     except ValidationError as error:
-        return [_message(detail, places) for detail in error.errors() if not detail["loc"]]
+        return [_mistake(detail, places) for detail in error.errors() if not detail["loc"]]
     return []
 
 
@@ -370,41 +397,42 @@ def _validated(data: Mapping[str, Any]) -> StudySpec:
 
 
 def _check_families(
-    raw: Mapping[str, Any], places: _Places, messages: list[str]
+    raw: Mapping[str, Any], places: _Places, mistakes: list[Mistake]
 ) -> dict[str, dict[str, Domain]]:
     tables = raw.get("family")
     if not isinstance(tables, Mapping) or not tables:
-        messages.append(
-            f"{places.path}: no family to search; give at least one of "
-            + ", ".join(f"[family.{name}]" for name in FAMILY_PARAMETERS)
-        )
+        known = ", ".join(f"[family.{name}]" for name in FAMILY_PARAMETERS)
+        text = f"{places.path}: no family to search; give at least one of {known}"
+        mistakes.append(Mistake("no-family", text))
         return {}
     families: dict[str, dict[str, Domain]] = {}
     for family, table in tables.items():
         place = places.of(f"family.{family}")
         if isinstance(table, Mapping) and ("module" in table or is_outside(family)):
-            _outside(family, table, places, families, messages)
+            _outside(family, table, places, families, mistakes)
             continue
         if family not in FAMILY_PARAMETERS:
             known = _known(family, FAMILY_PARAMETERS)
             own = "a family of your own needs the key 'module'"
-            messages.append(f"{place}: unknown family '{family}'{known} ({own})")
+            text = f"{place}: unknown family '{family}'{known} ({own})"
+            mistakes.append(Mistake("unknown-family", text))
             continue
         if not isinstance(table, Mapping):
-            messages.append(f"{place}: [family.{family}] must be a table, but got {table!r}")
+            text = f"{place}: [family.{family}] must be a table, but got {table!r}"
+            mistakes.append(Mistake("family-not-a-table", text))
             continue
         families[family] = {}
         for key, value in table.items():
             name = f"family.{family}.{key}"
             if key not in FAMILY_PARAMETERS[family]:
                 known = _known(key, FAMILY_PARAMETERS[family])
-                messages.append(
-                    f"{places.of(name)}: unknown key '{key}' in [family.{family}]{known}"
-                )
+                text = f"{places.of(name)}: unknown key '{key}' in [family.{family}]{known}"
+                mistakes.append(Mistake("unknown-family-key", text))
                 continue
             parsed = _domain(value, FAMILY_PARAMETERS[family][key])
-            if isinstance(parsed, str):
-                messages.append(f"{places.of(name)}: {key} in [family.{family}] {parsed}")
+            if isinstance(parsed, Mistake):
+                text = f"{places.of(name)}: {key} in [family.{family}] {parsed.text}"
+                mistakes.append(Mistake(parsed.code, text))
             else:
                 families[family][key] = parsed
     return families
@@ -415,29 +443,31 @@ def _outside(
     table: Mapping[str, Any],
     places: _Places,
     families: dict[str, dict[str, Domain]],
-    messages: list[str],
+    mistakes: list[Mistake],
 ) -> None:
     """Add a family from outside the package, under its reference; its code says what it takes."""
     place = places.of(f"family.{family}")
     reference = table.get("module", family)
     if not isinstance(reference, str) or not re.fullmatch(r"[\w.]+:[\w.]+", reference):
-        messages.append(
+        text = (
             f'{place}: module in [family.{family}] must be a reference "package.module:NAME", '
             f"but got {reference!r}"
         )
+        mistakes.append(Mistake("family-module-form", text))
         return
     families[reference] = {}
     for key, value in table.items():
         if key == "module":
             continue
         parsed = _free_domain(value)
-        if isinstance(parsed, str):
-            messages.append(f"{places.of(f'family.{family}.{key}')}: {key} {parsed}")
+        if isinstance(parsed, Mistake):
+            text = f"{places.of(f'family.{family}.{key}')}: {key} {parsed.text}"
+            mistakes.append(Mistake(parsed.code, text))
         else:
             families[reference][key] = parsed
 
 
-def _free_domain(value: Any) -> Domain | str:
+def _free_domain(value: Any) -> Domain | Mistake:
     """Return the parsed domain of a parameter of any type, or what is wrong with it."""
     if isinstance(value, list):
         value = {"options": value}
@@ -449,12 +479,12 @@ def _free_domain(value: Any) -> Domain | str:
     try:
         domain: Domain = kind.model_validate(value)
     except ValidationError as error:
-        return "; ".join(_reason(e) for e in error.errors()[:1])
+        return _reason(error.errors()[0])
     return domain
 
 
-def _domain(value: Any, widest: Domain) -> Domain | str:
-    """Return the parsed domain, or a string that says what is wrong with it."""
+def _domain(value: Any, widest: Domain) -> Domain | Mistake:
+    """Return the parsed domain, or what is wrong with it."""
     allowed = described(widest)
     if isinstance(value, list):
         value = {"options": value}
@@ -464,26 +494,31 @@ def _domain(value: Any, widest: Domain) -> Domain | str:
     kind = Choice if "options" in value else ranged
     for key in value:
         if key not in kind.model_fields:
-            return f"has an unknown key '{key}'{_known(key, kind.model_fields)}"
+            text = f"has an unknown key '{key}'{_known(key, kind.model_fields)}"
+            return Mistake("unknown-domain-key", text)
     if kind is not Choice and isinstance(widest, Choice):
-        return f"must be options among {allowed}, but got {dict(value)}"
+        text = f"must be options among {allowed}, but got {dict(value)}"
+        return Mistake("range-of-options", text)
     try:
         domain: Domain = kind.model_validate(value, strict=False)
     except ValidationError as error:
-        return "; ".join(_reason(e) for e in error.errors()[:1]) + f" (allowed: {allowed})"
+        code, text = _reason(error.errors()[0])
+        return Mistake(code, f"{text} (allowed: {allowed})")
     members = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
     for member in members:
         if not widest.contains(member):
-            return f"allows {member!r}, which is outside {allowed}"
+            text = f"allows {member!r}, which is outside {allowed}"
+            return Mistake("outside-widest-range", text)
     if isinstance(widest, IntRange) and isinstance(domain, IntRange) and domain.step % widest.step:
-        return f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})"
+        text = f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})"
+        return Mistake("step-of-range", text)
     if isinstance(domain, Choice) and len(set(domain.options)) < len(domain.options):
-        return f"repeats an option: {list(domain.options)}"
+        return Mistake("option-twice", f"repeats an option: {list(domain.options)}")
     return domain
 
 
-def _line_number(message: str) -> tuple[bool, int]:
-    line = re.match(r"[^ ]*:(\d+): ", message)
+def _line_number(mistake: Mistake) -> tuple[bool, int]:
+    line = re.match(r"[^ ]*:(\d+): ", mistake.text)
     return (line is None, int(line.group(1)) if line else 0)
 
 
@@ -502,51 +537,55 @@ def _table_name(table: str) -> str:
     return f"[{table}]" if table else "the head of the file"
 
 
-def _messages(error: ValidationError, places: _Places) -> list[str]:
+def _mistakes(error: ValidationError, places: _Places) -> list[Mistake]:
     # The default of one key depends on others: if those are wrong, it is not a separate mistake.
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
-    texts = [_message(detail, places) for detail in details]
+    found = [_mistake(detail, places) for detail in details]
     # A misspelt key is one mistake: report it as unknown, but not the intended key as missing.
-    meant = {m.group(1) for text in texts if (m := re.search(r"did you mean '(\w+)'", text))}
+    meant = {m.group(1) for _, text in found if (m := re.search(r"did you mean '(\w+)'", text))}
     return [
-        text
-        for detail, text in zip(details, texts, strict=True)
+        mistake
+        for detail, mistake in zip(details, found, strict=True)
         if not (detail["type"] == "missing" and detail["loc"][-1] in meant)
     ]
 
 
-def _message(error: ErrorDetails, places: _Places) -> str:
+def _mistake(error: ErrorDetails, places: _Places) -> Mistake:
     in_list = [part for part in error["loc"] if isinstance(part, int)]
     name = ".".join(part for part in error["loc"] if isinstance(part, str))
     table, _, key = name.rpartition(".")
     where = f" in [{table}]" if table else ""
     place = places.of(name)
     if error["type"] == "json_invalid":  # what a study file holds is handed over as JSON
-        return f"{places.path}: {_TOO_DEEP}"
+        return Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")
     if error["type"] == "extra_forbidden":
         return _unknown(name, places)
     if error["type"] == "missing":
-        return f"{place}: missing key '{key}'{where}"
-    text = str(error["ctx"]["error"]) if error["type"] == "value_error" else "must"
-    if not text.startswith("must"):  # of one value: its key is named below
+        return Mistake("missing-key", f"{place}: missing key '{key}'{where}")
+    code, text = _reason(error)
+    if error["type"] == "value_error" and not text.startswith(
+        "must"
+    ):  # of one value: its key is named below
         about = re.match(r"`(\w+)", text)
         place = places.of(f"{name}.{about.group(1)}".strip(".")) if about else place
         table = name if name in TABLES else table
-        return f"{place}: " + (f"[{table}]: {text}" if table else text)
+        return Mistake(code, f"{place}: " + (f"[{table}]: {text}" if table else text))
     entry = f"entry {in_list[0] + 1} of " if in_list else ""
-    return f"{place}: {entry}{key}{where} {_reason(error)}"
+    return Mistake(code, f"{place}: {entry}{key}{where} {text}")
 
 
-def _unknown(name: str, places: _Places) -> str:
+def _unknown(name: str, places: _Places) -> Mistake:
     table, _, key = name.rpartition(".")
     where = f" in [{table}]" if table else ""
     if name in REMOVED:
-        return f"{places.of(name)}: `{name}` is no longer a key; {REMOVED[name]}"
+        text = f"{places.of(name)}: `{name}` is no longer a key; {REMOVED[name]}"
+        return Mistake("removed-key", text)
     known = keys_of(TABLES[table]) if table in TABLES else []
-    return f"{places.of(name)}: unknown key '{key}'{where}{_known(key, known)}"
+    text = f"{places.of(name)}: unknown key '{key}'{where}{_known(key, known)}"
+    return Mistake("unknown-key", text)
 
 
-def _reason(error: ErrorDetails) -> str:
+def _reason(error: ErrorDetails) -> Mistake:
     kind, given = error["type"], error["input"]
     got = repr(given) if len(repr(given)) <= _SHOWN else f"{repr(given)[:_SHOWN]}..."
     context = error.get("ctx", {})
@@ -557,7 +596,7 @@ def _reason(error: ErrorDetails) -> str:
         listed = f"one of {', '.join(options)}"
         if near and len(options) > _MOST_OPTIONS:
             listed = "a known name"
-        return f"must be {listed}, but got {got}{hint}"
+        return Mistake("not-an-option", f"must be {listed}, but got {got}{hint}")
     bounds = {
         "greater_than_equal": (">=", "ge"),
         "greater_than": (">", "gt"),
@@ -566,19 +605,19 @@ def _reason(error: ErrorDetails) -> str:
     }
     if kind in bounds:
         sign, key = bounds[kind]
-        return f"must be {sign} {context[key]}, but got {got}"
+        return Mistake("out-of-bounds", f"must be {sign} {context[key]}, but got {got}")
     if kind == "value_error":
-        return str(context["error"])
+        return Mistake(getattr(context["error"], "code", "not-allowed"), str(context["error"]))
     if kind == "missing":
-        return f"needs `{error['loc'][-1]}`"
+        return Mistake("key-of-table-missing", f"needs `{error['loc'][-1]}`")
     if kind in ("string_too_short", "too_short"):
-        return "must not be empty"
+        return Mistake("empty", "must not be empty")
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, but got {got}"
+        return Mistake("wrong-type", f"must be {_TYPES[kind]}, but got {got}")
     text, found, _ = error["msg"].removeprefix("Input should be ").partition(",")
     if error["msg"].startswith("Input should be ") and "ydantic" not in text + found:
-        return f"must be {text}, but got {got}"
-    return f"has a value that is not allowed here: {got}"
+        return Mistake("not-allowed", f"must be {text}, but got {got}")
+    return Mistake("not-allowed-here", f"has a value that is not allowed here: {got}")
 
 
 def _without_none(value: Any) -> Any:

@@ -26,7 +26,9 @@ def read_assignment(path: Path) -> Assignment:
     try:
         return Assignment.model_validate(content)
     except ValueError as error:
-        raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.") from None
+        raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.").with_code(
+            "assignment-unreadable"
+        ) from None
 
 
 def stored_assignments(folder: Path) -> Iterator[tuple[Path, Assignment | None]]:

@@ -20,6 +20,7 @@ import tomli_w
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_toml, sealed_toml
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import FREE_KEYS, StudySpec
 from nas_evidence.spec.toml import (
     StudyError,
@@ -56,12 +57,12 @@ def check_conditions(folder: Path, study: StudySpec) -> None:
     changed = [] if old is None else differences(old, study)
     if changed:
         words = (line.replace("in the folder", "then").replace("asked", "now") for line in changed)
-        raise ValueError(
+        raise UserError(
             f"{folder}/study.toml was changed after trials had run: {'; '.join(words)}. One table "
             "never holds the results of two studies: `nas-evidence repair "
             f"{shlex.quote(str(folder))}` restores the file, or give the changed study "
             "another folder."
-        )
+        ).with_code("study-file-changed")
 
 
 def edits_of(folder: Path) -> list[str]:
@@ -97,20 +98,20 @@ def note_conditions(
         done.append(f"{place}: not as written; moved to damaged/, written again from study.toml")
     for path, known in _sound(folder):
         if data and known.data and data != known.data:
-            raise ValueError(
+            raise UserError(
                 f"the data set '{study.dataset.name}' is not the one that the trials of {folder} "
                 f"were trained on (its hash was {known.data}, now {data}); restore the data, or "
                 "start another study in another folder."
-            )
+            ).with_code("data-set-replaced")
         if data == known.data:  # also after an update that added keys
             return _hash_in(path), done
     found = content_hash(study, data)
     if ran and found not in ran:
-        raise ValueError(
+        raise UserError(
             f"study.toml or the data of {folder} are not those of its trials (their hash is "
             f"{', '.join(sorted(ran))}, now it is {found}), and the copy of the study in logs/ "
             "is lost; restore study.toml and the data from a backup, or give another folder."
-        )
+        ).with_code("conditions-lost")
     _write(folder / "logs" / f"conditions-{found}.toml", study, data)
     return found, done
 

@@ -12,6 +12,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: The steps of a trial, in order, each named after what has just happened.
 ARROWS = (
     "asked",  # the proposal is in the journal
@@ -52,7 +54,7 @@ _MEMORY = re.compile(
 )
 
 
-class StudyStoppedError(ValueError):
+class StudyStoppedError(UserError):
     """The study cannot continue now; nothing is lost."""
 
 
@@ -118,4 +120,4 @@ def about_disk(error: BaseException | str, folder: Path | None = None) -> str:
 
 def disk_stop(folder: Path, error: BaseException | str) -> StudyStoppedError:
     """Return the error that stops a study because its disk is full, failing or read-only."""
-    return StudyStoppedError(about_disk(error, folder))
+    return StudyStoppedError(about_disk(error, folder)).with_code("disk-not-usable")

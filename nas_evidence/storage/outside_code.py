@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.plumbing.sums import write_sums, wrong_sums
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.registry import import_outside, is_outside
 from nas_evidence.spec.study import StudySpec
@@ -41,10 +42,10 @@ def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> Stud
     if not names:
         return study
     if not allowed:
-        raise ValueError(
+        raise UserError(
             f"the study names {', '.join(names)}: code from outside nas-evidence, which runs "
             "only with --allow-code."
-        )
+        ).with_code("code-not-allowed")
     for place in places:
         if place.name == "code":
             check_code(place.parent)
@@ -66,7 +67,9 @@ def _families(study: StudySpec) -> dict[str, Any]:
         for key in given if is_outside(name) else ():
             if key not in own:
                 known = ", ".join(own) or "none"
-                raise ValueError(f"family {name} has no parameter '{key}'; it has: {known}.")
+                raise UserError(
+                    f"family {name} has no parameter '{key}'; it has: {known}."
+                ).with_code("family-without-parameter")
         families[name] = {key: d.model_dump() for key, d in {**own, **given}.items()}
     return {"family": families}
 
@@ -85,10 +88,10 @@ def keep_code(folder: Path, study: StudySpec) -> Code:
     for name, content in code_of(study).items():
         path = kept / name
         if path.is_file() and path.read_bytes() != content:
-            raise ValueError(
+            raise UserError(
                 f"{name} has changed since {folder} began; a study cannot change its code. "
                 f"Give another folder with --out, or restore the code from {kept}."
-            )
+            ).with_code("code-changed")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     names = _kept_names(folder)
@@ -111,10 +114,10 @@ def check_code(folder: Path) -> None:
         ValueError: one is not as it was written.
     """
     if wrong := wrong_code(folder):
-        raise ValueError(
+        raise UserError(
             f"{folder}/code/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; "
             "restore it from where the study began."
-        )
+        ).with_code("kept-code-damaged")
 
 
 def _kept_names(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.tables import TrialRow, finished, take_stock
@@ -69,10 +70,10 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
     chosen = failed if which is None else sorted(set(which))
     if wrong := [i for i in chosen if i not in failed]:
         state = rows[wrong[0]].status if wrong[0] in rows else "not finished"
-        raise ValueError(
+        raise UserError(
             f"only failed trials can be retried, but trial {wrong[0]} is {state}; "
             f"failed: {', '.join(map(str, failed)) or 'none'}."
-        )
+        ).with_code("retry-not-failed")
     asked = {**_asked(folder), **{i: rows[i].attempt for i in chosen}}
     (folder / "logs").mkdir(exist_ok=True)
     requests = {"attempts": {str(i): a for i, a in sorted(asked.items())}}

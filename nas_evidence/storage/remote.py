@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from fsspec.core import url_to_fs
 
 from nas_evidence.plumbing.backoff import try_again
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.storage.faults import StudyStoppedError
 
@@ -72,10 +73,14 @@ class Remote:
             package = (
                 f"'nas-evidence[{extra}]'" if extra else f"what fsspec needs for it ({error})"
             )
-            raise ValueError(f"{self.uri} cannot be opened: install {package}.") from None
+            raise UserError(f"{self.uri} cannot be opened: install {package}.").with_code(
+                "store-needs-package"
+            ) from None
         except (ValueError, TypeError, LookupError, OSError) as error:
             known = "s3://, gs://, file:// and others that fsspec lists"
-            raise ValueError(f"{self.uri} cannot be opened: {error} (known: {known}).") from None
+            raise UserError(f"{self.uri} cannot be opened: {error} (known: {known}).").with_code(
+                "store-not-opened"
+            ) from None
         self._root = str(root).rstrip("/")
         #: Called before each try of a change; what it raises ends the try.
         self.guard: Callable[[], None] = lambda: None
@@ -104,7 +109,9 @@ class Remote:
         asking.join(LOOKING)
         if asking.is_alive():
             silent = f"it has not answered for {LOOKING:.0f} seconds"
-            raise StoreError(self._error_line(self._silent or TimeoutError(silent)))
+            raise StoreError(self._error_line(self._silent or TimeoutError(silent))).with_code(
+                "store-silent"
+            )
 
     def _ask(self) -> None:
         with contextlib.suppress(StoreError):  # whoever looks next is told
@@ -229,7 +236,7 @@ class Remote:
         except StudyStoppedError:  # by the guard
             raise
         except Exception as error:  # each service has its own errors
-            raise StoreError(self._error_line(error)) from None
+            raise StoreError(self._error_line(error)).with_code("store-failed") from None
 
     def _note(self, error: BaseException) -> None:
         self._silent = error

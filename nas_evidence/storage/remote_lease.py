@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.remote import Remote, StoreError
 from nas_evidence.storage.study_folder import (
     LEASE_SECONDS,
@@ -92,9 +93,9 @@ class RemoteLease:
         self._remote.write(_NAME, _text(self._mine))
         time.sleep(SETTLE)
         if not self._is_mine():
-            raise ValueError(
+            raise UserError(
                 f"another process has just taken {self._remote.uri}; leave the study to it."
-            )
+            ).with_code("lease-just-taken")
 
     def _renew(self) -> None:
         while not self._over.wait(RENEW_EVERY):

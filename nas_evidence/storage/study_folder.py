@@ -22,6 +22,7 @@ from pathlib import Path
 from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
@@ -102,26 +103,26 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
     path = folder / "study.toml"
     refuse_links(folder)
     if not path.is_file() and _is_foreign(folder):
-        raise ValueError(
+        raise UserError(
             f"{folder} is neither empty nor a study folder (it has no study.toml); "
             "give another one with --out."
-        )
+        ).with_code("folder-not-empty")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "lock").touch()
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"{folder} cannot be created or written: {error.strerror}; give another with --out."
-        ) from None
+        ).with_code("folder-not-writable") from None
     with locked(folder, steal=steal):  # a running study keeps its file
         if path.is_file():
             old = load_study(path)
             if different := differences(old, study):
-                raise ValueError(
+                raise UserError(
                     f"{folder} holds a study that differs: "
                     + "; ".join(different)
                     + ". Give another folder with --out, or the same study."
-                )
+                ).with_code("folder-of-another-study")
             check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})
         keep_copy(folder, study)
@@ -143,7 +144,9 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
         export = (folder / "MODEL_CARD.md").is_file()
         remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
         hint = remedy or _near(folder)
-        raise ValueError(f"{folder} is not a study folder: it has no study.toml.{hint}")
+        raise UserError(f"{folder} is not a study folder: it has no study.toml.{hint}").with_code(
+            "not-a-study-folder"
+        )
     refuse_links(folder)
     study = load_study(folder / "study.toml")
     check_conditions(folder, study)
@@ -176,15 +179,15 @@ def refuse_links(folder: Path) -> None:
             except FileNotFoundError:  # a driver has removed it
                 continue
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-                raise ValueError(
+                raise UserError(
                     f"{folder}/{path.relative_to(home)} is neither a file nor a folder, but a "
                     "pipe, a socket or a device; remove it."
-                )
+                ).with_code("not-file-or-folder")
             if stat.S_ISLNK(mode) and not path.resolve().is_relative_to(home):
-                raise ValueError(
+                raise UserError(
                     f"{folder}/{path.relative_to(home)} is a link to {path.resolve()}, outside of "
                     "the study; put what it leads to in its place, or remove it."
-                )
+                ).with_code("link-outside")
 
 
 @contextlib.contextmanager
@@ -204,10 +207,10 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
+            raise UserError(
                 f"another process works on {folder} ({read_lease(folder) or 'unknown'}); wait for "
                 f"it, or stop it first: `nas-evidence cancel {shlex.quote(str(folder))}`."
-            ) from None
+            ).with_code("folder-locked") from None
         except OSError as error:  # a file system without locks
             raise OSError(error.errno, error.strerror, str(folder / "lock")) from error
         lease = read_lease(folder)
@@ -267,7 +270,9 @@ def check_lease(folder: Path) -> None:
             longest_pause=1.0,
         )
     except OSError as error:
-        raise StudyStoppedError(about_disk(error, folder / "lock")) from error
+        raise StudyStoppedError(about_disk(error, folder / "lock")).with_code(
+            "lease-not-read"
+        ) from error
     if not _is_mine(lease):
         raise taken_over(lease, folder)
 
@@ -279,11 +284,11 @@ def taken_over(lease: Lease | None, place: Path | str) -> StudyStoppedError:
             f"the lease in {place}/lock is gone or damaged, so this process has stopped and "
             "written nothing since. Nothing is lost: make sure that no other process works on "
             "the study, then run the command again."
-        )
+        ).with_code("lease-gone")
     return StudyStoppedError(
         f"process {lease.pid} of host {lease.host} has taken over {place}; this one has stopped "
         "and written nothing since. Nothing is lost: leave the study to that process."
-    )
+    ).with_code("lease-taken-over")
 
 
 def read_lease(folder: Path) -> Lease | None:
@@ -309,10 +314,10 @@ def refuse_damaged(place: Path | str, *, steal: bool) -> None:
         ValueError: without `steal`.
     """
     if not steal:
-        raise ValueError(
+        raise UserError(
             f"the lease in {place}/lock is damaged, so it cannot be told who works on the study; "
             "make sure that nobody does, then take it over with --steal."
-        )
+        ).with_code("lease-damaged")
 
 
 def text_of(lease: Lease) -> str:
@@ -334,21 +339,21 @@ def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
     until = _when(lease.expires_at)
     ahead = lease.expires_at - time.time() > 2 * LEASE_SECONDS
     if ahead and not steal:  # no driver ever takes a lease for so long
-        raise ValueError(
+        raise UserError(
             f"process {lease.pid} of host {lease.host} holds {place} until {until}, which only a "
             "clock that ran ahead can have written; correct the clocks, make sure that it is "
             "dead, then take the study over with --steal."
-        )
+        ).with_code("lease-in-the-future")
     if lease.expires_at > time.time() and not ahead:
-        raise ValueError(
+        raise UserError(
             f"another process works on {place} (process {lease.pid} of host {lease.host}, with a "
             f"lease until {until}); wait for it, or stop it first."
-        )
+        ).with_code("lease-held")
     if lease.host != socket.gethostname() and not steal:  # else this host has rebooted
-        raise ValueError(
+        raise UserError(
             f"process {lease.pid} of host {lease.host} held {place} and was last heard of before "
             f"{until}; make sure that it is dead, then take the study over with --steal."
-        )
+        ).with_code("lease-expired")
 
 
 def _when(seconds: float) -> str:

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.table_checksum import is_sound, sealed
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
@@ -160,10 +161,10 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
             different content.
     """
     if not record.status.is_final:
-        raise ValueError(
+        raise UserError(
             f"only finished trials are stored, but trial {record.trial_id} is "
             f'"{record.status}"; write it when it has ended.'
-        )
+        ).with_code("record-not-final")
     rows = rows_of_record(record)
     tables = {table: _arrow_table(table, rows[table], spec) for table in TABLES}
     name = f"{record.trial_id:06d}-a{record.attempt}.parquet"
@@ -174,11 +175,11 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
         if stored is None:
             _write_table(path, tables[table])
         elif not stored.equals(tables[table], check_metadata=False):
-            raise ValueError(
+            raise UserError(
                 f"a committed attempt is never changed, but {path} holds another {table} table "
                 f"of trial {record.trial_id}, attempt {record.attempt}; "
                 "store a new run under the next attempt number."
-            )
+            ).with_code("attempt-already-stored")
 
 
 def read_table(folder: Path, table: TableName) -> pd.DataFrame:
@@ -350,10 +351,10 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
     if spec is None:
         file = folder / "study.toml"
         if not file.is_file():
-            raise ValueError(
+            raise UserError(
                 f"a study folder holds study.toml, but {folder} does not; "
                 "name the folder that `search` wrote (its --out, by default runs/<name>)."
-            )
+            ).with_code("no-study-file")
         spec = load_study(file)
         check_conditions(folder, spec)
     tables, unreadable = read_tables(folder)
@@ -368,10 +369,10 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         unreadable,
     )
     for problem in _contradictory(read.trials, read.rows):
-        raise ValueError(
+        raise UserError(
             f"{folder}/trials contradicts itself: {problem}; restore what was copied there, or "
             f"remove the file of that trial, and `nas-evidence resume {folder}` runs it again."
-        )
+        ).with_code("trials-contradict")
     return read
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.coverage import Coverage, coverage
 from nas_evidence.curvature.refusals import BatchStatisticsError, refuse_batch_statistics
 from nas_evidence.models import build, infeasible
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
 from nas_evidence.spec.registry import curvatures_of, declared, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -57,7 +58,9 @@ def tried_networks(
         check_first_step(str(architecture), model, input_shape, n_outputs)
         found.append(model)
     if not found:
-        raise ValueError(f"{reasons[0]}; correct `build` or the domains of {family}")
+        raise UserError(f"{reasons[0]}; correct `build` or the domains of {family}").with_code(
+            "family-impossible"
+        )
     return found
 
 
@@ -76,22 +79,24 @@ def check_first_step(
             refuse_batch_statistics(path or "(model)", module)
         outputs = model(inputs)
     except BatchStatisticsError as error:
-        raise ValueError(f"{name} cannot be trained here: {error}") from None
+        raise UserError(f"{name} cannot be trained here: {error}").with_code(
+            "family-not-trained"
+        ) from None
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{name} fails on inputs {shape}: {_first_line(error)}; build it from `input_shape`, "
             "which is that of one example"
-        ) from None
+        ).with_code("family-fails-on-inputs") from None
     if not isinstance(outputs, Tensor) or outputs.shape != (_ROWS, n_outputs):
         gave = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(
+        raise UserError(
             f"{name} must return a tensor [{_ROWS}, {n_outputs}] for {_ROWS} examples, but gave "
             f"{gave}; return one row of outputs for each example"
-        )
+        ).with_code("family-output-shape")
     if not outputs.requires_grad:
-        raise ValueError(
+        raise UserError(
             f"{name} has outputs that depend on no parameter; let `forward` use nn.Parameters"
-        )
+        ).with_code("family-without-parameters")
 
 
 def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) -> None:
@@ -99,10 +104,10 @@ def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) 
     online = {study.plan.online.curvature} if study.plan.learns else set()
     failed = {one.kind: one.reason for one in tried if not one.covered}
     if lacking := sorted((online | curvatures_of(study.estimators)) & failed.keys()):
-        raise ValueError(
+        raise UserError(
             f"{', '.join(lacking)} cannot be computed for {family}: {failed[lacking[0]]}. "
             f"Set {' and '.join(_remedy(study, failed))} (with --set, or settings in Python)"
-        )
+        ).with_code("scores-not-computable")
 
 
 def _remedy(study: StudySpec, failed: Collection[str]) -> list[str]:

@@ -24,6 +24,7 @@ from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.precisions import Precisions
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan, derive_seed
@@ -133,10 +134,10 @@ class OnlineLaplace:
         """
         found = stored["prior_precision"]
         if found.shape != self._state.prior_precision.shape:
-            raise ValueError(
+            raise UserError(
                 f"the stored state has {len(found)} prior precisions, but the model has "
                 f"{len(self._state.prior_precision)}; load it with the model it was made for"
-            )
+            ).with_code("own-loop-state")
         self._state.prior_precision = found.double().clone()
         self._state.noise_std = float(stored["noise_std"])
         self._state.temperature = float(stored["temperature"])
@@ -223,7 +224,9 @@ def online_laplace(
             support; before any training.
     """
     if not isinstance(every, int) or every < 1:  # the number of epochs is not known here
-        raise ValueError(f"`every` must be an integer >= 1, but got {every!r}")
+        raise UserError(f"`every` must be an integer >= 1, but got {every!r}").with_code(
+            "own-loop-every"
+        )
     online = {
         "every": every,
         "burn_in": burn_in,
@@ -242,7 +245,9 @@ def online_laplace(
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "settings"
-        raise ValueError(f"`{place}`: {first['msg']}, but got {first['input']!r}") from None
+        raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}").with_code(
+            "own-loop-plan"
+        ) from None
     _check_optimiser(model, optimiser)
     parameter = next(model.parameters())
     x, y = (part.to(parameter.device) for part in _tensors(data))
@@ -265,7 +270,9 @@ def online_laplace(
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
     if too_large := too_large_online(curvature, sum(sizes), n_rows):
-        raise ValueError(too_large.replace("plan.online.curvature", "curvature"))
+        raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
+            "own-loop-curvature-too-large"
+        )
     laplace = OnlineLaplace(state, _tensor_data(x, y, tried.n_outputs), _Planned(plan, seed))
     optimiser.register_step_pre_hook(laplace._add_prior)
     return laplace
@@ -273,23 +280,23 @@ def online_laplace(
 
 def _check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     if isinstance(optimiser, torch.optim.LBFGS):
-        raise ValueError(
+        raise UserError(
             "`optimiser` must take one gradient per step, but LBFGS calls the loss again; use SGD "
             "or Adam"
-        )
+        ).with_code("own-loop-lbfgs")
     stepped = {id(p) for group in optimiser.param_groups for p in group["params"]}
     missing = [name for name, p in model.named_parameters() if id(p) not in stepped]
     if missing:
-        raise ValueError(
+        raise UserError(
             f"`optimiser` must hold all parameters of the model, but not `{missing[0]}`; the "
             "evidence is a function of all of them"
-        )
+        ).with_code("own-loop-parameter-missing")
     decays = [group.get("weight_decay", 0) for group in optimiser.param_groups]
     if any(decays):
-        raise ValueError(
+        raise UserError(
             f"`optimiser` has weight_decay {max(decays)}, a second prior beside the learned one; "
             "set weight_decay=0"
-        )
+        ).with_code("own-loop-weight-decay")
 
 
 def _tensors(data: Any) -> tuple[Tensor, Tensor]:
@@ -298,25 +305,25 @@ def _tensors(data: Any) -> tuple[Tensor, Tensor]:
     if isinstance(dataset, TensorDataset):
         dataset = dataset.tensors
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise ValueError(
+        raise UserError(
             "`data` must be a DataLoader or Dataset with a length, or tensors (x, y), but got a "
             f"{type(dataset).__name__}; every update needs all data in a fixed order"
-        )
+        ).with_code("own-loop-data")
     if isinstance(dataset, tuple | list):
         pair = tuple(dataset)
     else:
         rows: Any = dataset
         pair = tuple(default_collate([rows[i] for i in range(len(rows))]))
     if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
-        raise ValueError(
+        raise UserError(
             f"`data` must hold pairs (input, target) of tensors, but holds {len(pair)} parts: "
             f"{', '.join(type(part).__name__ for part in pair)}"
-        )
+        ).with_code("own-loop-pairs")
     if len(pair[0]) != len(pair[1]) or len(pair[0]) == 0:
-        raise ValueError(
+        raise UserError(
             f"inputs and targets must have the same number of rows, at least one, but have "
             f"{len(pair[0])} and {len(pair[1])}"
-        )
+        ).with_code("own-loop-rows")
     return pair[0].detach(), pair[1].detach()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.remote import Remote, is_uri
 
@@ -54,7 +55,7 @@ class NodeCheck:
         if blind := {
             nodes[n]: w or "no answer" for n, w in why.items() if w not in ("", NODE_LOST)
         }:
-            raise ValueError(refusal(self._place, blind))
+            raise UserError(refusal(self._place, blind)).with_code("nodes-cannot-see")
         self._seeing = {name for name in nodes if why[name] == ""}
 
     def sees(self, name: str, address: str) -> bool:

@@ -33,6 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.unpacked import leave_unpacked
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.workers.executor import Event, Launch
@@ -259,11 +260,11 @@ class RayExecutor(PooledExecutor):
                     raise StudyStoppedError(
                         f"Ray did not start on this machine ({why}); it may be too busy. Run the "
                         f"same command again, or with --executor local. Details: {log}"
-                    ) from None
-                raise ValueError(
+                    ).with_code("ray-not-started") from None
+                raise UserError(
                     f"no Ray cluster can be joined at {address} ({why}); check that it runs and "
                     "that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
-                ) from None
+                ).with_code("cluster-not-joined") from None
             self._watch(context.address_info, ours=address is None)
 
     def _check_cluster(self) -> None:
@@ -352,17 +353,17 @@ class RayExecutor(PooledExecutor):
             if not lacking:
                 break
             if time.monotonic() >= end:
-                raise ValueError(f"{lacking}.")
+                raise UserError(f"{lacking}.").with_code("cluster-lacks")
             time.sleep(0.5)
         if pool.share is not None and (few := pool.missing(self._resources.workers)):
             self.notices.append(f"{few.partition(';')[0]}; more workers start when nodes join.")
         if pool.share is None and not self._gpu_memory:
             self._gpu_memory = _smallest_gpu(with_gpus)
             if not self._gpu_memory:
-                raise ValueError(
+                raise UserError(
                     f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
                     "none there; install torch for CUDA, or add --set resources.gpus=0."
-                )
+                ).with_code("gpus-without-cuda")
 
 
 def _called(addresses: Mapping[str, str], node: str) -> str:
@@ -476,7 +477,7 @@ def _smallest_gpu(nodes: list[Node]) -> int:
             f"({late if isinstance(error, GetTimeoutError) else _why(error)}). Run the same "
             "command again when `ray status` shows free GPUs, or give the share of a GPU for each "
             "trial: --set resources.gpus=1"
-        ) from None
+        ).with_code("gpu-memory-unknown") from None
 
 
 def _with_machine(error: RayError) -> bool:

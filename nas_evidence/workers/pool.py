@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.executor import Launch, Lost
 from nas_evidence.workers.packing import SHARES, Node, Slot, fit, how_many, make_room, shortage
@@ -216,10 +217,14 @@ class Pool:
         elif self._short_since is None:
             self._short_since = time.monotonic()
         elif time.monotonic() - self._short_since > PATIENCE:
-            raise ValueError(f"no worker is left: {self.missing(workers=1)}.")
+            raise UserError(f"no worker is left: {self.missing(workers=1)}.").with_code(
+                "no-worker-left"
+            )
         none_there = all(worker.ready_at is None for worker in self.workers)
         if none_there and len(self._failed_starts) >= MAX_FAILED_STARTS:
-            raise ValueError(f"workers do not start: {self._failed_starts[-1]}")
+            raise UserError(f"workers do not start: {self._failed_starts[-1]}").with_code(
+                "workers-do-not-start"
+            )
 
     def drop_idle_of_lost_nodes(self) -> None:
         """Forget workers on lost nodes that have not started a trial."""

@@ -6,6 +6,8 @@ preface, and the server answers at once with its settings (RFC 9113, section 3.4
 
 import socket
 
+from nas_evidence.plumbing.user_error import UserError
+
 #: Seconds to wait for the connection, and again for the answer.
 PATIENCE = 5.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -22,7 +24,9 @@ def check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"--address must be auto or HOST:PORT, but got {address}.")
+        raise UserError(f"--address must be auto or HOST:PORT, but got {address}.").with_code(
+            "address-form"
+        )
     try:
         with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
             connection.settimeout(PATIENCE)
@@ -36,7 +40,7 @@ def check_reachable(address: str) -> None:
         if len(answer) > 3 and answer[3] == _SETTINGS:
             return
         why = "something else than a Ray cluster answers"
-    raise ValueError(
+    raise UserError(
         f"no Ray cluster can be joined at {address}: {why}. Give the address that `ray start "
         "--head` printed (port 6379 by default), and check that the cluster runs."
-    )
+    ).with_code("address-unreachable")

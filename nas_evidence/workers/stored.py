@@ -68,7 +68,9 @@ class StoredWorker:
         names = [name for name in self._remote.names(home) if _EPOCH.search(name)]
         names = sorted(names, key=_epoch, reverse=True)[:_N_FETCHED]
         if not self._remote.download({name: here / name for name in names}):
-            raise StoreError(f"a checkpoint below {home} vanished while it was fetched.")
+            raise StoreError(
+                f"a checkpoint below {home} vanished while it was fetched."
+            ).with_code("checkpoint-vanished")
         resume_from = (here / names[0]).parent if names else None
         report: SliceReport = self._worker.start(
             replace(launch, folder=folder, resume_from=resume_from)

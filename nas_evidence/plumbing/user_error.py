@@ -1,0 +1,34 @@
+"""Errors that a user can mend: a text for people, and a code for programs and tests."""
+
+from typing import NamedTuple, Self
+
+
+class Mistake(NamedTuple):
+    """One mistake in a study file: its code, and a line for the user."""
+
+    code: str
+    text: str
+
+
+class UserError(ValueError):
+    """What was asked cannot be done. The text says why, where, and what to do.
+
+    `code` says which error it is, and stays when the words change; `tests/messages.txt` lists all
+    codes with their texts.
+
+    >>> error = UserError("there is no file x.csv").with_code("no-such-file")
+    >>> error.code, str(error)
+    ('no-such-file', 'there is no file x.csv')
+    """
+
+    code = ""
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Return the codes of all mistakes; a study file may have several."""
+        return (self.code,)
+
+    def with_code(self, code: str) -> Self:
+        """Return the same error, with its code."""
+        self.code = code
+        return self
