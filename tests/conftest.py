@@ -82,3 +82,16 @@ def require_service() -> Callable[[str, bool], None]:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """See `faulty.Cli`."""
+    from faulty import call
+
+    def called(*arguments: object, code: int | None = 0) -> tuple[str, str]:
+        ended, out, err = call(capsys, *arguments)
+        assert code in (None, ended), (ended, out, err)
+        return out, err
+
+    return called

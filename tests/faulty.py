@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from fakes import FakeExecutor, Silent
@@ -29,6 +30,13 @@ def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> 
     driver = Driver(spec, folder, executor or FakeExecutor(), Silent())
     driver.run()
     return driver
+
+
+class Cli(Protocol):
+    """The command line in this process, as the fixture `cli` calls it."""
+
+    def __call__(self, *arguments: object, code: int | None = 0) -> tuple[str, str]:
+        """Return output and errors; fail on another exit code, unless `code` is None."""
 
 
 class StopError(Exception):

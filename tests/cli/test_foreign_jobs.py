@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty import call, run, stopped, study
+from faulty import Cli, run, stopped, study
 
 from nas_evidence.cli import submit as verb
 from nas_evidence.storage.study_folder import open_study
@@ -50,55 +50,52 @@ OF = ("--address", "http://h:1", "--name", "mine")
 
 @pytest.mark.parametrize("words", [("logs",), ("attach",), ("logs", "3")], ids=" ".join)
 def test_what_a_job_prints_moves_no_cursor(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen(monkeypatch, Cluster("/nowhere", "SUCCEEDED"))
-    code, out, _ = call(capsys, *words, *OF)
-    assert code == 0
+    out = cli(*words, *OF)[0]
     assert "(pid=1) a line\\x1b]0;owned\\x07\n" in out
     assert "\033" not in out
 
 
-def test_what_the_log_of_a_study_says_moves_no_cursor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_log_of_a_study_says_moves_no_cursor(tmp_path: Path, cli: Cli) -> None:
     run(open_study(tmp_path, study(n_trials=1)), tmp_path)
     (tmp_path / "logs" / "driver.log").write_text(f"2026-11-24 10:00:00 trial_id=0 {TITLE}\n")
     for words in (("logs", tmp_path), ("logs", tmp_path, "0")):
-        _, out, _ = call(capsys, *words)
+        out = cli(*words, code=None)[0]
         assert "\\x1b]0;owned\\x07\n" in out
         assert "\033" not in out
 
 
 @pytest.mark.parametrize("store", [NASTY, "--help"])
 def test_a_store_in_a_printed_command_is_one_word_and_no_option(
-    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = seen(monkeypatch, Cluster(store))
-    _, out, _ = call(capsys, "cancel", *OF)
+    out = cli("cancel", *OF, code=None)[0]
     assert f"resume: nas-evidence resume {shlex.quote(store)} --address http://h:1" in out
     cluster.state = "RUNNING"
     for words in (("status",), ("cancel", "3"), ("logs", "3")):
-        call(capsys, *words, *OF)
+        cli(*words, *OF, code=None)
         asked = shlex.split(cluster.asked[-1][1])
         assert asked[asked.index("--") + 1] == store
 
 
 def test_a_study_in_a_folder_with_blanks_prints_commands_that_can_be_typed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     folder = tmp_path / "my study; $(x)"
     stopped(open_study(folder, study(n_trials=3)), folder, 1)
-    _, out, _ = call(capsys, "status", folder)
+    out = cli("status", folder, code=None)[0]
     assert f"continue: nas-evidence resume {shlex.quote(str(folder))}\n" in out
 
 
 def test_a_killed_driver_is_said_to_be_with_the_command_that_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(open_study(tmp_path, study(n_trials=3)), tmp_path, 1)
     seen(monkeypatch, Cluster(tmp_path, "FAILED", KILLED))
-    _, out, _ = call(capsys, "status", *OF)
+    out = cli("status", *OF, code=None)[0]
     assert "job:    nas-mine-1 failed (its driver was killed by signal 9, without a last" in out
     assert "complete diag_ef" not in out
     assert "mine: stopped, 1 of 3 trials" in out  # by its name there, not by that in its file
@@ -106,10 +103,10 @@ def test_a_killed_driver_is_said_to_be_with_the_command_that_goes_on(
 
 
 def test_following_a_study_in_a_folder_says_with_its_code_whether_it_has_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     spec = open_study(tmp_path, study(n_trials=3))
     stopped(spec, tmp_path, 1)
-    assert call(capsys, "attach", tmp_path)[0] == 130
+    cli("attach", tmp_path, code=130)
     run(spec, tmp_path)
-    assert call(capsys, "attach", tmp_path)[0] == 0
+    cli("attach", tmp_path)

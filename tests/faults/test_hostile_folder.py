@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import TINY, write_study
-from faulty import call, quiet_call
+from faulty import Cli, call, quiet_call
 from matrix import pairs
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def arguments(verb: str, folder: Path) -> tuple[object, ...]:
 @pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_runs_the_code_of_a_folder(
-    folder: Path, verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, verb: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = folder.parent / "it-ran"
     code = folder / "code"
@@ -60,7 +60,7 @@ def test_no_verb_runs_the_code_of_a_folder(
     for path in (folder / "logs").glob("conditions-*"):
         path.unlink()
     monkeypatch.chdir(folder)
-    call(capsys, *arguments(verb, folder))
+    cli(*arguments(verb, folder), code=None)
     assert not mark.exists()
 
 
@@ -88,9 +88,7 @@ def test_no_verb_writes_through_a_link_out_of_the_folder(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_connects_to_what_a_folder_names(
-    folder: Path, verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_verb_connects_to_what_a_folder_names(folder: Path, verb: str, cli: Cli) -> None:
     for path in (folder / "logs").glob("conditions-*"):
         path.unlink()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -99,7 +97,7 @@ def test_no_verb_connects_to_what_a_folder_names(
         named = [f'path = "{url}"' if line.startswith("path = ") else line for line in lines]
         assert named != lines
         (folder / "study.toml").write_text("\n".join(named) + "\n")
-        call(capsys, *arguments(verb, folder))
+        cli(*arguments(verb, folder), code=None)
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import environment, start, write_study
-from faulty import call
+from faulty import Cli, call
 
 from nas_evidence.storage.study_folder import locked, open_study, study_status
 from nas_evidence.workers.quiet import last_words
@@ -109,20 +109,18 @@ def test_without_unicode_the_work_that_is_done_is_not_a_failure(tmp_path: Path) 
 
 
 def test_the_status_of_a_held_folder_says_who_since_when_and_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     from faulty import study
 
     open_study(tmp_path, study())
     with locked(tmp_path):
-        code, text, _ = call(capsys, "status", tmp_path)
-        assert code == 0
+        text = cli("status", tmp_path)[0]
         held = next(line for line in text.splitlines() if line.startswith("held by"))
         assert f"process {os.getpid()} of host" in held
         assert time.strftime("since %Y-%m-%d") in held
         assert f"cancel {tmp_path}" in held
-        code, _, said = call(capsys, "resume", tmp_path, "--executor", "inline")
-        assert code == 2
+        said = cli("resume", tmp_path, "--executor", "inline", code=2)[1]
         assert f"process {os.getpid()} of host" in said
         assert "{" not in said
     assert study_status(tmp_path).holder is None

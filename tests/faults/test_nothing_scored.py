@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fakes import FakeExecutor
-from faulty import call, run, stopped, study
+from faulty import Cli, call, run, stopped, study
 
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.study_folder import open_study
@@ -20,7 +20,7 @@ SPEC = study(n_trials=3)
 @pytest.mark.long
 @pytest.mark.parametrize("status", OUTCOMES)
 def test_all_trials_ended_without_a_score(
-    tmp_path: Path, status: TrialStatus, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, status: TrialStatus, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     open_study(tmp_path, SPEC)
     run(SPEC, tmp_path, FakeExecutor(misbehave=lambda assignment: status))
@@ -28,24 +28,21 @@ def test_all_trials_ended_without_a_score(
         code, text, said = call(capsys, *verb)
         assert (code, said) == (0, ""), (verb, said)
         assert text
-    code, text, said = call(capsys, "resume", tmp_path)
-    assert code == 1
+    text, said = cli("resume", tmp_path, code=1)
     assert "no trial is complete" in said
     assert f"trials: 3 {status}" in text
-    code, _, said = call(capsys, "export", tmp_path, "--to", tmp_path / "out")
-    assert code == 2
+    said = cli("export", tmp_path, "--to", tmp_path / "out", code=2)[1]
     assert said.count("\n") == 1
 
 
 def test_a_report_of_a_study_without_any_trial(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     open_study(tmp_path, SPEC)
     code, text, said = call(capsys, "report", tmp_path)
     assert (code, said) == (0, "")
     assert "report: " in text
-    code, _, said = call(capsys, "show", tmp_path, 0)
-    assert code == 2
+    said = cli("show", tmp_path, 0, code=2)[1]
     assert "no finished trial 0" in said
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import write_study
 from fakes import FakeExecutor
-from faulty import call, run, stopped, study
+from faulty import Cli, call, run, stopped, study
 from torch import nn
 
 from nas_evidence.data import load
@@ -139,7 +139,7 @@ def test_the_sentence_about_a_disk_names_place_and_remedy() -> None:
 
 
 def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = write_study(tmp_path)
 
@@ -151,8 +151,7 @@ def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
 
     monkeypatch.setattr("nas_evidence.driver.driver.write_record", full)
-    code, _, said = call(capsys, "search", place, "--out", tmp_path / "s", "--executor", "inline")
-    assert code == 1
+    said = cli("search", place, "--out", tmp_path / "s", "--executor", "inline", code=1)[1]
     assert said.startswith(
         f"error: cannot write at {tmp_path}/s: No space left on device; free space"
     )
@@ -161,7 +160,7 @@ def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
 def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_the_lease(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: int
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     open_study(tmp_path / "s", SPEC)
 
@@ -169,9 +168,8 @@ def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_th
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    assert call(capsys, "status", tmp_path / "s")[0] == 0
-    code, _, said = call(capsys, "search", "digits", "--out", tmp_path / "new")
-    assert code == 1
+    cli("status", tmp_path / "s")
+    said = cli("search", "digits", "--out", tmp_path / "new", code=1)[1]
     assert said.startswith(f"error: cannot read or write at {tmp_path}/new/lock: ")
     assert "--store file:///" in said
     assert said.count("\n") == 1
@@ -179,14 +177,13 @@ def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_th
 
 @pytest.mark.parametrize("place", ["lock", "trials/000009-a1.parquet", "logs/events.jsonl"])
 def test_a_pipe_in_the_folder_is_named_and_nobody_waits_for_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+    tmp_path: Path, cli: Cli, place: str
 ) -> None:
     open_study(tmp_path, SPEC)
     (tmp_path / place).unlink(missing_ok=True)
     os.mkfifo(tmp_path / place)
     for verb in ("verify", "report", "status", "resume", "repair"):
-        code, _, said = call(capsys, verb, tmp_path)
-        assert code == 2
+        said = cli(verb, tmp_path, code=2)[1]
         assert f"{tmp_path}/{place} is neither a file nor a folder" in said
 
 
@@ -215,7 +212,7 @@ def test_a_line_of_the_journal_is_written_whole_or_not_at_all(tmp_path: Path) ->
 
 
 def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -223,7 +220,6 @@ def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
         raise RuntimeError("no such luck\nsecond line")
 
     monkeypatch.setattr("nas_evidence.api.request.load_study", wrong)
-    code, _, said = call(capsys, "validate", "digits")
-    assert code == 1
+    said = cli("validate", "digits", code=1)[1]
     assert said.startswith("unexpected RuntimeError: no such luck; ")
     assert not list(tmp_path.iterdir())

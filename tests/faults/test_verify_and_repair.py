@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from commands import TINY, found, hashes, write_study
 from fakes import asked_in
-from faulty import Damage, call, flipped
+from faulty import Cli, Damage, call, flipped
 
 from nas_evidence.driver.restoration import restored_study
 from nas_evidence.driver.verification import not_checked, verify
@@ -72,15 +72,13 @@ DAMAGES: dict[str, Damage] = {
 
 @pytest.mark.parametrize("place", DAMAGES)
 def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
-    folder: Path, place: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, place: str, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, said = call(capsys, "verify", folder)
-    assert code == 0
+    said = cli("verify", folder)[1]
     assert said == "everything is as it was written.\n"
     before, sound = found(folder, without=["attempt"]), hashes(folder)
     DAMAGES[place](folder)
-    code, text, said = call(capsys, "verify", folder)
-    assert code == 1
+    text, said = cli("verify", folder, code=1)
     assert place in text
     assert "repair" in said
     code, text, said = call(capsys, "repair", folder)
@@ -94,7 +92,7 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     kept = hashes(folder)
     for name, digest in sound.items():
         assert name == place or kept[name] == digest
-    assert call(capsys, "repair", folder)[1] == "nothing to repair.\n"
+    assert cli("repair", folder)[0] == "nothing to repair.\n"
 
 
 @pytest.mark.parametrize("table", ["evidence", "terms", "curves"])
@@ -128,7 +126,7 @@ def test_a_missing_table_is_one_finding(folder: Path) -> None:
 
 @pytest.mark.long
 def test_a_journal_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_mended(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     asked = asked_in(folder)
     with closing(Journal(folder)) as journal:
@@ -138,31 +136,26 @@ def test_a_journal_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_a
     assert table.place == "evidence/000000-a1.parquet"
     assert journal.place == "logs/events.jsonl"
     assert "proposal 1 is" in journal.problem
-    assert call(capsys, "repair", folder)[0] == 0
+    cli("repair", folder)
     assert asked_in(folder) == asked
     assert verify(folder) == []
 
 
-def test_a_lost_journal_is_found_and_its_proposals_are_restored(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_journal_is_found_and_its_proposals_are_restored(folder: Path, cli: Cli) -> None:
     asked = asked_in(folder)
     (folder / "logs/events.jsonl").unlink()
     (finding,) = verify(folder)
     assert finding.problem == f"it lacks {len(asked)} proposals that ran, first 0"
-    assert call(capsys, "repair", folder)[0] == 0
+    cli("repair", folder)
     assert asked_in(folder) == asked
     assert verify(folder) == []
 
 
-def test_a_folder_of_another_format_is_not_repaired(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_another_format_is_not_repaired(folder: Path, cli: Cli) -> None:
     path = folder / "study.toml"
     path.write_text(path.read_text().replace("format 2", "format 3", 1))
     before = hashes(folder)
-    code, _, said = call(capsys, "repair", folder)
-    assert code == 2
+    said = cli("repair", folder, code=2)[1]
     assert "the format of a study folder must be 2, but it is 3" in said
     assert hashes(folder) == before
 
@@ -203,11 +196,11 @@ def test_verify_compares_the_data_where_they_are_and_says_when_they_are_not(
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_study_at_a_uri_is_repaired_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, store = write_study(tmp_path, STUDY), tmp_path / "store"
     uri = f"file://{store}"
-    assert call(capsys, "search", path, "--out", uri, "--executor", "inline")[0] == 0
+    cli("search", path, "--out", uri, "--executor", "inline")
     before = found(store, without=["attempt"])
     weights = safetensors.numpy.load_file(store / "models/2.safetensors")
     torn("evidence/000001-a1.parquet")(store)
@@ -215,13 +208,11 @@ def test_a_study_at_a_uri_is_repaired_there(
     part = store / "logs/events/000000.jsonl"
     journal = part.read_bytes()
     part.write_bytes(b'{"t": 1.0, "event": "tell"}\n' + journal)
-    code, text, said = call(capsys, "verify", uri)
-    assert code == 1
+    text, said = cli("verify", uri, code=1)
     for place in ("evidence/000001-a1.parquet", "models/2.safetensors", "logs/events.jsonl"):
         assert place in text
     assert f"repair {uri}" in said
-    code, text, _ = call(capsys, "repair", uri)
-    assert code == 0
+    text = cli("repair", uri)[0]
     assert "trial 1: trained again as attempt 2" in text
     code, text, _ = call(capsys, "verify", uri)
     assert (code, text) == (0, "")
@@ -237,12 +228,9 @@ def test_a_study_at_a_uri_is_repaired_there(
     assert not (store / "lock").exists()
 
 
-def test_a_study_file_edited_by_hand_is_refused_by_name(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_file_edited_by_hand_is_refused_by_name(folder: Path, cli: Cli) -> None:
     edited(folder)
-    code, _, said = call(capsys, "resume", folder, "--executor", "inline", "--trials", 5)
-    assert code == 2
+    said = cli("resume", folder, "--executor", "inline", "--trials", 5, code=2)[1]
     assert "plan.epochs: 4 then, 6 now" in said
     assert "repair" in said
 
@@ -298,37 +286,32 @@ def test_every_row_has_the_hash_of_what_decides_it(folder: Path) -> None:
 
 
 def test_a_torn_table_of_a_finished_study_runs_its_trial_again_on_resume(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     before = found(folder, without=["attempt"])
     torn("curves/000003-a1.parquet")(folder)
-    code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
-    assert code == 0
+    text = cli("resume", folder, "--executor", "inline")[0]
     assert "1 damaged files were moved" in text
     now = found(folder, without=["attempt"])
     for name, frame in before.items():
         pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
 
 
-def test_torn_weights_of_the_winner_block_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torn_weights_of_the_winner_block_nothing(folder: Path, cli: Cli) -> None:
     for path in (folder / "models").iterdir():
         path.write_bytes(b"torn")
     shutil.rmtree(folder / "export")
-    code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
-    assert code == 0
+    text = cli("resume", folder, "--executor", "inline")[0]
     assert "export:" in text
 
 
 def test_trials_of_the_race_do_not_stand_for_a_lost_one_of_the_search(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     options = ("--executor", "inline", "--set", "finalists=2", "--set", "race.trials=4")
-    assert call(capsys, "resume", folder, *options)[0] == 0
-    assert "more:" not in call(capsys, "repair", folder)[1]
+    cli("resume", folder, *options)
+    assert "more:" not in cli("repair", folder, code=None)[0]
     assert len(finished(folder)) == 8
     torn("trials/000001-a1.parquet")(folder)
-    code, said, _ = call(capsys, "repair", folder)
-    assert code == 0
+    said = cli("repair", folder)[0]
     assert "more:   nas-evidence resume" in said

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from commands import TINY, hashes, write_study
 from fakes import FakeExecutor
-from faulty import call, flipped, quiet_call, run, stopped, study
+from faulty import Cli, flipped, quiet_call, run, stopped, study
 
 from nas_evidence.api.runs import begun
 from nas_evidence.data.digest import data_digest
@@ -60,15 +60,14 @@ def replaced(path: Path, old: str, new: str) -> None:
 
 @pytest.mark.long
 def test_a_rotten_copy_of_the_study_is_blamed_and_not_the_sound_study_file(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     path, before = conditions_of(folder), (folder / "study.toml").read_bytes()
     sound = path.read_bytes()
     replaced(path, "epochs = 4", "epochs = 5")
-    code, text, _ = call(capsys, "verify", folder)
-    assert code == 1
+    text = cli("verify", folder, code=1)[0]
     assert [line.partition(":")[0] for line in text.splitlines()] == [f"logs/{path.name}"]
-    assert call(capsys, "repair", folder)[0] == 0
+    cli("repair", folder)
     assert (folder / "study.toml").read_bytes() == before
     assert path.read_bytes() == sound
     assert verify(folder) == []
@@ -76,7 +75,7 @@ def test_a_rotten_copy_of_the_study_is_blamed_and_not_the_sound_study_file(
 
 @pytest.mark.parametrize("lost", ["unreadable", "deleted"])
 def test_without_the_copy_an_edited_study_file_does_not_resume(
-    folder: Path, lost: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, lost: str, cli: Cli
 ) -> None:
     path = conditions_of(folder)
     if lost == "deleted":
@@ -85,75 +84,61 @@ def test_without_the_copy_an_edited_study_file_does_not_resume(
     else:
         path.write_bytes(b"\xff" + path.read_bytes())
     replaced(folder / "study.toml", "epochs = 4", "epochs = 6")
-    code, _, said = call(capsys, "resume", folder, "--trials", 6, "--executor", "inline")
-    assert code == 2
+    said = cli("resume", folder, "--trials", 6, "--executor", "inline", code=2)[1]
     assert "not those of its trials" in said
     assert len(finished(folder)) == 5
 
 
 def test_without_the_copy_a_sound_study_goes_on_and_the_copy_is_written_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     path = conditions_of(folder)
     path.unlink()
-    assert call(capsys, "resume", folder, "--trials", 6, "--executor", "inline")[0] == 0
+    cli("resume", folder, "--trials", 6, "--executor", "inline")
     assert conditions_of(folder) == path
     assert verify(folder) == []
 
 
-def test_repair_restores_a_torn_study_file_as_it_last_ran(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_restores_a_torn_study_file_as_it_last_ran(folder: Path, cli: Cli) -> None:
     before = read_study(folder)
     assert (before.n_trials, before.budget.wall_seconds) == (5, 5000.0)
     path = folder / "study.toml"
     path.write_bytes(path.read_bytes()[:100])
-    code, text, _ = call(capsys, "repair", folder)
-    assert code == 0
+    text = cli("repair", folder)[0]
     assert "restored from the sealed copy" in text
     assert read_study(folder) == before
 
 
-def test_repair_names_each_key_that_it_changes_back(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repair_names_each_key_that_it_changes_back(folder: Path, cli: Cli) -> None:
     replaced(folder / "study.toml", "epochs = 4", "epochs = 6")
     replaced(folder / "study.toml", "batch_size = 32", "batch_size = 16")
-    text = call(capsys, "repair", folder)[1]
+    text = cli("repair", folder, code=None)[0]
     assert "plan.epochs: 6 there, 4 again" in text
     assert "plan.batch_size: 16 there, 32 again" in text
 
 
-def test_verbs_that_only_read_name_an_edit_too(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbs_that_only_read_name_an_edit_too(folder: Path, tmp_path: Path, cli: Cli) -> None:
     replaced(folder / "study.toml", "n_trials = 5", "n_trials = 4")
-    code, _, said = call(capsys, "report", folder, "--to", tmp_path / "out")
-    assert code == 0
+    said = cli("report", folder, "--to", tmp_path / "out")[1]
     assert "study.toml was edited, which `resume` takes: n_trials: 5 then, 4 now" in said
 
 
-def test_an_edit_of_a_key_that_may_change_is_taken_and_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_edit_of_a_key_that_may_change_is_taken_and_named(folder: Path, cli: Cli) -> None:
     replaced(folder / "study.toml", "n_trials = 5", "n_trials = 6")
-    code, _, said = call(capsys, "verify", folder)
-    assert code == 0
+    said = cli("verify", folder)[1]
     assert "n_trials: 5 then, 6 now" in said
-    code, text, _ = call(capsys, "resume", folder, "--executor", "inline")
-    assert code == 0
+    text = cli("resume", folder, "--executor", "inline")[0]
     assert "note: study.toml was edited: n_trials: 5 then, 6 now" in text
     assert len(finished(folder)) == 6
 
 
 @pytest.mark.parametrize("verb", ["report", "export", "status", "resume"])
 def test_no_verb_believes_a_study_file_that_its_copy_contradicts(
-    folder: Path, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, verb: str, tmp_path: Path, cli: Cli
 ) -> None:
     replaced(folder / "study.toml", "epochs = 4", "epochs = 5")
     to = ("--to", tmp_path / "out") if verb in ("report", "export") else ()
-    code, _, said = call(capsys, verb, folder, *to)
-    assert code == 2
+    said = cli(verb, folder, *to, code=2)[1]
     assert "plan.epochs: 4 then, 5 now" in said
 
 
@@ -236,7 +221,7 @@ def test_a_lost_end_of_the_journal_is_named_as_unchecked(tmp_path: Path) -> None
 
 
 def test_a_sound_row_with_the_key_of_another_architecture_is_named_by_every_reader(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     path = folder / "trials" / "000001-a1.parquet"
     table = pq.read_table(path)
@@ -246,8 +231,7 @@ def test_a_sound_row_with_the_key_of_another_architecture_is_named_by_every_read
     pq.write_table(content.replace_schema_metadata(sealed(content)), path)
     assert [(one.place, one.problem[:8]) for one in verify(folder)] == [("trials", "trial 1 ")]
     for verb in (("report", folder), ("show", folder, 1), ("compare", folder, folder)):
-        code, _, said = call(capsys, *verb)
-        assert code == 2
+        said = cli(*verb, code=2)[1]
         assert f"{folder}/trials contradicts itself: trial 1 is" in said
 
 
@@ -269,13 +253,12 @@ def test_every_flipped_bit_of_the_budget_is_noticed_and_the_journal_counts(tmp_p
 
 
 def test_a_lease_that_cannot_be_read_does_not_say_that_nobody_works(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     (folder / "lock").write_text('{"pid": 1, "host": "elsewh')
-    code, _, said = call(capsys, "resume", folder, "--executor", "inline")
-    assert code == 2
+    said = cli("resume", folder, "--executor", "inline", code=2)[1]
     assert "--steal" in said
-    assert call(capsys, "resume", folder, "--executor", "inline", "--steal")[0] == 0
+    cli("resume", folder, "--executor", "inline", "--steal")
 
 
 # --- the data that a study keeps
@@ -283,7 +266,7 @@ def test_a_lease_that_cannot_be_read_does_not_say_that_nobody_works(
 
 @pytest.mark.parametrize("damage", ["changed", "torn", "deleted"])
 def test_a_damaged_copy_of_the_data_is_set_aside_by_repair_and_written_again_by_search(
-    tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, damage: str, cli: Cli
 ) -> None:
     kinds = pd.Series(["r", "g", "b"] * 10)
     frame = pd.DataFrame({"a": np.arange(30.0), "b": np.sqrt(np.arange(30)), "kind": kinds})
@@ -293,7 +276,7 @@ def test_a_damaged_copy_of_the_data_is_set_aside_by_repair_and_written_again_by_
     open_study(folder, spec)
     source.write(folder)
     note_conditions(folder, spec, data_digest(source.arrays(seed=0)))
-    assert call(capsys, "repair", folder)[1].startswith("nothing to repair")
+    assert cli("repair", folder, code=None)[0].startswith("nothing to repair")
     path = folder / "data" / "train.parquet"
     sound = path.read_bytes()
     if damage == "changed":
@@ -302,16 +285,15 @@ def test_a_damaged_copy_of_the_data_is_set_aside_by_repair_and_written_again_by_
         path.write_bytes(sound[:-20])
     else:
         path.unlink()
-    code, text, said = call(capsys, "verify", folder)
-    assert code == 1
+    text, said = cli("verify", folder, code=1)
     assert "data: " in text
     assert "repair: " in said
-    assert "data: " in call(capsys, "repair", folder)[1]
+    assert "data: " in cli("repair", folder, code=None)[0]
     assert not path.exists()
     assert (folder / "damaged" / "data").exists()
     begun(folder, spec, source)
     assert path.read_bytes() == sound
-    assert call(capsys, "verify", folder)[0] == 0
+    cli("verify", folder)
 
 
 # --- exports
@@ -408,25 +390,23 @@ def hashes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-def test_a_damaged_comparison_is_named_and_computed_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_comparison_is_named_and_computed_again(folder: Path, cli: Cli) -> None:
     path = folder / "report" / "comparison.json"
     sound = path.read_bytes()
     flipped(path, sound.index(b"0.") + 2)
     assert [finding.place for finding in verify(folder)] == ["report/comparison.json"]
-    assert call(capsys, "report", folder)[0] == 0
+    cli("report", folder)
     assert json.loads(path.read_text())["trial_id"] == json.loads(sound)["trial_id"]
     assert verify(folder) == []
 
 
 def test_sound_tables_stay_as_they_are_when_other_files_are_repaired(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, cli: Cli
 ) -> None:
     before = hashes(folder)
     flipped(folder / "logs" / "budget.json", 20)
     flipped(journal_path(folder), 300)
     flipped(conditions_of(folder), 300)
-    assert call(capsys, "repair", folder)[0] == 0
+    cli("repair", folder)
     assert hashes(folder) == before
     assert verify(folder) == []
