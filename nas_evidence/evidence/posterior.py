@@ -173,6 +173,8 @@ def fit_posterior(
     precisions: Mapping[str, Tensor],
     *,
     likelihood_power: float = 1.0,
+    most_full: int = MOST_FULL,
+    most_stored: int = MOST_STORED,
 ) -> Posterior:
     """Return the Laplace posterior of a trained network at its training data.
 
@@ -183,11 +185,13 @@ def fit_posterior(
         likelihood: with the learned noise or temperature.
         precisions: of each parameter tensor by name, [1] or [size].
         likelihood_power: κ.
+        most_full: most parameters for all of Σ.
+        most_stored: most stored numbers for Kronecker factors of all layers.
     """
     parameters = dict(model.named_parameters())
     n_parameters = sum(p.numel() for p in parameters.values())
     each = any(len(precision) > 1 for precision in precisions.values())
-    if n_parameters <= MOST_FULL and len(inputs) <= 100_000:
+    if n_parameters <= most_full and len(inputs) <= 100_000:
         kind = "full_ggn"
     else:
         kind = "diag_ggn" if each else "kfac_ggn"
@@ -208,7 +212,7 @@ def fit_posterior(
         return Posterior("full", names, {"covariance": covariance})
     assert isinstance(curvature, BlockDiagonal)
     structure = "diagonal" if each else "kronecker"
-    if not each and _stored(parameters) > MOST_STORED:
+    if not each and _stored(parameters) > most_stored:
         structure, names = "last_layer", _last_layer(parameters)
     tensors: dict[str, Tensor] = {}
     for name, block in zip(parameters, curvature.blocks, strict=True):

@@ -85,6 +85,8 @@ class ArchitecturePosterior:
         ordered: which coordinates are numbers [d].
         replicates: the scores of each architecture, at least one.
         hyper: given ones; fitted if None.
+        most_known: architectures that are conditioned on.
+        most_fitted: architectures that fit the hyperparameters.
 
     Raises:
         ValueError: without any score.
@@ -96,6 +98,9 @@ class ArchitecturePosterior:
         ordered: ArrayLike,
         replicates: Sequence[ArrayLike],
         hyper: Hyper | None = None,
+        *,
+        most_known: int = MOST_KNOWN,
+        most_fitted: int = MOST_FITTED,
     ) -> None:
         if not replicates:
             raise ValueError("A posterior over architectures needs at least one score; got none.")
@@ -109,9 +114,9 @@ class ArchitecturePosterior:
             n=np.array([float(len(own)) for own in z]),
             within=np.array([((own - own.mean()) ** 2).sum() for own in z]),
         )
-        self._data, self._which = data, _spread_out(data.z, MOST_KNOWN)
+        self._data, self._which = data, _spread_out(data.z, most_known)
         self._known = data.of(self._which)
-        few = data.of(_spread_out(data.z, MOST_FITTED))
+        few = data.of(_spread_out(data.z, most_fitted))
         self.hyper = hyper or _fitted(few, self._distances(few.points, few.points))
         self._condition()
 
@@ -171,7 +176,7 @@ class ArchitecturePosterior:
         mean, deviation = self.predict(points)
         return mean + deviation * np.random.default_rng(seed).normal(size=len(mean))
 
-    def expected_gain(self, points: ArrayLike) -> float:
+    def expected_gain(self, points: ArrayLike, n_luck: int = N_LUCK) -> float:
         """Return by how much one trial of each of `points` [m, d] is expected to raise the best.
 
         In the unit of the score; the best is the largest posterior mean of m + g. With C the
@@ -192,7 +197,7 @@ class ArchitecturePosterior:
         noise = self.hyper.own**2 + self.hyper.noise**2
         factor = np.linalg.cholesky(covariance[len(known) :] + noise * np.eye(len(new)))
         moves = solve_triangular(factor, covariance.T, lower=True)
-        luck = np.random.default_rng(0).normal(size=(N_LUCK, len(new)))
+        luck = np.random.default_rng(0).normal(size=(n_luck, len(new)))
         best = (mean + np.concatenate([luck, -luck]) @ moves).max(1)
         return float(best.mean() - mean[: len(known)].max()) * self.warp.unit
 

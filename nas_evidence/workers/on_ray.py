@@ -53,7 +53,7 @@ from nas_evidence.workers.own_cluster import (
     watch,
 )
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
-from nas_evidence.workers.pool import PATIENCE, Pool, Pooled
+from nas_evidence.workers.pool import Limits, Pool, Pooled
 from nas_evidence.workers.pooled import START_TIMEOUT, PooledExecutor, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
@@ -105,6 +105,7 @@ class RayExecutor(PooledExecutor):
         make_worker: Has the signature of `Worker`; for tests and benchmarks.
         on_cluster_lost: Called from a thread when Ray dies on this machine. Ray itself ends this
             process soon after; without it `poll` raises an error if there is time.
+        limits: of the workers; None for the usual ones.
 
     Raises:
         ValueError: the cluster cannot hold the workers, they do not start, or a node does not
@@ -124,6 +125,7 @@ class RayExecutor(PooledExecutor):
         memory_of: Callable[[Assignment], int] | None = None,
         make_worker: MakeWorker | None = None,
         on_cluster_lost: Callable[[], None] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         super().__init__()
         self._on_lost = on_cluster_lost
@@ -138,7 +140,10 @@ class RayExecutor(PooledExecutor):
         share = None if resources.gpus == "auto" else float(resources.gpus)
         self._addresses: dict[str, str] = {}
         called = partial(_called, self._addresses)
-        self._pool = Pool(self, resources, self._share_of, share, nodes=(), called=called)
+        limits = limits or Limits()
+        self._pool = Pool(
+            self, resources, self._share_of, share, nodes=(), called=called, limits=limits
+        )
         with nullcontext() if address else starting():
             try:
                 self._start(arrays, address, namespace)
@@ -150,7 +155,7 @@ class RayExecutor(PooledExecutor):
         if address is None and (left := clear_leftovers(self._store)):
             self.notices.append(left)
         self._connect(address, namespace)
-        self._check_capacity(patience=PATIENCE - 5.0 if address else 0.0)
+        self._check_capacity(patience=self._pool.limits.patience - 5.0 if address else 0.0)
         if address or len(self._pool.nodes) > 1:
             self._check_store()
         self._box = [ray.put(arrays)]

@@ -20,20 +20,28 @@ from nas_evidence.workers.packing import SHARES, Node, Slot, fit, how_many, make
 from nas_evidence.workers.process import Answer
 
 _LOG = logging.getLogger(__name__)
-#: Seconds that a cluster may have no room for any worker, at the start or later.
-PATIENCE = 30.0
 #: Failed starts in a row before giving up; about half a minute with the pauses in between.
 MAX_FAILED_STARTS = 5
-#: Trials that a worker process runs before it is replaced, if it has served long enough.
-TRIALS_PER_WORKER = 50
-#: Growth of a worker's resident memory after which it is replaced, bytes.
-WORKER_GROWTH_BYTES = 2 * 1024**3
-#: Seconds that a worker serves at least, however many trials it has run: a new one imports torch.
-LEAST_LIFE = 600.0
 #: Longest pause after a failed start before the next try, seconds.
 LONGEST_PAUSE = 60.0
 #: Different trials that a node may lose in a row.
 MOST_LOSSES = 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a worker is replaced, and how long a cluster may have no room for one.
+
+    trials      that a worker runs before it is replaced, if it has served long enough
+    growth      of a worker's resident memory after which it is replaced, bytes
+    least_life  seconds that a worker serves, whatever it has run: a new one imports torch
+    patience    seconds without room for any worker, at the start or later
+    """
+
+    trials: int = 50
+    growth: int = 2 * 1024**3
+    least_life: float = 600.0
+    patience: float = 30.0
 
 
 @dataclass(eq=False)
@@ -111,6 +119,7 @@ class Pool:
     share_of  the share of one GPU that a trial needs
     share     the share of workers started before the first trial; None to start none
     called    what a person calls a node
+    limits    of its workers
     """
 
     backend: Backend
@@ -119,6 +128,7 @@ class Pool:
     share: float | None
     nodes: Sequence[Node]
     called: Callable[[str], str] = str
+    limits: Limits = Limits()
     workers: list[Pooled] = field(default_factory=list)
     _suspects: Suspects = field(default_factory=Suspects)
     _waiting: list[Launch] = field(default_factory=list)
@@ -216,7 +226,7 @@ class Pool:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = time.monotonic()
-        elif time.monotonic() - self._short_since > PATIENCE:
+        elif time.monotonic() - self._short_since > self.limits.patience:
             raise UserError(f"no worker is left: {self.missing(workers=1)}.").with_code(
                 "no-worker-left"
             )
@@ -342,6 +352,6 @@ class Pool:
         if all(node.name != worker.slot.node for node in self._trusted(worker.slot.share)):
             return "its node loses trials, or is gone"
         lived = time.monotonic() - (worker.ready_at or 0.0)
-        if worker.n_trials >= TRIALS_PER_WORKER and lived >= LEAST_LIFE:
+        if worker.n_trials >= self.limits.trials and lived >= self.limits.least_life:
             return f"{worker.n_trials} trials"
-        return f"grew by {growth} bytes" if growth > WORKER_GROWTH_BYTES else ""
+        return f"grew by {growth} bytes" if growth > self.limits.growth else ""

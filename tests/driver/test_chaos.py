@@ -34,8 +34,8 @@ from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.study_folder import locked, open_study, study_status
-from nas_evidence.workers import pool
 from nas_evidence.workers.executor import Launch, Verdict
+from nas_evidence.workers.pool import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -100,7 +100,6 @@ def search(folder: Path, address: str, slice_seconds: float) -> None:
 
     for module in (learning_curves, simulated):  # the workers cannot import from the tests
         ray.cloudpickle.register_pickle_by_value(module)
-    pool.TRIALS_PER_WORKER = 10_000  # none is replaced but those that are killed
     study = open_study(folder, STUDY)
     with locked(folder):
         executor = RayExecutor(
@@ -109,6 +108,7 @@ def search(folder: Path, address: str, slice_seconds: float) -> None:
             folder / "logs",
             address=address,
             make_worker=partial(Sleeper, slice_seconds),
+            limits=Limits(trials=10_000),  # none is replaced but those that are killed
         )
         try:
             Driver(study, folder, executor, Silent()).run()

@@ -62,13 +62,14 @@ def test_jacobians_are_derivatives_of_the_outputs() -> None:
 
 @pytest.mark.parametrize("power", [1.0, 0.3])
 def test_kronecker_factors_give_the_quadratic_form_of_the_inverted_blocks(
-    power: float, monkeypatch: pytest.MonkeyPatch
+    power: float,
 ) -> None:
-    monkeypatch.setattr(room, "MOST_FULL", 0)
     model, (x, _) = network(), data()
     labels = torch.arange(len(x)) % 2
     delta = precisions(model)
-    found = fit_posterior(model, x, labels, Categorical(), delta, likelihood_power=power)
+    found = fit_posterior(
+        model, x, labels, Categorical(), delta, likelihood_power=power, most_full=0
+    )
     assert found.structure == "kronecker"
     curvature = room.curvature_pass(
         "kfac_ggn", model, x, labels, Categorical(), batch_size=len(x)
@@ -86,17 +87,13 @@ def test_kronecker_factors_give_the_quadratic_form_of_the_inverted_blocks(
     torch.testing.assert_close(found.output_covariance(model, new), expected)
 
 
-def test_a_large_network_keeps_its_last_layer_and_a_prior_per_parameter_the_diagonal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(room, "MOST_FULL", 0)
+def test_a_large_network_keeps_its_last_layer_and_a_prior_per_parameter_the_diagonal() -> None:
     model, (x, y) = network(), data()
-    with monkeypatch.context() as patch:
-        patch.setattr(room, "MOST_STORED", 10)
-        last = fit_posterior(model, x, y, Gaussian(1.0), precisions(model))
+    few = {"most_full": 0, "most_stored": 10}
+    last = fit_posterior(model, x, y, Gaussian(1.0), precisions(model), **few)
     assert (last.structure, last.names) == ("last_layer", ("head.weight", "head.bias"))
     each = {n: torch.ones(p.numel()).double() for n, p in model.named_parameters()}
-    diagonal = fit_posterior(model, x, y, Gaussian(1.0), each)
+    diagonal = fit_posterior(model, x, y, Gaussian(1.0), each, most_full=0)
     assert diagonal.structure == "diagonal"
     curvature = room.curvature_pass("diag_ggn", model, x, y, Gaussian(1.0), batch_size=40)
     values = torch.cat([b.values.flatten() for b in curvature.curvature.blocks])
@@ -127,12 +124,11 @@ def test_more_data_never_raise_the_variance() -> None:
 def test_a_layer_wider_than_the_data_has_the_prior_variance_outside_their_span(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "MOST_FULL", 0)
     model, (x, _) = network(), data(2)
     labels, delta = torch.arange(len(x)) % 2, precisions(model)
-    expected = fit_posterior(model, x, labels, Categorical(), delta)
+    expected = fit_posterior(model, x, labels, Categorical(), delta, most_full=0)
     monkeypatch.setattr("nas_evidence.curvature.wide.WIDE", 1)
-    found = fit_posterior(model, x, labels, Categorical(), delta)
+    found = fit_posterior(model, x, labels, Categorical(), delta, most_full=0)
     assert any(name.endswith("/outside") for name in found.tensors)
     assert not any(name.endswith("/outside") for name in expected.tensors)
     new, _ = data(4)
@@ -147,13 +143,12 @@ def test_outer_products_of_linear_layers_give_the_covariance_of_their_jacobians(
 ) -> None:
     model, (x, y) = network(), data(2 if structure == "wide" else 40)
     delta = precisions(model)
-    if structure != "full":
-        monkeypatch.setattr(room, "MOST_FULL", 0)
+    most_full = {} if structure == "full" else {"most_full": 0}
     if structure == "wide":
         monkeypatch.setattr("nas_evidence.curvature.wide.WIDE", 1)
     if structure == "diagonal":
         delta = {n: torch.rand(p.numel()).double() + 1 for n, p in model.named_parameters()}
-    found = fit_posterior(model, x, y, Gaussian(0.7), delta)
+    found = fit_posterior(model, x, y, Gaussian(0.7), delta, **most_full)
     new, _ = data(6)
     by_outer_products = found.output_covariance(model, new)
     monkeypatch.setattr(room, "_only_linear", lambda _: False)

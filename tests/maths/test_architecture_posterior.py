@@ -170,10 +170,7 @@ def test_noise_without_a_surface_keeps_the_order_of_the_means() -> None:
     assert np.corrcoef(found.mean(), np.ravel(scores))[0, 1] > 0.9
 
 
-def test_the_gain_of_one_trial_is_the_integral_over_its_score(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(architecture_posterior, "N_LUCK", 50_000)
+def test_the_gain_of_one_trial_is_the_integral_over_its_score() -> None:
     points, scores = searched(20)
     found = ArchitecturePosterior(points, ORDERED, scores, HYPER)
     new = np.array([[0.4, 1.0, 1.0]])
@@ -190,7 +187,7 @@ def test_the_gain_of_one_trial_is_the_integral_over_its_score(
         return float((mean + left / spread * u).max() * stats.norm.pdf(u))
 
     expected = integrate.quad(best, -9, 9, limit=500, epsabs=1e-9)[0] - mean[:20].max()
-    assert found.expected_gain(new) == pytest.approx(expected * found.warp.unit, rel=0.02)
+    assert found.expected_gain(new, 50_000) == pytest.approx(expected * found.warp.unit, rel=0.02)
 
 
 def test_what_is_tried_twice_in_one_place_gains_less_than_two_places() -> None:
@@ -228,24 +225,20 @@ def test_the_gain_forecast_is_the_gain_found_on_average_within_a_factor_of_two()
     assert 0.5 < np.mean(forecast) / np.mean(found) < 2
 
 
-def test_of_thousands_those_left_out_have_their_neighbours_and_their_own_score(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_thousands_those_left_out_have_their_neighbours_and_their_own_score() -> None:
     assert MOST_KNOWN == 1000
     points, scores = searched(120)
     exact = ArchitecturePosterior(points, ORDERED, scores, HYPER)
-    monkeypatch.setattr(architecture_posterior, "MOST_KNOWN", 80)
-    fewer = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    fewer = ArchitecturePosterior(points, ORDERED, scores, HYPER, most_known=80)
     assert fewer.mean().shape == (120,)
     assert fewer.mean() == pytest.approx(exact.mean(), abs=0.15)
     assert fewer.mean().argmax() == exact.mean().argmax()
 
 
-def test_an_architecture_left_out_counts_all_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_architecture_left_out_counts_all_its_seeds() -> None:
     """Three seeds weigh as three: the noise of their mean is a third."""
-    monkeypatch.setattr(architecture_posterior, "MOST_KNOWN", 20)
     points, scores = searched(40)
-    found = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    found = ArchitecturePosterior(points, ORDERED, scores, HYPER, most_known=20)
     rest = found._rest
     n = np.array([len(own) for own in scores], float)[rest]
     assert {1.0, 3.0} == set(n.tolist())
@@ -268,9 +261,9 @@ def test_hyperparameters_are_fitted_to_the_good_and_the_bad(
         fitted.append(data)
         return HYPER
 
-    monkeypatch.setattr(architecture_posterior, "MOST_FITTED", 8)
     monkeypatch.setattr(architecture_posterior, "_fitted", watched)
-    found = ArchitecturePosterior(*searched(40)[:1], ORDERED, searched(40)[1])
+    points, scores = searched(40)
+    found = ArchitecturePosterior(points, ORDERED, scores, most_fitted=8)
     every = np.sort(found._data.z)
     assert len(fitted[0].z) == 8
     assert fitted[0].z.min() == every[0]

@@ -27,7 +27,7 @@ from nas_evidence.workers.packing import (
     share_for,
     shortage,
 )
-from nas_evidence.workers.pool import Pool, Pooled
+from nas_evidence.workers.pool import Limits, Pool, Pooled
 from nas_evidence.workers.process import Answer
 
 GIB = 1024**3
@@ -209,11 +209,17 @@ def launch_of(trial_id: int, *, min_share: float = 0.0) -> Launch:
 
 
 def pool_of(
-    nodes: list[Node], *, share: float | None = 0.0, **resources: int
+    nodes: list[Node],
+    *,
+    share: float | None = 0.0,
+    limits: Limits | None = None,
+    **resources: int,
 ) -> tuple[Pool, FakeBackend]:
     backend = FakeBackend()
     spec = ResourceSpec(**{"workers": 2, **resources})
-    return Pool(backend, spec, lambda launch: launch.min_share, share, nodes), backend
+    limits = limits or Limits()
+    pool = Pool(backend, spec, lambda launch: launch.min_share, share, nodes, limits=limits)
+    return pool, backend
 
 
 def ready(pool: Pool) -> None:
@@ -252,18 +258,13 @@ def test_a_trial_waits_for_its_worker_and_is_sent_once() -> None:
 @pytest.mark.parametrize(
     ("limit", "how"),
     [
-        (("TRIALS_PER_WORKER", 1), {}),
-        (("WORKER_GROWTH_BYTES", 100), {"resident": 101}),
-        (None, {"must_go": "a CUDA error"}),
+        ({"trials": 1}, {}),
+        ({"growth": 100}, {"resident": 101}),
+        ({}, {"must_go": "a CUDA error"}),
     ],
 )
-def test_a_worn_out_worker_is_replaced(
-    limit: tuple[str, int] | None, how: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if limit is not None:
-        monkeypatch.setattr(pool_module, *limit)
-    monkeypatch.setattr(pool_module, "LEAST_LIFE", 0.0)
-    pool, backend = pool_of([Node("n", 2.0, 0)])
+def test_a_worn_out_worker_is_replaced(limit: dict[str, int], how: dict[str, object]) -> None:
+    pool, backend = pool_of([Node("n", 2.0, 0)], limits=Limits(**limit, least_life=0.0))
     pool.refill()
     ready(pool)
     pool.launch(launch_of(0))
@@ -275,10 +276,8 @@ def test_a_worn_out_worker_is_replaced(
     assert pool.free == 2
 
 
-def test_a_fresh_enough_worker_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "TRIALS_PER_WORKER", 2)
-    monkeypatch.setattr(pool_module, "WORKER_GROWTH_BYTES", 100)
-    pool, backend = pool_of([Node("n", 2.0, 0)])
+def test_a_fresh_enough_worker_is_kept() -> None:
+    pool, backend = pool_of([Node("n", 2.0, 0)], limits=Limits(trials=2, growth=100))
     pool.refill()
     ready(pool)
     pool.launch(launch_of(0))
@@ -434,7 +433,7 @@ def test_no_room_for_any_worker_is_said_after_a_while(clock: list[float]) -> Non
     assert pool.free == 1  # the pool takes a trial and waits, or says what is missing
     pool.launch(launch_of(0))
     pool.refill()
-    clock[0] += pool_module.PATIENCE + 1
+    clock[0] += pool.limits.patience + 1
     with pytest.raises(ValueError, match="no worker is left: 1 worker with 1 CPUs is wanted"):
         pool.refill()
 
@@ -517,15 +516,9 @@ def test_whatever_happens_each_trial_is_taken_up_once_and_no_gpu_is_overfull(
     data: st.DataObject,
 ) -> None:
     """Launches, answers, deaths and lost nodes in any order."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool_module, "TRIALS_PER_WORKER", 3)
-        patch.setattr(pool_module, "LEAST_LIFE", 0.0)
-        play(data)
-
-
-def play(data: st.DataObject) -> None:
     nodes = [Node("a", 3.0, 1), Node("b", 2.0, 2)]
-    pool, backend = pool_of(list(nodes), share=None, workers=4)
+    worn = Limits(trials=3, least_life=0.0)
+    pool, backend = pool_of(list(nodes), share=None, workers=4, limits=worn)
     n_launched, ends = 0, []
     for _ in range(data.draw(st.integers(1, 40))):
         options = ["launch"] * (pool.free > 0) + ["answer", "die"] * bool(pool.workers)

@@ -23,6 +23,7 @@ from nas_evidence.spec.study import (
 )
 from nas_evidence.storage.tables import finished
 from nas_evidence.workers.executor import Launch, Lost, Verdict
+from nas_evidence.workers.pool import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -274,10 +275,10 @@ def test_a_study_tries_what_ran_out_of_memory_again_with_twice_the_share(
 
 @pytest.mark.long
 def test_workers_that_grew_and_those_that_raise_are_replaced(
-    cluster: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: object, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nas_evidence.workers.pool.WORKER_GROWTH_BYTES", 100 * 1024**2)
-    executor = pool(cluster, tmp_path, resources={"workers": 1, "gpus": 0})
+    small = Limits(growth=100 * 1024**2)
+    executor = pool(cluster, tmp_path, resources={"workers": 1, "gpus": 0}, limits=small)
     try:
         widths = [8, 14, 13, 8]
         ends = drive(executor, [launch(i, width=width) for i, width in enumerate(widths)])
@@ -297,18 +298,11 @@ def test_workers_that_grew_and_those_that_raise_are_replaced(
     ],
 )
 def test_what_the_cluster_can_never_give_is_said_within_30_seconds(
-    cluster: object,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    resources: dict[str, float],
-    missing: str,
+    cluster: object, tmp_path: Path, resources: dict[str, float], missing: str
 ) -> None:
-    from nas_evidence.workers import on_ray
-
-    assert on_ray.PATIENCE <= 30
-    monkeypatch.setattr(on_ray, "PATIENCE", 6.0)
+    assert Limits().patience <= 30
     with pytest.raises(ValueError, match=f"^{missing}, but the cluster has 8 CPUs"):
-        pool(cluster, tmp_path, resources=resources).close()
+        pool(cluster, tmp_path, resources=resources, limits=Limits(patience=6.0)).close()
 
 
 @pytest.mark.long
@@ -318,16 +312,11 @@ def test_gpus_that_torch_cannot_see_are_said(cluster: object, tmp_path: Path) ->
 
 
 def test_trials_of_a_lost_node_go_on_elsewhere_until_no_node_has_room(
-    cluster: object,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    cluster: object, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The last test here: it takes the nodes away."""
-    from nas_evidence.workers import pool as pool_module
-
-    monkeypatch.setattr(pool_module, "PATIENCE", 2.0)
-    executor = pool(cluster, tmp_path, resources={"workers": 2, "cpus": 4, "gpus": 0})
+    given = {"resources": {"workers": 2, "cpus": 4, "gpus": 0}, "limits": Limits(patience=2.0)}
+    executor = pool(cluster, tmp_path, **given)
     nodes = {node.node_id: node for node in cluster.worker_nodes}
     try:
         executor.launch(launch(0))
