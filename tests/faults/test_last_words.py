@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import environment, start, write_study
-from faulty import Cli, call
+from faulty import Cli
 
 from nas_evidence.storage.study_folder import locked, open_study, study_status
 from nas_evidence.workers.quiet import last_words
@@ -126,16 +126,14 @@ def test_the_status_of_a_held_folder_says_who_since_when_and_what_to_do(
     assert study_status(tmp_path).holder is None
 
 
-def test_a_study_and_its_data_are_for_their_owner_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_and_its_data_are_for_their_owner_alone(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{k % 7},{k % 2}\n" for k in range(40)))
     folder, before = tmp_path / "s", os.umask(0o022)
     try:
-        assert call(
-            capsys, "search", tmp_path / "t.csv", "--target", "y", "--trials", "1", "--out",
+        cli(
+            "search", tmp_path / "t.csv", "--target", "y", "--trials", "1", "--out",
             folder, "--executor", "inline", "--set", "plan.epochs=2",
-        )[0] == 0  # fmt: skip
+        )  # fmt: skip
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == 0o700
