@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import tomli_w
 
 import nas_evidence
 from nas_evidence.storage.tables import TABLES, read_tables
@@ -53,6 +54,25 @@ curvature = "diag_ef"
 [sampler]
 name = "random"
 """
+
+
+def study_text(name: str, epochs: int, **changes: object) -> str:
+    """A study file on some digits whose trials take `epochs` epochs of 25 small steps."""
+    given = {
+        "name": name,
+        "n_trials": 4,
+        "objective": "diag_ef",
+        "estimators": ["diag_ef"],
+        "dataset": {"name": "digits", "max_train": 400, "max_test": 100},
+        "family": {"mlp": {"width": {"low": 16, "high": 64, "log": True}}},
+        "plan": {
+            "epochs": epochs,
+            "batch_size": 16,
+            "online": {"every": 5, "curvature": "diag_ef"},
+        },
+        "sampler": {"name": "random"},
+    }
+    return tomli_w.dumps(given | changes)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -13,7 +13,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from commands import SCRIPT, assert_same, environment, forked, found, hashes, run, write_study
+from commands import (
+    SCRIPT,
+    assert_same,
+    environment,
+    forked,
+    found,
+    hashes,
+    run,
+    study_text,
+    write_study,
+)
 from fakes import Silent, asked_in, told_in
 
 from nas_evidence.data import load
@@ -31,32 +41,14 @@ pytestmark = pytest.mark.slow
 
 N_TRIALS = 4
 # The second batch depends on what was told of the first; of each one trial is pruned.
-STUDY = f"""\
-# nas-evidence study folder, format {FORMAT}
-name = "crashed"
-n_trials = {N_TRIALS}
-objective = "diag_ef"
-estimators = ["diag_ef"]
-scheduling = "batch"
-batch = 2
-[dataset]
-name = "npz"
-path = "{{data}}"
-[family.mlp]
-width = {{{{low = 4, high = 64, log = true}}}}
-depth = 1
-[plan]
-epochs = 4
-batch_size = 32
-[plan.online]
-every = 2
-curvature = "diag_ef"
-[pruning]
-rule = "halving"
-first_epoch = 2
-reduction = 2
-startup_trials = 2
-"""
+STUDY = f"# nas-evidence study folder, format {FORMAT}\n" + study_text(
+    "crashed", 4, n_trials=N_TRIALS, scheduling="batch", batch=2,
+    dataset={"name": "npz", "path": "{data}"},
+    family={"mlp": {"width": {"low": 4, "high": 64, "log": True}, "depth": 1}},
+    plan={"epochs": 4, "batch_size": 32, "online": {"every": 2, "curvature": "diag_ef"}},
+    pruning={"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2},
+    sampler={},
+)  # fmt: skip
 
 
 def search(folder: Path) -> None:

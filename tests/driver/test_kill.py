@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from commands import assert_same, found, hashes, run, start
+from commands import assert_same, found, hashes, run, start, study_text
 from processes import wait_for
 
 from nas_evidence.spec.study import Assignment
@@ -24,26 +24,7 @@ from nas_evidence.storage.tables import read_table
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 N_TRIALS = 12
-STUDY = f"""\
-name = "killed"
-n_trials = {N_TRIALS}
-objective = "diag_ef"
-estimators = ["diag_ef"]
-[dataset]
-name = "digits"
-max_train = 400
-max_test = 100
-[family.mlp]
-width = {{low = 16, high = 64, log = true}}
-[plan]
-epochs = 40
-batch_size = 16
-[plan.online]
-every = 5
-curvature = "diag_ef"
-[sampler]
-name = "random"
-"""
+STUDY = study_text("killed", 40, n_trials=N_TRIALS)
 
 
 @pytest.fixture(scope="module")

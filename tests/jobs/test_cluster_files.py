@@ -22,7 +22,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from commands import SCRIPT, environment, run, write_study
+from commands import SCRIPT, environment, run, study_text, write_study
 from packaging.specifiers import SpecifierSet
 
 from nas_evidence.storage.tables import read_table
@@ -308,26 +308,7 @@ def test_the_containers_command_searches_and_started_again_finds_all_done(tmp_pa
 # --- Slurm
 
 N_TRIALS = 4
-LONG = f"""\
-name = "long"
-n_trials = {N_TRIALS}
-objective = "diag_ef"
-estimators = ["diag_ef"]
-[dataset]
-name = "digits"
-max_train = 400
-max_test = 100
-[family.mlp]
-width = {{low = 16, high = 64, log = true}}
-[plan]
-epochs = 60
-batch_size = 16
-[plan.online]
-every = 5
-curvature = "diag_ef"
-[sampler]
-name = "random"
-"""
+LONG = study_text("long", 60, n_trials=N_TRIALS)
 
 FAKES = {
     "srun": """\

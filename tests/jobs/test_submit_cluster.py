@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import assert_same, found, run
+from commands import assert_same, found, run, study_text
 from processes import wait_for
 from ray_head import TOKEN, Head
 
@@ -16,30 +16,11 @@ from nas_evidence.storage.tables import finished
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
-STUDY = """\
-name = "far"
-n_trials = 8
-objective = "diag_ef"
-estimators = ["diag_ef"]
-scheduling = "batch"
-batch = 2
-[dataset]
-name = "digits"
-max_train = 200
-max_test = 50
-[family.mlp]
-width = {low = 16, high = 64, log = true}
-[plan]
-epochs = 360
-batch_size = 16
-[plan.online]
-every = 90
-curvature = "diag_ef"
-[sampler]
-name = "random"
-[resources]
-workers = 1
-"""
+STUDY = study_text(
+    "far", 360, n_trials=8, scheduling="batch", batch=2, resources={"workers": 1},
+    dataset={"name": "digits", "max_train": 200, "max_test": 50},
+    plan={"epochs": 360, "batch_size": 16, "online": {"every": 90, "curvature": "diag_ef"}},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
