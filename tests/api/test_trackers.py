@@ -278,6 +278,7 @@ def test_a_study_db_that_another_process_holds_is_one_warning(
     assert len(study.trials) == 3
 
 
+@pytest.mark.slow
 def test_a_tracker_reads_the_journal_only_after_the_driver_has_mended_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

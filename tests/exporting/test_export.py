@@ -219,6 +219,7 @@ def test_weights_of_another_model_are_refused(
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.slow
 def test_an_unknown_trial_is_refused_with_the_known_ones(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:

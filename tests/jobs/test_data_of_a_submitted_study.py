@@ -51,6 +51,7 @@ def submit(capsys: pytest.CaptureFixture[str], table: Path, store: object) -> tu
     return call(capsys, "submit", table, "--target", "y", *where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["", "file://"], ids=["folder", "URI"])
 def test_a_table_lies_in_the_store_where_no_other_user_reads_it_and_does_not_travel(
     scheme: str, cluster: Cluster, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

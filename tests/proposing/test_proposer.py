@@ -307,6 +307,7 @@ def test_no_trial_of_the_past_is_overlooked(last: str) -> None:
     assert draws(learner(9.0), 20) != draws(learner(-9.0), 20)
 
 
+@pytest.mark.slow
 def test_a_failure_is_not_learnt_from() -> None:
     points = list(islice(quasi_random_points(study()), 1, 20))
     results = [(p, whole(p)) for p in points]
@@ -314,6 +315,7 @@ def test_a_failure_is_not_learnt_from() -> None:
     assert draws(shown(study(), [*results, failed])) == draws(shown(study(), results))
 
 
+@pytest.mark.slow
 def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
     spec = study(family={"mlp": WIDE["mlp"]}, minimise=("n_parameters",))
     points = list(islice(quasi_random_points(spec), 40))

@@ -297,6 +297,7 @@ def test_noise_is_learned_only_when_asked(tmp_path: Path) -> None:
     assert len({p.noise_std for p in records[True].curve}) == 5  # as it stood in each epoch
 
 
+@pytest.mark.slow
 def test_adam_agrees_with_newton_on_the_noise(tmp_path: Path) -> None:
     records = []
     for step in ("newton", "adam"):
