@@ -23,32 +23,32 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from _common import ratios, spread, write_json
+from _networks import COLOUR, GREY, Network, assignment, pass_over, random_data
+from _networks import network as built
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.models import build
 from nas_evidence.models.layout import laid_out
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.loop import Member, begin, train_epoch, train_epochs
 
+Row = dict[str, Any]
 KINDS = ("diag_ef", "diag_ggn", "kfac_ggn_mc", "kfac_ggn")
-GREY, COLOUR = (1, 28, 28), (3, 32, 32)
-#: Name -> family, its values and the shape of an image; 3c3d is none of the families.
-NETWORKS: Mapping[str, tuple[str, dict[str, int], tuple[int, int, int]]] = {
-    "mlp": ("mlp", {"depth": 3, "width": 512}, GREY),
-    "small cnn": ("cnn", {"depth": 3, "width": 8}, GREY),
-    "3c3d": ("", {}, COLOUR),
-    "resnet-20": ("resnet", {"depth": 20, "width": 16}, COLOUR),
+#: Name -> the network and the shape of an image; 3c3d is none of the families.
+NETWORKS: Mapping[str, tuple[Network | str, tuple[int, int, int]]] = {
+    "mlp": (("mlp", {"depth": 3, "width": 512}), GREY),
+    "small cnn": (("cnn", {"depth": 3, "width": 8}), GREY),
+    "3c3d": ("3c3d", COLOUR),
+    "resnet-20": (("resnet", {"depth": 20, "width": 16}), COLOUR),
 }
 #: Changes of a plan whose epochs are compared; "first" has its channels first in memory.
 STEPS: Mapping[str, dict[str, object]] = {
@@ -67,7 +67,6 @@ class Clock:
     device: torch.device
     repeats: int
     end: float
-    seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def time(self, runs: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
         """Return the seconds of each function; the first call of each is not counted."""
@@ -107,58 +106,16 @@ class Operators(TorchDispatchMode):
 
 
 def network(name: str, device: torch.device, seed: int = 0) -> nn.Module:
-    """Return a network near its initialisation; no weight is at Fixup's zeros."""
-    family, values, shape = NETWORKS[name]
-    generator = torch.Generator().manual_seed(seed)
-    if family:
-        architecture = ArchitectureSpec(family=family, values=values)
-        model = build(architecture, shape, 10, generator)
-    else:
-        torch.manual_seed(seed)
-        model = three_conv_three_dense()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
-    return model.to(device)
-
-
-def three_conv_three_dense() -> nn.Module:
-    """Return the network called 3c3d: 895,210 parameters on 3 x 32 x 32."""
-    pool = {"kernel_size": 3, "stride": 2, "ceil_mode": True}
-    model = nn.Sequential(
-        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(**pool),
-        nn.Conv2d(64, 96, 3), nn.ReLU(), nn.MaxPool2d(**pool),
-        nn.Conv2d(96, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(**pool),
-        nn.Flatten(), nn.Linear(1152, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
-        nn.Linear(256, 10),
-    )  # fmt: skip
-    return laid_out(model, channels_last=True)
-
-
-def random_data(name: str, n_data: int, device: torch.device) -> TensorData:
-    """Return random images and labels."""
-    shape = NETWORKS[name][2]
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(n_data, *shape, generator=generator).to(device)
-    y = torch.randint(0, 10, (n_data,), generator=generator).to(device)
-    zero = torch.zeros(10, dtype=torch.float64)
-    return TensorData(x, y, x[:1], y[:1], "labels", 10, shape, zero, zero + 1)
+    """Return a network near its initialisation, channels last in memory as families have it."""
+    given, shape = NETWORKS[name]
+    model = built(given, shape, seed)
+    return (laid_out(model, channels_last=True) if name == "3c3d" else model).to(device)
 
 
 def member(model: nn.Module, data: TensorData, **changes: object) -> Member:
     """Return a training of a network; learning rate 0.001, so that nothing diverges."""
     plan = TrainingPlan(epochs=1000, learning_rate=1e-3, schedule="constant", **changes)
-    assignment = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family="mlp", values={}),
-        dataset=DatasetSpec(name="digits"),
-        plan=plan,
-        estimators=(),
-        seed=0,
-    )
-    return Member(begin(model, plan), data, assignment)
+    return Member(begin(model, plan), data, assignment(("mlp", {}), plan))
 
 
 def epoch_of(given: Member) -> Callable[[], None]:
@@ -168,21 +125,12 @@ def epoch_of(given: Member) -> Callable[[], None]:
 
 def evidence_of(kind: str, model: nn.Module, data: TensorData) -> Callable[[], object]:
     """Return a pass of a kind and the evidence from it."""
-    rows = rows_at_once(model, data.x_train)
-    generator = torch.Generator().manual_seed(0)
-    n_tensors = len(list(model.parameters()))
-
-    def run() -> object:
-        pass_ = curvature_pass(
-            kind, model, data.x_train, data.y_train, Categorical(),
-            batch_size=rows, generator=generator,
-        )  # fmt: skip
-        return laplace_estimate(kind, pass_, model, torch.ones(n_tensors, dtype=torch.float64))
-
-    return run
+    run = pass_over(kind, model, data.x_train, data.y_train)
+    ones = torch.ones(len(list(model.parameters())), dtype=torch.float64)
+    return lambda: laplace_estimate(kind, run(), model, ones)
 
 
-def passes(name: str, data: TensorData, clock: Clock) -> list[dict[str, object]]:
+def passes(name: str, data: TensorData, clock: Clock) -> list[Row]:
     """Return each kind's pass with evidence, as a ratio to the epoch run beside it."""
     model = network(name, data.x_train.device)
     runs: dict[str, Callable[[], object]] = {"epoch": epoch_of(member(model, data))}
@@ -194,10 +142,10 @@ def passes(name: str, data: TensorData, clock: Clock) -> list[dict[str, object]]
     ]
 
 
-def steps(name: str, data: TensorData, clock: Clock) -> list[dict[str, object]]:
+def steps(name: str, data: TensorData, clock: Clock) -> list[Row]:
     """Return the seconds of an epoch of each way to take steps, and ratios to the plain one."""
     runs: dict[str, Callable[[], object]] = {}
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for how, changes in STEPS.items():
         model = network(name, data.x_train.device)
         if how == "channels first":
@@ -215,7 +163,7 @@ def steps(name: str, data: TensorData, clock: Clock) -> list[dict[str, object]]:
     return rows
 
 
-def together(name: str, data: TensorData, clock: Clock, k: int) -> list[dict[str, object]]:
+def together(name: str, data: TensorData, k: int, clock: Clock) -> list[Row]:
     """Return the epoch of K networks as one program, as a ratio to K epochs of one."""
     device = data.x_train.device
     alone = epoch_of(member(network(name, device), data))
@@ -225,14 +173,11 @@ def together(name: str, data: TensorData, clock: Clock, k: int) -> list[dict[str
     return [{"network": name, "k": k, **ratio(seconds["together"], base)}]
 
 
-def waits(name: str, data: TensorData) -> list[dict[str, object]]:
+def waits(name: str, data: TensorData, clock: Clock) -> list[Row]:
     """Return the operators of a step and of a pass, and the numbers read from the device."""
     model = network(name, data.x_train.device)
-    few = TensorData(
-        data.x_train[:128], data.y_train[:128], data.x_test, data.y_test, data.task, 10,
-        data.input_shape, data.y_mean, data.y_std,
-    )  # fmt: skip
-    rows: list[dict[str, object]] = []
+    few = random_data(NETWORKS[name][1], 128, data.x_train.device)
+    rows: list[Row] = []
     runs = {"epoch of one step": epoch_of(member(copy.deepcopy(model), few))}
     runs |= {kind: evidence_of(kind, model, few) for kind in ("diag_ef", "kfac_ggn_mc")}
     for what, run in runs.items():
@@ -242,21 +187,15 @@ def waits(name: str, data: TensorData) -> list[dict[str, object]]:
     return rows
 
 
-def ratio(seconds: list[float], base: list[float]) -> dict[str, object]:
+def ratio(seconds: list[float], base: list[float]) -> Row:
     """Return the median and range of ratios, their number, and the median seconds."""
-    ratios = [a / b for a, b in zip(seconds, base, strict=True)]
-    return {
-        "ratio": round(statistics.median(ratios), 4),
-        "min": round(min(ratios), 4),
-        "max": round(max(ratios), 4),
-        "n": len(ratios),
-        "seconds": round(statistics.median(seconds), 6),
-    }
+    found = spread(ratios(seconds, base), 4)
+    return {"ratio": found.pop("median"), **found, "seconds": round(statistics.median(seconds), 6)}
 
 
-def about(device: torch.device) -> dict[str, object]:
+def about(device: torch.device) -> Row:
     """Return the machine and versions."""
-    found: dict[str, object] = {
+    found: Row = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -284,19 +223,16 @@ def main() -> None:
     device = torch.device(options.device)
     n_data, repeats = (64, 1) if options.quick else (4096, 7)
     ks = (2,) if options.quick else (2, 8, 32)
-    result: dict[str, Any] = {
+    result: Row = {
         "what": f"ratios to plain epochs; {n_data} random images, batches of 128, float32",
         **about(device),
     }
-    jobs: list[tuple[str, Callable[[Clock], list[dict[str, object]]]]] = []
+    jobs: list[tuple[str, Callable[[Clock], list[Row]]]] = []
     for name in options.networks:
-        data = random_data(name, n_data, device)
-        jobs.append(("passes", lambda clock, n=name, d=data: passes(n, d, clock)))
-        jobs.append(("steps", lambda clock, n=name, d=data: steps(n, d, clock)))
-        jobs += [
-            ("together", lambda clock, n=name, d=data, k=k: together(n, d, clock, k)) for k in ks
-        ]
-        jobs.append(("waits", lambda clock, n=name, d=data: waits(n, d)))
+        data = random_data(NETWORKS[name][1], n_data, device)
+        jobs += [("passes", partial(passes, name, data)), ("steps", partial(steps, name, data))]
+        jobs += [("together", partial(together, name, data, k)) for k in ks]
+        jobs += [("waits", partial(waits, name, data))]
     started = time.monotonic()
     for number, (section, job) in enumerate(jobs):
         end = started + 60 * options.minutes * (number + 1) / len(jobs)
@@ -304,8 +240,7 @@ def main() -> None:
         result.setdefault(section, []).extend(rows)
         for row in rows:
             print(section, json.dumps(row), flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(options.out, result)
         gc.collect()
 
 

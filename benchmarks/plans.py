@@ -16,7 +16,7 @@ updates  From how many rows an update may learn the prior precisions (decision 2
     python benchmarks/plans.py updates DATA [--sets fashion_mnist] [--rows 1024 2048] [--train N]
 
 DATA is the folder of the data sets; each has one split. `--small`, one network and one seed, shows
-whether it runs. Results go to `--to`, by default the committed file.
+whether it runs. `--to FILE` stores; settling_cpu, epochs_rule_cpu and update_rows are committed.
 """
 
 import argparse
@@ -30,14 +30,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from _common import RESULTS, conditions, read_json, show, write_json
+from _common import conditions, read_json, show, write_json
+from _networks import Network, assignment
 from _sets import raw, split
 
 from nas_evidence.data import load
 from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.mode import newton_decrement
 from nas_evidence.training.parts import new_run, part_of, train_slices
@@ -45,7 +46,6 @@ from nas_evidence.training.settling import begin_settling, settle_slice
 from nas_evidence.workers.trial import Trial
 
 Row = dict[str, Any]
-Network = tuple[str, dict[str, int]]
 
 
 def networks(family: str, *sizes: tuple[int, int]) -> list[Network]:
@@ -58,18 +58,6 @@ def data_of(name: str, root: Path, n_train: int, n_test: int, seed: int | list[i
     x, y = raw(name, root)
     order = np.random.default_rng(seed).permutation(len(y))
     return to_tensors(split(name, x, y, order[:n_train], order[n_train:][:n_test]), "cpu")
-
-
-def given(
-    network: Network, plan: TrainingPlan, seed: int = 0, scores: tuple = (),
-    kind: type[Assignment] = Assignment,
-) -> Assignment:  # fmt: skip
-    """Return the training of a network."""
-    return kind(
-        trial_id=0, attempt=1, replicate=0, seed=seed, plan=plan, estimators=scores,
-        architecture=ArchitectureSpec(family=network[0], values=network[1]),
-        dataset=DatasetSpec(name="digits"),
-    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -115,15 +103,15 @@ def settled(network: Network, seed: int, data: TensorData) -> Row:
             "epochs": 40, "batch_size": 32, "learning_rate": 0.02, "settle": 0,
         }
     )  # fmt: skip
-    assignment, n_data = given(network, plan, seed), len(data.x_train)
+    given, n_data = assignment(network, plan, seed), len(data.x_train)
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial.start(assignment, data, Path(folder))
+        trial = Trial.start(given, data, Path(folder))
         trial.advance(plan.epochs)
     training = trial.training
     assert training is not None, trial.cause
     before = copy.deepcopy(training)
-    settling = begin_settling(training, data, assignment, plan.epochs)
-    while not settle_slice(settling, training, data, assignment):
+    settling = begin_settling(training, data, given, plan.epochs)
+    while not settle_slice(settling, training, data, given):
         pass
     row: Row = {"network": str(network), "kept": settling.kept, "moved": settling.moved}
     # "after" is the end of the alternation, whether it is kept or not.
@@ -133,7 +121,7 @@ def settled(network: Network, seed: int, data: TensorData) -> Row:
     evidences = settling.scheduled_evidence, settling.evidence
     for at, evidence in zip(STATES, evidences, strict=False):
         row[f"evidence_{at}"] = float("nan") if evidence is None else evidence / n_data
-        row[f"decrement_{at}"] = newton_decrement(states[at], data, assignment)[0] / n_data
+        row[f"decrement_{at}"] = newton_decrement(states[at], data, given)[0] / n_data
     return row | {
         "converged": settling.converged,
         "train_seconds": training.train_seconds + training.evidence_seconds,
@@ -227,7 +215,7 @@ def plan_of(data: TensorData, text: str) -> TrainingPlan:
 
 def cell(data: TensorData, network: Network, plan: TrainingPlan) -> Row:
     """Return test log loss, error and kept state of each seed, and the CPU seconds of all."""
-    parts = [part_of(None, data, given(network, plan), f"s{k}") for k in range(N_SEEDS)]
+    parts = [part_of(None, data, assignment(network, plan), f"s{k}") for k in range(N_SEEDS)]
     runs = [new_run(part) for part in parts]
     started, left = time.process_time(), list(range(N_SEEDS))
     while left:
@@ -302,10 +290,10 @@ def updated(
         keys |= {"likelihood": "gaussian", "optimiser": "adam", "learning_rate": 0.01}
         keys |= {"epochs": 40}
     plan = TrainingPlan.model_validate(keys)
-    assignment = given(network, plan, seed, ("kfac_ggn_mc",), kind)
+    given = assignment(network, plan, seed, ("kfac_ggn_mc",), kind)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial.start(assignment, data, Path(folder))
+        trial = Trial.start(given, data, Path(folder))
         while trial.status is TrialStatus.RUNNING:
             trial.advance(plan.epochs)
         record = trial.finish()
@@ -352,30 +340,21 @@ def difference(found: list[Row], measure: str, rows: str) -> tuple[float, float 
     return fmean(apart), error
 
 
-MODES = {
-    "settle": (settle, "settling_cpu.json"),
-    "length": (length, "epochs_rule_cpu.json"),
-    "updates": (updates, "update_rows.json"),
-}
-
-
 def main() -> None:
     """Measure, print a line for each run, and store after each set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("mode", choices=("settle", "length", "updates"))
     parser.add_argument("data", type=Path)
     parser.add_argument("--sets", nargs="+", help="names; of `length`, names and rows")
     parser.add_argument("--seeds", type=int, default=3, help="of `settle`")
     parser.add_argument("--plans", nargs="+", default=["16:2500:0.005", "proposed"])
     parser.add_argument("--rows", type=int, nargs="+", default=[1024, 2048, 4096])
     parser.add_argument("--train", type=int, default=8000, help="training rows of `updates`")
-    parser.add_argument("--small", action="store_true", help="does it run? Stores nothing")
+    parser.add_argument("--small", action="store_true", help="does it run?")
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    measure, file = MODES[options.mode]
-    options.to = options.to or (None if options.small else RESULTS / file)
-    measure(options)
+    {"settle": settle, "length": length, "updates": updates}[options.mode](options)
 
 
 if __name__ == "__main__":

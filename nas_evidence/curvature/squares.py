@@ -9,7 +9,7 @@
     columns   the same, one column per position; for inputs whose channels are not last
 
 The rule was timed on one core (float32, 128 rows, 3x3 kernels of 1 to 128 channels on 1x1 to 32x32
-positions; benchmarks/kernels.py).
+positions; benchmarks/cost_of_curvature.py).
 """
 
 from collections.abc import Iterator
