@@ -69,6 +69,20 @@ def record_of(
     )
 
 
+def report_of(assignment: Assignment, epoch: int, **facts: Any) -> SliceReport:
+    """What a trial says at an epoch, with its score along training."""
+    epochs = assignment.plan.epochs
+    given: dict[str, Any] = {
+        "trial_id": assignment.trial_id,
+        "attempt": assignment.attempt,
+        "epoch": epoch,
+        "epochs": epochs,
+        "done": epoch >= epochs,
+        "scores": {"kfac_ggn": score_at(assignment.architecture, epoch)} if epoch else {},
+    }
+    return SliceReport(**(given | facts))
+
+
 class FakeExecutor:
     """Runs assignments at once; every slice takes a second of its own clock.
 
@@ -174,20 +188,10 @@ class FakeExecutor:
 
     def _report(self, assignment: Assignment, seconds: float) -> None:
         epoch = self.epochs[assignment.trial_id]
-        scores = {"kfac_ggn": score_at(assignment.architecture, epoch)} if epoch else {}
         failed = isinstance(self.misbehave(assignment), TrialStatus)
-        self.events.append(
-            SliceReport(
-                trial_id=assignment.trial_id,
-                attempt=assignment.attempt,
-                epoch=epoch,
-                epochs=assignment.plan.epochs,
-                done=failed or epoch >= assignment.plan.epochs,
-                scores=scores,
-                costs={"n_parameters": 10.0 * int(assignment.architecture.values.get("width", 1))},
-                seconds=seconds,
-            )
-        )
+        costs = {"n_parameters": 10.0 * int(assignment.architecture.values.get("width", 1))}
+        done = {"done": True} if failed else {}
+        self.events.append(report_of(assignment, epoch, costs=costs, seconds=seconds, **done))
 
 
 class Noisy(FakeExecutor):

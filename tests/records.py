@@ -1,6 +1,6 @@
 """Records made up for a test, and what of a record every run must find again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nas_evidence.spec.record import (
@@ -11,7 +11,7 @@ from nas_evidence.spec.record import (
     TrialRecord,
     TrialStatus,
 )
-from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 
 
 def mlp(**values: Any) -> ArchitectureSpec:
@@ -75,3 +75,23 @@ def without_times(record: TrialRecord) -> dict[str, Any]:
         for key in [key for key in part if key.endswith("seconds")]:
             part.pop(key)
     return text
+
+
+def asked(
+    architecture: ArchitectureSpec | None = None, estimators: Sequence[str] = (), **facts: Any
+) -> Assignment:
+    """The first attempt of trial 0, a linear network on the digits; `facts` may be of the plan."""
+    given: dict[str, Any] = {
+        "trial_id": 0,
+        "attempt": 1,
+        "replicate": 0,
+        "architecture": architecture or ArchitectureSpec(family="linear"),
+        "dataset": {"name": "digits"},
+        "plan": {},
+        "estimators": tuple(estimators),
+        "seed": 0,
+    }
+    given |= {key: facts.pop(key) for key in [*facts] if key in Assignment.model_fields}
+    if facts:
+        given["plan"] = facts
+    return Assignment.model_validate(given)

@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 import torch
 from fakes import record_of
+from records import asked, mlp
 
 import nas_evidence
 from nas_evidence.api.progress import Block
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import StudySpec
 
 QUICK = {
     "plan.epochs": 2,
@@ -288,15 +289,12 @@ def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
     for trial_id, status in ((1, TrialStatus.DIVERGED), (2, TrialStatus.COMPLETE)):
         block.ended(
             record_of(
-                Assignment(
+                asked(
+                    mlp(width=7 + trial_id),
+                    ("kfac_ggn",),
                     trial_id=trial_id,
-                    attempt=1,
-                    replicate=0,
-                    architecture=ArchitectureSpec(family="mlp", values={"width": 7 + trial_id}),
                     dataset=spec.dataset,
                     plan=spec.plan,
-                    estimators=("kfac_ggn",),
-                    seed=0,
                 ),
                 status,
             )

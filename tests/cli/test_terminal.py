@@ -6,6 +6,7 @@ import pkgutil
 
 import pytest
 from fakes import record_of
+from records import asked
 from rich.console import Console
 
 import nas_evidence
@@ -28,15 +29,12 @@ STUDY = StudySpec(
 
 
 def assignment(trial_id: int, family: str = "mlp", **values: int | str) -> Assignment:
-    return Assignment(
+    return asked(
+        ArchitectureSpec(family=family, values=values),
+        STUDY.estimators,
         trial_id=trial_id,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family=family, values=values),
         dataset=STUDY.dataset,
         plan=STUDY.plan,
-        estimators=STUDY.estimators,
-        seed=0,
     )
 
 

@@ -14,6 +14,7 @@ import mpmath
 import pytest
 import torch
 from lone_trials import run
+from records import asked, mlp
 from torch import nn
 
 from nas_evidence import estimate_evidence
@@ -28,7 +29,7 @@ from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord
 from nas_evidence.spec.registry import CURVATURES, SCORES
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 
 @pytest.mark.slow
@@ -138,15 +139,8 @@ RECORDED = tuple(name for name in SCORES if name not in SAMPLED)
 def record(tmp_path_factory: pytest.TempPathFactory) -> TrialRecord:
     """A short trial with every score that a study may ask for."""
     data = DatasetSpec(name="digits", max_train=60, max_test=20)
-    assignment = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4}),
-        dataset=data,
-        plan={"epochs": 2, "online": {"every": 2}},
-        estimators=RECORDED,
-        seed=0,
+    assignment = asked(
+        mlp(depth=1, width=4), RECORDED, dataset=data, epochs=2, online={"every": 2}
     )
     tensors = to_tensors(load(data, seed=0), "cpu")
     return run(assignment, tensors, tmp_path_factory.mktemp("trial"))

@@ -8,7 +8,7 @@ import pytest
 import reference
 import torch
 from pydantic import ValidationError
-from records import without_times
+from records import asked, without_times
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -29,7 +29,6 @@ from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
-    DatasetSpec,
     StudySpec,
     TrainingPlan,
 )
@@ -57,12 +56,12 @@ def assignment(
     estimators: tuple[str, ...] = (), family: str = "cnn", **plan: object
 ) -> Assignment:
     values = {"depth": 1, "width": 3} if family == "cnn" else {}
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=3, estimators=estimators,
-        architecture=ArchitectureSpec(family=family, values=values),
-        dataset=DatasetSpec(name="digits"),
-        plan=TrainingPlan.model_validate({"epochs": 6, "batch_size": 16, "augment": BOTH} | plan),
-    )  # fmt: skip
+    return asked(
+        ArchitectureSpec(family=family, values=values),
+        estimators,
+        seed=3,
+        **({"epochs": 6, "batch_size": 16, "augment": BOTH} | plan),
+    )
 
 
 def by_torchvision(x: Tensor, moves: Moves) -> Tensor:

@@ -8,11 +8,11 @@ import pytest
 from commands import assert_same, found, run, start, write_study
 from fakes import FakeExecutor, drive, study
 from processes import wait_for
+from records import asked, mlp
 
 from nas_evidence.driver.cancel import cancel
 from nas_evidence.driver.mirror import open_store
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.journal import Journal
 from nas_evidence.storage.log_lines import journal_lines, log_lines
@@ -117,10 +117,7 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
     spec = open_study(tmp_path, study())
     home = tmp_path / "checkpoints" / "000000" / "attempt-1"
     home.mkdir(parents=True)
-    trial = Assignment(
-        trial_id=0, attempt=1, replicate=0, architecture={"family": "mlp", "values": {}},
-        dataset=spec.dataset, plan=spec.plan, estimators=(), seed=0,
-    )  # fmt: skip
+    trial = asked(mlp(), dataset=spec.dataset, plan=spec.plan)
     write_assignment(home, trial)
     over = threading.Event()
 
@@ -165,7 +162,7 @@ def test_the_log_is_in_order_of_time_and_keeps_a_traceback_with_its_line(tmp_pat
 @pytest.mark.slow
 def test_a_local_study_is_cancelled_from_another_terminal_and_resumed(tmp_path: Path) -> None:
     study_file = write_study(tmp_path)
-    text = study_file.read_text().replace("epochs = 4", "epochs = 400")
+    text = study_file.read_text().replace("epochs = 4", "epochs = 4000")
     study_file.write_text(text)
     search = start("search", study_file, "--out", "s", "--executor", "inline", folder=tmp_path)
     try:

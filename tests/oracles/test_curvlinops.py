@@ -38,13 +38,19 @@ def build(kind: str, c: Case, **arguments: object) -> Tensor:
     return scale * dense(made)
 
 
-@pytest.mark.parametrize("name", ["mlp", "regression", "conv_plain", "conv_groups", "residual"])
-def test_full_gauss_newton_agrees(name: str) -> None:
+def plain(name: str) -> Case:
+    """A case in evaluation mode that writes nothing in place."""
     c = case(name)
     c.model.eval()
     for module in c.model.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False
+    return c
+
+
+@pytest.mark.parametrize("name", ["mlp", "regression", "conv_plain", "conv_groups", "residual"])
+def test_full_gauss_newton_agrees(name: str) -> None:
+    c = plain(name)
     expected = build("GGNLinearOperator", c)
     found = curvature_pass("full_ggn", c.model, c.x, c.y, c.likelihood, batch_size=4).curvature
     assert isinstance(found, FullMatrix | FullKernel)
@@ -55,11 +61,7 @@ def test_full_gauss_newton_agrees(name: str) -> None:
 @pytest.mark.parametrize("approx", ["expand", "reduce"])
 @pytest.mark.parametrize("name", ["mlp", "regression", "conv_plain", "conv_stride_padding"])
 def test_kronecker_weights_agree(name: str, approx: str) -> None:
-    c = case(name)
-    c.model.eval()
-    for module in c.model.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False
+    c = plain(name)
     expected = build(
         "KFACLinearOperator",
         c,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Silent, asked_in, record_of, score_at, told_in
+from fakes import Silent, asked_in, record_of, report_of, study, told_in
 
 import nas_evidence.driver.mirror as mirror_module
 import nas_evidence.storage.remote as remote_module
@@ -46,18 +46,12 @@ from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
 
-STUDY = StudySpec.model_validate(
-    {
-        "name": "s",
-        "objective": "kfac_ggn",
-        "n_trials": 6,
-        "scheduling": "batch",
-        "batch": 3,
-        "dataset": {"name": "digits"},
-        "family": {"mlp": {"width": {"low": 4, "high": 64}}},
-        "plan": {"epochs": 4, "online": {"every": 2}},
-        "pruning": {"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2},
-    }
+STUDY = study(
+    scheduling="batch",
+    batch=3,
+    sampler={},
+    plan={"epochs": 4, "online": {"every": 2}},
+    pruning={"rule": "halving", "first_epoch": 2, "reduction": 2, "startup_trials": 2},
 )
 #: Files that a finished study has at its store, beside the tables.
 LEFT = {"study.toml", "logs/budget.json", "logs/events/000000.jsonl"}
@@ -97,17 +91,7 @@ class Toy:
         pass
 
     def report(self) -> SliceReport:
-        assignment = self.launch.assignment
-        scores = {"kfac_ggn": score_at(assignment.architecture, self.epoch)} if self.epoch else {}
-        return SliceReport(
-            trial_id=assignment.trial_id,
-            attempt=assignment.attempt,
-            epoch=self.epoch,
-            epochs=assignment.plan.epochs,
-            done=self.epoch >= assignment.plan.epochs,
-            scores=scores,
-            costs={},
-        )
+        return report_of(self.launch.assignment, self.epoch)
 
 
 @pytest.fixture(autouse=True)

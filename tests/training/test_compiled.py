@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from records import asked, mlp
 from torch import Tensor, nn
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.models import build
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, TrainingPlan
 from nas_evidence.training import compiled as compiled_module
 from nas_evidence.training.compiled import Forward, compiled, planned
 from nas_evidence.training.loop import begin, train_epoch
@@ -98,16 +99,7 @@ def test_bfloat16_steps_leave_everything_else_in_float32(data: TensorData, width
     losses = {}
     for precision in ("float32", "bf16"):
         plan = TrainingPlan(epochs=2, batch_size=16, precision=precision)
-        assignment = Assignment(
-            trial_id=0,
-            attempt=1,
-            replicate=0,
-            architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
-            dataset=DATA,
-            plan=plan,
-            estimators=(),
-            seed=0,
-        )
+        assignment = asked(mlp(depth=1, width=width), dataset=DATA, plan=plan)
         model = build(assignment.architecture, data.input_shape, data.n_outputs, torch.Generator())
         state = begin(model, plan)
         for _ in range(2):

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_trials import evaluated
+from records import asked
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -17,7 +18,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.blocks import Block
 from nas_evidence.models import build, n_parameters
 from nas_evidence.models.cnn import CELLS
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
 from nas_evidence.training.loop import begin, train_epoch
 
@@ -209,16 +210,7 @@ def peak_bytes(assignment: Assignment) -> int:
 def test_memory_is_within_a_factor_of_two_of_what_torch_allocates(spec: ArchitectureSpec) -> None:
     plan = TrainingPlan(epochs=1, batch_size=256, online={"curvature": "kfac_ggn"})
     kinds = ("kfac_ggn", "diag_ef")
-    assignment = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=spec,
-        dataset=DatasetSpec(name="digits"),
-        plan=plan,
-        estimators=kinds,
-        seed=0,
-    )
+    assignment = asked(spec, kinds, plan=plan)
     measured = peak_bytes(assignment)
     estimated = cost_of(spec, (1, 16, 16), 10, plan, kinds).memory_bytes
     assert math.log2(estimated / measured) == pytest.approx(0, abs=1), (estimated, measured)

@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 from lone_trials import evaluated
+from records import asked
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import Training, begin, train_epoch
 
 
@@ -33,11 +34,7 @@ def labelled(x: Tensor, y: Tensor) -> TensorData:
 
 
 def assignment(**plan: object) -> Assignment:
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=3, estimators=(),
-        architecture=ArchitectureSpec(family="linear"), dataset=DatasetSpec(name="digits"),
-        plan=TrainingPlan.model_validate({"batch_size": 1000, "schedule": "constant", **plan}),
-    )  # fmt: skip
+    return asked(seed=3, **({"batch_size": 1000, "schedule": "constant"} | plan))
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -5,6 +5,7 @@ import math
 import pytest
 import reference
 import torch
+from records import asked, mlp
 from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.autograd.functional import hessian
@@ -15,7 +16,7 @@ from nas_evidence import online_laplace
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.cost import obstacle
 from nas_evidence.training.joint import fit_prior, members_of
 from nas_evidence.training.loop import begin
@@ -31,11 +32,7 @@ def data_of(x: Tensor, y: Tensor) -> TensorData:
 
 
 def assignment(**plan: object) -> Assignment:
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=3, estimators=(),
-        architecture=ArchitectureSpec(family="mlp"), dataset=DatasetSpec(name="digits"),
-        plan=TrainingPlan.model_validate(plan),
-    )  # fmt: skip
+    return asked(mlp(), seed=3, **plan)
 
 
 def network(n: int, kind: str = "tanh", seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:

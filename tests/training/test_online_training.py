@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lone_trials import evaluated
-from records import without_times
+from records import asked, without_times
 from safetensors import safe_open
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.record import TrialRecord, TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.loop import Training, begin, loss_limit, train_epoch
 from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.workers.trial import Trial
@@ -65,16 +65,12 @@ def label_data() -> TensorData:
 
 def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tuple[str, ...] = ()):
     values = {"depth": 1, "width": 6} if family == "mlp" else {}
-    return Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family=family, values=values),
-        dataset=DatasetSpec(name="digits"),
-        plan=TrainingPlan.model_validate({"settle": 0} | plan),
-        estimators=estimators,
+    return asked(
+        ArchitectureSpec(family=family, values=values),
+        estimators,
         followed=estimators,
         seed=3,
+        **({"settle": 0} | plan),
     )
 
 

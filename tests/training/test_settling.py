@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from records import asked
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -16,7 +17,7 @@ from torch.testing import assert_close
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of
@@ -73,11 +74,7 @@ def scheduled(
         "likelihood": "gaussian" if data.task == "real" else "categorical",
         "epochs": EPOCHS, "batch_size": 16, "learning_rate": 0.02, "online": {"every": 2},
     } | plan  # fmt: skip
-    assignment = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=3, estimators=(),
-        architecture=ArchitectureSpec(family=family, values=FAMILIES[family]),
-        dataset=DatasetSpec(name="digits"), plan=TrainingPlan.model_validate(given),
-    )  # fmt: skip
+    assignment = asked(ArchitectureSpec(family=family, values=FAMILIES[family]), seed=3, **given)
     generator = torch.Generator().manual_seed(assignment.derived_seed("init"))
     model = build(assignment.architecture, data.input_shape, data.n_outputs, generator)
     training = begin(model, assignment.plan)

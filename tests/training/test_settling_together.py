@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from records import asked
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -14,7 +15,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.log_joints import LogJoints
 from nas_evidence.training.loop import begin, train_epoch
@@ -88,11 +89,7 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Settler:
         "epochs": EPOCHS, "batch_size": 16, "learning_rate": 0.02, "online": {"every": 2},
     })  # fmt: skip
     values = {"depth": 1, "width": 6} if family == "mlp" else {}
-    given = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=k, estimators=(), plan=plan,
-        architecture=ArchitectureSpec(family=family, values=values),
-        dataset=DatasetSpec(name="digits"),
-    )  # fmt: skip
+    given = asked(ArchitectureSpec(family=family, values=values), seed=k, plan=plan)
     model = build(given.architecture, (5,), 3, torch.Generator().manual_seed(k))
     training = begin(model, plan)
     for _ in range(EPOCHS):

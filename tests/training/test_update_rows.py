@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from records import asked
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import (
     passes_of,
@@ -21,10 +22,7 @@ MLP = ArchitectureSpec(family="mlp", values={"width": 8, "depth": 1})
 
 def given(rows: int, seed: int = 3, **plan: object) -> Assignment:
     keys = {"epochs": 6, "online": {"every": 1, "rows": rows, "curvature": "diag_ggn"}, **plan}
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=seed, estimators=(), architecture=MLP,
-        dataset=DatasetSpec(name="digits"), plan=TrainingPlan.model_validate(keys),
-    )  # fmt: skip
+    return asked(MLP, seed=seed, **keys)
 
 
 def problem(n: int, task: str = "labels", *, alike: bool = False) -> TensorData:

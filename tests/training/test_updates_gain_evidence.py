@@ -9,6 +9,7 @@ from itertools import pairwise, product
 import pytest
 import torch
 from matrix import sampled
+from records import asked
 from torch import nn
 
 from nas_evidence.curvature import curvature_pass
@@ -18,17 +19,13 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
 from nas_evidence.spec.registry import ONLINE_CURVATURES
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 
 
 def assignment(**plan: object) -> Assignment:
-    return Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=3, estimators=(),
-        architecture=ArchitectureSpec(family="linear"), dataset=DatasetSpec(name="digits"),
-        plan=TrainingPlan.model_validate({"batch_size": 1000, "schedule": "constant", **plan}),
-    )  # fmt: skip
+    return asked(seed=3, **({"batch_size": 1000, "schedule": "constant"} | plan))
 
 
 def noisy_sine(n: int = 40, n_outputs: int = 1, seed: int = 0) -> TensorData:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import asked
 
 from nas_evidence.data import load
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, ResourceSpec
+from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers import packing
 from nas_evidence.workers import pool as pool_module
 from nas_evidence.workers.executor import Launch, Lost
@@ -195,16 +196,7 @@ def answer(*, resident: int = 0, must_go: str = "", gpu: str | None = None) -> A
 
 
 def launch_of(trial_id: int, *, min_share: float = 0.0) -> Launch:
-    assignment = Assignment(
-        trial_id=trial_id,
-        attempt=1,
-        replicate=0,
-        architecture=ArchitectureSpec(family="linear"),
-        dataset=DatasetSpec(name="digits"),
-        plan={},
-        estimators=(),
-        seed=0,
-    )
+    assignment = asked(trial_id=trial_id)
     return Launch(assignment, Path("nowhere"), None, min_share)
 
 

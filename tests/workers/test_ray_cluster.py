@@ -11,12 +11,11 @@ from pathlib import Path
 
 import fakes
 import pytest
+from records import asked, mlp
 
 from nas_evidence.data import load
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import (
-    ArchitectureSpec,
-    Assignment,
     DatasetSpec,
     ResourceSpec,
     StudySpec,
@@ -65,27 +64,11 @@ class Toy:
             "from": self.began,
             "to": time.time(),
         }
-        given = self.launch.assignment
-        return TrialRecord(
-            trial_id=given.trial_id,
-            attempt=given.attempt,
-            replicate=0,
-            architecture=given.architecture,
-            status=TrialStatus.COMPLETE,
-            seed=0,
-            gpu_share=self.share,
-            versions=json.dumps(where),
-        )
+        record = fakes.record_of(self.launch.assignment, gpu_share=self.share)
+        return record.model_copy(update={"versions": json.dumps(where)})
 
     def report(self, epoch: int) -> SliceReport:
-        given = self.launch.assignment
-        return SliceReport(
-            trial_id=given.trial_id,
-            attempt=given.attempt,
-            epoch=epoch,
-            epochs=EPOCHS,
-            done=epoch >= EPOCHS,
-        )
+        return fakes.report_of(self.launch.assignment, epoch)
 
 
 class Tight(Toy):
@@ -104,7 +87,8 @@ def cluster() -> Iterator[object]:
     import ray
     from ray.cluster_utils import Cluster
 
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for module in (fakes, sys.modules[__name__]):
+        ray.cloudpickle.register_pickle_by_value(module)
     store = {"object_store_memory": 80 * 1024**2, "include_log_monitor": False}
     # A node that gives no answer is dead after 3 s; Ray's own patience is 15 s.
     health = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
@@ -129,15 +113,8 @@ def pool(cluster: object, logs: Path, **how: object):
 
 
 def launch(trial_id: int, *, width: int = 8, attempt: int = 1, min_share: float = 0.0) -> Launch:
-    assignment = Assignment(
-        trial_id=trial_id,
-        attempt=attempt,
-        replicate=0,
-        architecture=ArchitectureSpec(family="mlp", values={"width": width}),
-        dataset=DATA,
-        plan={"epochs": EPOCHS},
-        estimators=(),
-        seed=0,
+    assignment = asked(
+        mlp(width=width), trial_id=trial_id, attempt=attempt, dataset=DATA, epochs=EPOCHS
     )
     return Launch(assignment, Path("nowhere"), None, min_share)
 

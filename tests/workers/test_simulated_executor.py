@@ -152,16 +152,6 @@ def test_a_slow_slice_is_waited_for_and_lost_only_after_the_timeout(tmp_path: Pa
     assert executor.now() == 10.0
 
 
-def test_a_hung_slice_without_a_timeout_hangs_while_time_passes(tmp_path: Path) -> None:
-    executor = SimulatedExecutor(synthetic, workers=1, seed=0, faults=lambda a, e: Fault("hung"))
-    executor.launch(*prepared([launch(0, tmp_path)]))
-    executor.poll(1.0)
-    executor.advance(0, 2)
-    assert executor.poll(1.0) == []
-    assert executor.now() == 1.0
-    assert executor.free == 0
-
-
 def test_out_of_memory_at_a_share_that_is_too_small_and_not_at_a_larger_one(
     tmp_path: Path,
 ) -> None:
@@ -198,12 +188,6 @@ def test_a_trial_may_end_badly_at_its_epoch_or_above_a_limit(tmp_path: Path) -> 
     (above,), _ = run(executor, prepared([launch(1, tmp_path, n_parameters=99)]))
     assert (above.status, above.epochs) == (TrialStatus.INFEASIBLE, 0)
     assert above.cause == "n_parameters 100 > 99 allowed"
-
-
-def test_idleness_is_the_time_that_nobody_used(tmp_path: Path) -> None:
-    executor = SimulatedExecutor(synthetic, workers=4, seed=0)
-    run(executor, prepared([launch(0, tmp_path)]))
-    assert executor.idle_share() == pytest.approx(0.75, abs=1e-12)
 
 
 def test_trainings_before_the_first_epoch_take_their_slices_and_their_time(tmp_path: Path) -> None:
