@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import reference
 import torch
 from cases import CASES, Case, case
 from torch import Tensor, nn
@@ -121,29 +120,6 @@ def test_full_block_and_diagonal_are_nested(name: str) -> None:
     assert full >= block - 1e-9
     assert block >= diagonal - 1e-9
     assert block >= value("ekfac_ggn", c) - 1e-9
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_dense_kinds_match_brute_force(name: str) -> None:
-    c = case(name)
-    c.model.eval()
-    delta = c.prior_precision.tolist()
-    ggn = reference.full_ggn(c.model, c.x, c.noise_std)
-    ef = reference.full_ef(c.model, c.x, c.y, c.noise_std)
-    blocks = reference.tensor_blocks(ggn, c.model)
-    for kind, expected in (("full_ggn", [ggn]), ("full_ef", [ef]), ("block_ggn", blocks)):
-        wanted = reference.log_evidence(c.model, c.x, c.y, c.noise_std, delta, expected)
-        assert_close(value(kind, c), wanted, rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("name", [n for n in CASES if n != "conv_groups"])
-def test_eigen_corrected_kfac_matches_brute_force(name: str) -> None:
-    # Enough data for every eigenvalue to be simple: a basis of equal ones is arbitrary.
-    c = case(name)
-    c.model.eval()
-    found = curvature_pass("ekfac_ggn", c.model, c.x, c.y, c.likelihood, batch_size=4).curvature
-    expected = reference.tensor_blocks(reference.full_ggn(c.model, c.x, c.noise_std), c.model)
-    assert_close(found.trace(), torch.stack([b.trace() for b in expected]))
 
 
 def test_kernel_and_parametric_form_agree_on_a_classifier() -> None:
