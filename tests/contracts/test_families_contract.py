@@ -66,6 +66,8 @@ def test_the_smallest_member_is_built_the_same_from_a_seed_and_from_nothing_else
     torch.rand(1)
     two = build(architecture, IMAGE, 3, seeded()).state_dict()
     torch.testing.assert_close(one, two, rtol=0, atol=0)
+    other = build(architecture, IMAGE, 3, seeded(1)).state_dict()
+    assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

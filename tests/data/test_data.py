@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.likelihood import Categorical
-from nas_evidence.data import DATASETS, ArrayData, load
+from nas_evidence.data import ArrayData, load
 from nas_evidence.data.arrays import moments, slices, stratified_rows, value_range
 from nas_evidence.data.mapped import MappedRows
 from nas_evidence.data.tensors import batches, to_tensors
 from nas_evidence.data.vision import read_idx
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.spec.study import DATASET_NAMES, DatasetSpec
+from nas_evidence.spec.study import DatasetSpec
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 TRAINING = ("x_train", "y_train", "mean", "std")
@@ -72,10 +72,6 @@ def write_mnist_like(folder: Path, y_test: np.ndarray, *, zipped: bool = False) 
         write_idx(folder / f"{part}-images-idx3-ubyte", images, zipped=zipped)
     write_idx(folder / "train-labels-idx1-ubyte", np.arange(40) % 10, zipped=zipped)
     write_idx(folder / "t10k-labels-idx1-ubyte", y_test, zipped=zipped)
-
-
-def test_registry_has_the_data_sets_a_study_may_name():
-    assert tuple(DATASETS) == DATASET_NAMES
 
 
 @pytest.mark.slow

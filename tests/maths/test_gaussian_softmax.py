@@ -1,6 +1,5 @@
 """Mean probabilities of Gaussian logits: MacKay's formula, draws, what a softmax cannot see."""
 
-import doctest
 import math
 
 import pytest
@@ -10,7 +9,6 @@ from scipy.integrate import quad
 from scipy.special import expit
 from torch import Tensor
 
-from nas_evidence.maths import gaussian_softmax
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 
 #: Draws of the brute force.
@@ -130,7 +128,3 @@ def test_probabilities_sum_to_one_also_for_logits_far_apart() -> None:
     found = pairwise_mean(means * 1e3, covariances)
     assert bool(found.isfinite().all())
     torch.testing.assert_close(found.sum(1), torch.ones(len(found), dtype=torch.float64))
-
-
-def test_its_example_is_right() -> None:
-    assert doctest.testmod(gaussian_softmax).failed == 0

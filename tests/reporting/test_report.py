@@ -14,14 +14,13 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
-from cases import GOLDEN_FOLDER
 from numpy.testing import assert_allclose
 from records import at, curve_of, laplace, record_with
 from scipy import stats
 
 from nas_evidence.reporting import page as study_module
 from nas_evidence.reporting.any_table import rank_table
-from nas_evidence.reporting.correlations import COLUMNS, Trust
+from nas_evidence.reporting.correlations import COLUMNS
 from nas_evidence.reporting.page import ReportPaths, build_report
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
@@ -36,11 +35,6 @@ from nas_evidence.storage.tables import write_record
 
 N_DATA = 1000
 FAMILIES = ("mlp", "cnn", "resnet")
-PUBLISHED = {
-    "c9_cifar10": (0.9718, 0.30, 0.961),
-    "c10_cifar100": (0.9692, 0.00, 0.945),
-    "c11_fmnist": (0.6389, 3.62, -0.284),
-}
 
 
 def spec(name: str = "synthetic") -> StudySpec:
@@ -392,26 +386,6 @@ def test_a_thousand_trials_stay_below_3_megabytes(
 def table(path: Path, **columns: object) -> Path:
     pd.DataFrame(columns).to_csv(path, index=False)
     return path
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_tables_give_their_statistics(name: str) -> None:
-    rho, regret, rho_n_parameters = PUBLISHED[name]
-    pooled = {row.score: row.statistics for row in published(name).rows if row.group == "all"}
-    own = pooled["log_evidence_per_datum_nats"]
-    assert_allclose(own.rho, rho, rtol=0, atol=5e-5)
-    assert_allclose(own.regret[1], regret, rtol=0, atol=1e-9)
-    assert_allclose(pooled["n_parameters"].rho, rho_n_parameters, rtol=0, atol=5e-4)
-
-
-def published(name: str) -> Trust:
-    return rank_table(
-        GOLDEN_FOLDER / f"immer2021_table_{name}.csv",
-        score="log_evidence_per_datum_nats",
-        target="test_accuracy_percent",
-        group="family",
-        baselines=["n_parameters"],
-    )
 
 
 def test_a_baseline_that_does_as_well_is_a_warning(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
-import doctest
-
 import pytest
 
-from nas_evidence.scores import sotl as module
 from nas_evidence.scores.sotl import prequential_epoch1, sotl, sotl_e, sotl_ema
 
 LOSSES = [2.0, 1.0, 0.5, 0.25]
@@ -35,7 +32,3 @@ def test_impossible_arguments_are_refused() -> None:
         sotl_ema(LOSSES, 1.0)
     with pytest.raises(ValueError, match="first epoch"):
         prequential_epoch1([], 3)
-
-
-def test_examples_in_the_docstrings_are_true() -> None:
-    assert doctest.testmod(module).failed == 0

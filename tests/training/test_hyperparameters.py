@@ -1,6 +1,5 @@
 """Prior precisions: stationarity, agreement of methods, dead tensors, ties."""
 
-import doctest
 import math
 
 import pytest
@@ -13,7 +12,6 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.evidence.laplace import log_evidence, squared_norms
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal, _bins
-from nas_evidence.training import joint
 from nas_evidence.training.joint import LOG_PRECISION_RANGE, fit_prior, members_of
 
 NORMS = SPECTRAL_NORMS
@@ -101,10 +99,6 @@ def test_dead_tensors_stop_at_the_bounds_or_stay() -> None:
     assert_close(_update(curvature, norms, start=3.0), expected, rtol=1e-9, atol=0)
     found = _update(curvature, norms, start=3.0, method="adam", learning_rate=1.0)
     assert bool(((found >= low * (1 - 1e-12)) & (found <= high * (1 + 1e-12))).all())
-
-
-def test_examples_in_the_docstrings_are_true() -> None:
-    assert doctest.testmod(joint).failed == 0
 
 
 def test_one_precision_for_all_is_stationary() -> None:
