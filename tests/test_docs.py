@@ -98,6 +98,17 @@ def test_every_path_in_the_documentation_folder_that_the_code_names_exists() -> 
     assert [(where, path) for where, path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
+def test_every_test_that_a_difference_or_a_mutant_names_exists() -> None:
+    pages = ("docs/reference/differences.md", "benchmarks/results/mutants.json")
+    named = {
+        name
+        for page in pages
+        for name in re.findall(r"(?:`|::)(test_\w+)", (ROOT / page).read_text(encoding="utf-8"))
+    }
+    tests = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "tests").rglob("test_*.py"))
+    assert named - {*re.findall(r"^ *def (test_\w+)", tests, re.MULTILINE)} == set()
+
+
 def commands(page: Path) -> list[list[str]]:
     """Return the `nas-evidence ...` lines of the code blocks of a page, as words."""
     text = page.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import torch
 from cases import case
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
-from nas_evidence.spec.registry import CURVATURES, ONLINE_CURVATURES
+from nas_evidence.spec.registry import CURVATURES, ONLINE_CURVATURES, SCORES
 
 CASES = ("mlp", "regression", "residual")
 
@@ -22,6 +22,7 @@ def run(kind: str, name: str, *, batch_size: int = 4, seed: int = 0) -> Curvatur
 
 def test_a_study_can_name_registered_kinds_only() -> None:
     assert set(CURVATURES) == set(KINDS) >= set(ONLINE_CURVATURES)
+    assert [name for name in SCORES if name in KINDS] == list(KINDS)
 
 
 @pytest.mark.parametrize("kind", [name for name, kind in CURVATURES.items() if not kind.is_full])

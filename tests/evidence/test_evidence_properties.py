@@ -118,8 +118,10 @@ def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
 def test_tempered_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
     c = MORE[name]()
     for kappa in (0.3, 5.0):
-        found = c.estimate(kind, likelihood_power=kappa).value
-        assert_close(found, _expected(kind, c, kappa), rtol=1e-10, atol=0)
+        found = c.estimate(kind, likelihood_power=kappa)
+        assert_close(found.value, _expected(kind, c, kappa), rtol=1e-10, atol=0)
+        assert [t.value for t in found.terms if t.term == "likelihood_power"] == [kappa]
+        assert f"likelihood power {kappa:g}" in found.note
 
 
 @pytest.mark.slow

@@ -10,12 +10,11 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
-from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass
-from nas_evidence.curvature import dense as dense_rules
+from nas_evidence.curvature import KINDS, curvature_pass
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.evidence.laplace import laplace_estimate, log_evidence, squared_norms
-from nas_evidence.maths.structured import FullKernel, FullMatrix
-from nas_evidence.spec.registry import CURVATURES, SCORES
+from nas_evidence.maths.structured import FullKernel
+from nas_evidence.spec.registry import SCORES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
@@ -122,22 +121,6 @@ def test_full_block_and_diagonal_are_nested(name: str) -> None:
     assert block >= value("ekfac_ggn", c) - 1e-9
 
 
-def test_kernel_and_parametric_form_agree_on_a_classifier() -> None:
-    c = case("residual")
-    sums = []
-    for form in (dense_rules.full_matrix, dense_rules.full_kernel):
-        for kind in ("full_ggn", "full_ef"):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setitem(STRUCTURES, "full", lambda sweep, form=form: [form(sweep)])
-                passed = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=3)
-            assert isinstance(passed.curvature, FullMatrix | FullKernel)
-            ratio = passed.curvature.log_det_ratio(c.prior_precision)
-            effective = passed.curvature.effective_parameters(c.prior_precision)
-            sums.append(torch.cat([ratio, effective, passed.curvature.trace()]))
-    assert_close(sums[0], sums[2], rtol=1e-9, atol=1e-12)
-    assert_close(sums[1], sums[3], rtol=1e-9, atol=1e-12)
-
-
 def test_dense_curvature_that_cannot_fit_is_refused_with_the_estimate() -> None:
     model = nn.Linear(300_000, 3)
     x = torch.zeros(200_000, 1).expand(-1, 300_000)
@@ -215,8 +198,3 @@ def test_a_diverged_model_gets_an_invalid_estimate_that_says_why(kind: str) -> N
     found = c.estimate(kind)
     assert not found.valid
     assert found.note == "the log likelihood is nan; not finite: 3.bias"
-
-
-def test_registries_agree() -> None:
-    assert set(CURVATURES) == set(KINDS) <= set(SCORES)
-    assert [name for name in SCORES if name in KINDS] == list(KINDS)
