@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nas_evidence.data import diabetes, digits, images, npz, vision
+from nas_evidence.data import bundled, images, npz, vision
 from nas_evidence.data import table_file as tables
 from nas_evidence.data.arrays import (
     ArrayData,
@@ -30,8 +30,8 @@ __all__ = ["DATASETS", "ArrayData", "assembled", "load", "located", "read"]
 
 #: Name -> reader, called as `read(spec, seed=, data_root=, download=)`.
 DATASETS: dict[str, Callable[..., RawArrays]] = {
-    "digits": digits.read,
-    "diabetes": diabetes.read,
+    "digits": bundled.read,
+    "diabetes": bundled.read,
     "mnist": vision.read_mnist_like,
     "fashion_mnist": vision.read_mnist_like,
     "cifar10": vision.read_cifar,
