@@ -61,7 +61,7 @@ def is_stacked(model: nn.Module, n: int) -> bool:
 def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> int:
     """Return how many of `n` such networks to train as one program; 1 for one after another.
 
-    Measured with batches of 128 on one CPU core; see `benchmarks/together.py`.
+    Measured with batches of 128 on one CPU core; see `benchmarks/cost_of_training.py`.
 
     Args:
         model: one of them.
