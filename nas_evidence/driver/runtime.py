@@ -1,19 +1,11 @@
 """Forecast of a study's runtime: a few timed pieces of its trials, put together.
 
-    trial  = E e + U (p + h) + V v                   the main training
-             + t (E b + U p) + k U h                 the trainings on parts of the data
-             + σ E (e + t b)                         settling, those on parts side by side
-             + start, test and files
+    trial  = (1 + σ) E (e + t b) + (1 + t) U u + V v + start, test and files
     study  = (trials + those of the race) × trial / workers
 
-    E, U, V  epochs, online updates, evaluations     e, b  an epoch alone, and of parts together
-    p, h     a curvature pass, and the search for    v     passes of the other kinds
-             the best hyperparameters after it       σ     work of settling, in trainings
-    t, k     trainings on parts: their data in multiples of all data, and their number
-
-Epochs and passes are timed on ever more rows until that takes long enough to be measured. What
-grows with the rows is told from what does not: the calls of an epoch, the decompositions of a
-curvature. The search for the best hyperparameters does not depend on the rows.
+E, U and V are the numbers of epochs, online updates and evaluations. An epoch takes e alone, and b
+for trainings on parts of the data, side by side; t is the data of these in multiples of all data.
+An update takes u, the curvatures of the scores v. σ is the work of settling, in trainings.
 """
 
 import statistics
@@ -25,44 +17,40 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, select, to_tensors
+from nas_evidence.driver.plan import plan_trials
 from nas_evidence.driver.race import budget_of
 from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.workers.trial import device_for
 
 #: Architectures timed per family, and by default the seconds of work after which it is only one.
 TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
-#: Seconds after which what is timed has taken long enough.
-_ENOUGH = 0.03
-#: Seconds from which once is enough.
-_SLOW = 0.5
-#: Settling in multiples of its budget: 2.4 to 3.1 where it is gone through (float64 is slower, and
-#: the decrement comes on top), 0.3 where it is given up, as on most noisy targets.
-_SETTLED = 1.0
+#: Most epochs timed in a row: a trial runs as many as its evaluations are apart.
+_EPOCHS = 4
+#: Seconds after which what is timed has taken long enough, and from which once is enough.
+_ENOUGH, _SLOW = 0.03, 0.5
 #: Overhead: workers share memory and caches; each trial has a start, a test and files.
 _SHARED, _TRIAL_SECONDS = 1.4, 0.4
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Seconds of the pieces of a trial of one architecture, on all of the data but for `pass_`.
+    """Seconds of the pieces of a trial of one architecture, on all of the data.
 
     epoch       of the main training
     beside      of trainings on parts, side by side, for as many data as an epoch has
-    pass_       of the online curvature, on the data that an update sees
-    search      for the hyperparameters that maximise the evidence
-    evaluation  of the other curvature kinds that the study asks for, every draw
+    update      of the hyperparameters, on the data that an update sees
+    evaluation  of the curvature kinds that the study asks for, every draw
     """
 
     epoch: float
     beside: float
-    pass_: float
-    search: float
+    update: float
     evaluation: float
 
 
@@ -88,31 +76,19 @@ def forecast_seconds(
             not three.
     """
     torch.set_num_threads(study.resources.cpus)
-    started = time.thread_time()
-    by_family: dict[str, list[ArchitectureSpec]] = {}
-    for point in startup_points(study):
-        by_family.setdefault(point.family, []).append(point)
-    data = to_tensors(arrays, device_for(study.resources.gpus))
-    seconds, planned = 0.0, 0
-    for points in by_family.values():
-        sample = points[:: max(1, len(points) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]
+    started, seconds = time.thread_time(), 0.0
+    data, points = to_tensors(arrays, device_for(study.resources.gpus)), startup_points(study)
+    for family in study.family:
+        own = [point for point in points if point.family == family]
         found: list[float] = []
-        for point in sample:
+        for point in own[:: max(1, len(own) // TIMED_PER_FAMILY)][:TIMED_PER_FAMILY]:
             if not found or time.thread_time() - started < patience:
-                found.append(_trial_seconds(point, study, data))
-        seconds += statistics.mean(found) * len(points)
-        planned += len(points)
-    return study_seconds(seconds / planned, study, n_trials=n_trials, workers=workers)
-
-
-def study_seconds(
-    trial: float, study: StudySpec, *, n_trials: int | None = None, workers: int | None = None
-) -> float:
-    """Return the wall time of trials of so many seconds on average, by the workers of a study."""
+                found.append(_of_architecture(point, study, data))
+        seconds += statistics.mean(found or [0.0]) * len(own) / len(points)
     race = budget_of(study) if study.n_finalists else 0
     left = study.n_trials + race if n_trials is None else n_trials
     at_once = max(1, min(study.resources.workers if workers is None else workers, left))
-    each = trial * (_SHARED if at_once > 1 else 1.0) + _TRIAL_SECONDS
+    each = seconds * (_SHARED if at_once > 1 else 1.0) + _TRIAL_SECONDS
     return each * left / at_once
 
 
@@ -121,26 +97,23 @@ def trial_seconds(
 ) -> float:
     """Return the seconds of a trial with these pieces on `n_data` training rows; see the top."""
     evaluations = plan.evaluation_epochs()
-    updates = sum(map(plan.updates_after, evaluations))
-    # Scores of one division share its trainings; so do the kinds of one score.
-    others = [s for s in map(declared, estimators) if not s.division]
-    parts = sum(data for _, data in {(s.implementation, s.trainings) for s in others})
-    for division, n_folds in predicted_folds(plan, estimators, n_data).items():
-        parts += n_folds * TRAINED_ON[division]
-    n_parts = _n_parts(plan, estimators, n_data) if parts else 0
-    main = plan.epochs * pieces.epoch + updates * (pieces.pass_ + pieces.search)
-    aside = parts * (plan.epochs * pieces.beside + updates * pieces.pass_)
-    aside += n_parts * updates * pieces.search
-    settled = _SETTLED * plan.settle * plan.epochs * (pieces.epoch + parts * pieces.beside)
-    return main + len(evaluations) * pieces.evaluation + aside + settled
+    parts, _ = _parts(plan, estimators, n_data)
+    epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
+    updates = sum(map(plan.updates_after, evaluations)) * (1 + parts) * pieces.update
+    return epochs + updates + len(evaluations) * pieces.evaluation
 
 
-def _n_parts(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> int:
-    """Return how many networks are trained on parts of the data."""
-    return max(1, sum(predicted_folds(plan, estimators, n_data).values()))
+def _parts(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> tuple[float, int]:
+    """Return the data of trainings on parts, in multiples of all data, and how many there are."""
+    folds = predicted_folds(plan, estimators, n_data)
+    data = sum(n * TRAINED_ON[division] for division, n in folds.items())
+    # Scores without a division share the trainings of their kinds.
+    others = [score for score in map(declared, estimators) if not score.division]
+    data += sum(n for _, n in {(score.implementation, score.trainings) for score in others})
+    return data, max(1, sum(folds.values()))
 
 
-def _trial_seconds(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> float:
+def _of_architecture(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> float:
     if infeasible(point, data.input_shape, data.n_outputs):
         return 0.0
     pieces = pieces_of(point, study, data)
@@ -150,68 +123,47 @@ def _trial_seconds(point: ArchitectureSpec, study: StudySpec, data: TensorData) 
 def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pieces:
     """Time the pieces of a trial on some of its data, each for about `_ENOUGH` seconds."""
     plan, n = study.plan, len(data.x_train)
-    n_parts = _n_parts(plan, study.estimators, n)
-    given = Assignment(
-        trial_id=0,
-        attempt=1,
-        replicate=0,
-        architecture=point,
-        dataset=study.dataset,
-        plan=plan,
-        estimators=(),
-        seed=0,
-    )
+    (given,) = plan_trials([point], (), study.model_copy(update={"n_trials": 1, "replicates": 1}))
+    n_epochs = min(_EPOCHS, plan.interval)
 
     def new() -> Training:
         generator = torch.Generator().manual_seed(0)
         model = build(point, data.input_shape, data.n_outputs, generator)
         return begin(model.to(data.x_train.device), plan)
 
-    def epoch(networks: Sequence[Training], n_rows: int) -> float:
+    alone, (_, n_parts) = new(), _parts(plan, study.estimators, n)
+    together = [new() for _ in range(n_parts)]
+
+    def train(networks: Sequence[Training], rows: TensorData) -> None:
         for network in networks:
             network.epoch = 0  # the plan may have a single one
-        rows = _first(data, n_rows)
-        started = _now(data)
-        train_epochs([Member(network, rows, given) for network in networks])
-        return _now(data) - started
+        members = [Member(network, rows, given) for network in networks]
+        train_epochs(members, n_epochs=n_epochs)
 
-    state, online = new(), plan.online.curvature
+    def evaluate(rows: TensorData) -> None:
+        passes = passes_of(alone, rows, given)
+        for kind in sorted({*study.estimators} & {*CURVATURES} - {plan.online.curvature}):
+            for draw in passes.of(kind, draws_of(kind)):
+                passes.estimate(kind, draw)
 
-    def passed(kind: str, n_rows: int, n_draws: int = 1) -> float:
-        passes = passes_of(state, _first(data, n_rows), given)
-        started = _now(data)
-        for draw in passes.of(kind, n_draws):
-            passes.estimate(kind, draw)
-        return _now(data) - started
+    def timed(work: Callable[[TensorData], object], most: int) -> float:
+        def seconds(n_rows: int) -> float:
+            rows = _first(data, n_rows)
+            started = _now(data)
+            work(rows)
+            return _now(data) - started
 
-    def on_all(seconds: Callable[[int], float], per_network: int = 1) -> float:
-        return grown(seconds, first=min(plan.batch_size, n), n=n // per_network)
+        return grown(seconds, first=min(plan.batch_size, n), n=most)
 
-    alone, together = [new()], [new() for _ in range(n_parts)]
-    kinds = {kind for kind in study.estimators if kind in CURVATURES} - {online}
-    pieces = Pieces(
-        epoch=on_all(lambda rows: epoch(alone, rows)),
-        beside=on_all(lambda rows: epoch(together, rows), n_parts),
-        pass_=grown(
-            lambda rows: passed(online, rows),
-            first=min(plan.batch_size, n),
-            n=min(n, plan.online.rows),
+    return Pieces(
+        epoch=timed(lambda rows: train([alone], rows), n) / n_epochs,
+        beside=timed(lambda rows: train(together, rows), n // n_parts) / n_epochs,
+        update=timed(
+            lambda rows: update_hyperparameters(alone, passes_of(alone, rows, given)),
+            min(n, plan.online.rows),
         ),
-        search=0.0,
-        evaluation=sum(
-            on_all(lambda rows, kind=kind: passed(kind, rows, draws_of(kind)))  # type: ignore[misc]
-            for kind in sorted(kinds)
-        ),
+        evaluation=timed(evaluate, n),
     )
-
-    def searched(network: Training) -> float:
-        updated = passes_of(network, _first(data, min(2 * plan.batch_size, n)), given)
-        updated.of(online)  # timed above
-        started = _now(data)
-        update_hyperparameters(network, updated)
-        return _now(data) - started
-
-    return replace(pieces, search=min(searched(state), searched(new())))
 
 
 def _first(data: TensorData, n_rows: int) -> TensorData:

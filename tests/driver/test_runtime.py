@@ -15,12 +15,11 @@ from nas_evidence.driver.runtime import (
     Pieces,
     forecast_seconds,
     pieces_of,
-    study_seconds,
     trial_seconds,
 )
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec, TrainingPlan
 
-PIECES = Pieces(epoch=1, beside=0.5, pass_=10, search=100, evaluation=1000)
+PIECES = Pieces(epoch=1, beside=0.5, update=10, evaluation=1000)
 ALL = ("diag_ef", "kfac_ggn", "two_fold")
 
 
@@ -45,21 +44,21 @@ def study(**changed: Any) -> StudySpec:
 
 
 def test_a_trial_is_its_training_its_parts_its_updates_and_its_evaluations() -> None:
-    main = 20 * 1 + 4 * (10 + 100)
-    halves = 20 * 0.5 + 4 * 10 + 2 * 4 * 100  # of each half its own search
+    main = 20 * 1 + 4 * 10
+    halves = 20 * 0.5 + 4 * 10
     assert trial_seconds(PIECES, plan(), ALL, 100) == main + halves + 4 * 1000
 
 
 @pytest.mark.parametrize(
     ("changed", "estimators", "more"),
     [
-        ({}, ("diag_ef", "kfac_ggn"), -(10 + 40 + 800)),  # no halves
+        ({}, ("diag_ef", "kfac_ggn"), -(10 + 40)),  # no halves
         ({}, (*ALL, "two_fold_accuracy"), 0),  # from the same halves
-        ({"folds": 1}, ALL, -(5 + 20 + 400)),  # one half
-        ({}, (*ALL, "heldout_10"), 0.9 * (10 + 40) + 400),  # 90 % of the data, one network
+        ({"folds": 1}, ALL, -(5 + 20)),  # one half
+        ({}, (*ALL, "heldout_10"), 0.9 * (10 + 40)),  # 90 % of the data
         ({"settle": 1.0}, ALL, 1.0 * (20 + 10)),  # the main training, and both halves together
-        ({"online": {"every": 10}}, ALL, -2 * (10 + 100 + 10 + 200 + 1000)),
-        ({"online": {"every": 5, "burn_in": 15}}, ALL, -3 * (10 + 100 + 10 + 200 + 1000)),
+        ({"online": {"every": 10}}, ALL, -2 * (10 + 10 + 1000)),
+        ({"online": {"every": 5, "burn_in": 15}}, ALL, -3 * (10 + 10 + 1000)),
     ],
 )
 def test_what_the_plan_or_a_score_adds(
@@ -78,49 +77,57 @@ def test_folds_left_to_the_rows_are_counted_by_the_rows() -> None:
     assert seconds(3000) < seconds(300)
 
 
-def test_the_race_is_counted_unless_the_trials_that_are_left_are_known() -> None:
-    one = study(resources={"workers": 1})
-    raced = study(finalists=3, resources={"workers": 1})
-    overhead = study_seconds(0.0, one) / 6
-    assert study_seconds(2.0, one) == pytest.approx(6 * (2 + overhead))
-    assert study_seconds(2.0, raced) == pytest.approx(16 * (2 + overhead))  # up to 10 more
-    assert study_seconds(2.0, raced, n_trials=4) == pytest.approx(4 * (2 + overhead))
+#: Seconds of a trial of each family.
+COST = {"linear": 70.0, "mlp": 7.0}
 
 
-def test_workers_share_trials_and_are_never_more_than_there_are_trials() -> None:
-    two, many = study(), study(resources={"workers": 50})
-    assert study_seconds(5.0, two, workers=1) > study_seconds(5.0, two)
-    assert study_seconds(5.0, many) == study_seconds(5.0, study(resources={"workers": 6}))
-    assert study_seconds(5.0, two, n_trials=1) == study_seconds(5.0, two, n_trials=1, workers=1)
-
-
-def test_families_count_as_often_as_they_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The linear network is tried once, the other family six times."""
-    cost = {"linear": 70.0, "mlp": 7.0}
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The families whose pieces were timed; a trial costs what `COST` says."""
+    found: list[str] = []
 
     def pieces(point: ArchitectureSpec, given: StudySpec, data: TensorData) -> Pieces:
-        return Pieces(cost[point.family] / given.plan.epochs, 0, 0, 0, 0)
+        found.append(point.family)
+        return Pieces(COST[point.family] / given.plan.epochs, 0, 0, 0)
 
     monkeypatch.setattr(runtime, "pieces_of", pieces)
-    given = study(estimators=("diag_ef",), objective="diag_ef")
+    return found
+
+
+def forecast(
+    *,
+    n_trials: int | None = None,
+    workers: int | None = None,
+    patience: float = 6.0,
+    **changed: Any,
+) -> float:
+    given = study(estimators=("diag_ef",), objective="diag_ef", **changed)
     arrays = load(given.dataset, seed=0)
-    mean = (70 + 6 * 7) / 7
-    assert forecast_seconds(given, arrays) == pytest.approx(study_seconds(mean, given))
+    return forecast_seconds(given, arrays, n_trials=n_trials, workers=workers, patience=patience)
 
 
-def test_a_slow_family_has_one_architecture_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed: list[str] = []
+@pytest.mark.usefixtures("timed")
+def test_families_count_as_often_as_they_are_tried_and_the_race_as_may_be_left() -> None:
+    """The linear network is tried once, the other family six times."""
+    each = (70 + 6 * 7) / 7 + runtime._TRIAL_SECONDS
+    one = {"workers": 1}
+    assert forecast(**one) == pytest.approx(6 * each)
+    assert forecast(finalists=3, **one) == pytest.approx(16 * each)  # up to 10 more
+    assert forecast(finalists=3, n_trials=4, **one) == pytest.approx(4 * each)
 
-    def pieces(point: ArchitectureSpec, *_: object) -> Pieces:
-        timed.append(point.family)
-        return PIECES
 
-    monkeypatch.setattr(runtime, "pieces_of", pieces)
-    arrays = load(study().dataset, seed=0)
-    forecast_seconds(study(), arrays)
+@pytest.mark.usefixtures("timed")
+def test_workers_share_trials_and_are_never_more_than_there_are_trials() -> None:
+    assert forecast(workers=1) > forecast()
+    assert forecast(workers=50) == forecast(workers=6)
+    assert forecast(n_trials=1) == forecast(n_trials=1, workers=1)
+
+
+def test_a_slow_family_has_one_architecture_timed(timed: list[str]) -> None:
+    forecast()
     assert timed == ["linear"] + ["mlp"] * runtime.TIMED_PER_FAMILY
     timed.clear()
-    forecast_seconds(study(), arrays, patience=-1.0)
+    forecast(patience=-1.0)
     assert timed == ["linear", "mlp"]
 
 
