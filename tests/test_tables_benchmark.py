@@ -6,25 +6,24 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import rivals
 import tables as script
 
 
 def test_the_page_says_of_tuned_boosting_what_its_results_give() -> None:
-    text = rivals.tables.PAGE.read_text(encoding="utf-8")
-    runs = json.loads(rivals.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
-    assert {run["data"] for run in runs} == {*rivals.UNSEEN}
-    k, n = len(rivals.verdict(runs)), len(rivals.UNSEEN)
-    low, high = (f"{100 * end:.0f}" for end in rivals.share_interval(k, n))
+    text = script.PAGE.read_text(encoding="utf-8")
+    runs = json.loads(script.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
+    assert {run["data"] for run in runs} == {*script.UNSEEN}
+    k, n = len(script.verdict(runs)), len(script.UNSEEN)
+    low, high = (f"{100 * end:.0f}" for end in script.share_interval(k, n))
     assert (
         f"First or level on **{k} of {n}** (90 % interval of the share {low} to {high} %)" in text
     )
-    readme = (rivals.tables.PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (script.PAGE.parents[2] / "README.md").read_text(encoding="utf-8")
     assert f"on {k} of {n} tables" in readme
     assert f"90 % interval of the share {low} to {high} %" in readme
-    seen = json.loads(rivals.RESULTS.read_text(encoding="utf-8"))["runs"]
+    seen = json.loads(script.RIVALS.read_text(encoding="utf-8"))["runs"]
     names = {run["data"] for run in seen}
-    said = f"On {len(rivals.near_first(seen))} of the {len(names)} tables the ensemble of three is"
+    said = f"On {len(script.near_first(seen))} of the {len(names)} tables the ensemble of three is"
     assert said in text
 
 
