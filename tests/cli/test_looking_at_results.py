@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from faulty import call
-from reporting.test_report_search import EPOCHS, folder, load, record
 from rich.console import Console
+from searched import EPOCHS, folder, load, record
 
 import nas_evidence
 from nas_evidence.cli import terminal

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from proposals import SPACE, WIDE, score, shown, study, whole
 
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import (
@@ -28,44 +29,9 @@ from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.tables import write_record
 
-SPACE = {
-    "mlp": {
-        "depth": IntRange(low=1, high=4),
-        "width": IntRange(low=4, high=256, log=True),
-    },
-    "cnn": {
-        "depth": IntRange(low=1, high=3),
-        "width": IntRange(low=2, high=16, log=True),
-    },
-    "resnet": {"depth": Choice(options=(8, 14)), "width": IntRange(low=4, high=16, log=True)},
-    "linear": {},
-}
 #: Samplers that learn from results.
 LEARNERS = ["tpe", "posterior"]
 SMALL = {"cnn": {"depth": IntRange(low=1, high=3), "width": Choice(options=(4, 8))}}
-WIDE = {
-    "mlp": {"depth": IntRange(low=1, high=5), "width": IntRange(low=4, high=1024, log=True)},
-    "cnn": {"depth": IntRange(low=1, high=5), "width": IntRange(low=1, high=256, log=True)},
-    "linear": {},
-}
-
-
-def study(**changes: object) -> StudySpec:
-    given = {"name": "s", "dataset": DatasetSpec(name="digits"), "family": SPACE}
-    given |= {"objective": "kfac_ggn", **changes}
-    return StudySpec.model_validate(given)
-
-
-def score(architecture: ArchitectureSpec) -> float:
-    """A landscape with its best point inside one family: the sampler has to find both."""
-    values = architecture.values
-    best = {"mlp": -1.0, "cnn": 0.0, "resnet": -1.5, "linear": -2.0}[architecture.family]
-    width, depth = float(values.get("width", 1)), float(values.get("depth", 1))
-    return best - abs(math.log(width / 40)) - abs(depth - 3) / 4
-
-
-def whole(architecture: ArchitectureSpec) -> Told:
-    return Told((score(architecture),))
 
 
 def ask_all(
@@ -247,13 +213,6 @@ def test_a_known_architecture_is_drawn_again_until_the_space_is_used_up(
 
 def draws(learner: Learner, count: int = 40) -> Counter[str]:
     return Counter(str(learner.draw(seed)) for seed in range(count))
-
-
-def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) -> Learner:
-    learner = Learner(spec)
-    for number, (architecture, result) in enumerate(results):
-        learner.show(number, architecture, result)
-    return learner
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.test_report_search import EPOCHS, QUALITY, folder, load, record
+from searched import EPOCHS, QUALITY, folder, load, record
 
 from nas_evidence.baselines.comparison import (
     IMPORTANCE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, browser
-from reporting.test_report import study_folder, trial
+from reported import study_folder, trial
 
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.test_report_search import EPOCHS, N_DATA, folder, load, record
+from searched import EPOCHS, N_DATA, folder, load, record
 
 import nas_evidence
 from nas_evidence.proposing.further import gain_of_further

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from records import at, curve_of, mlp, record_with
 from scipy import stats
+from searched import EPOCHS, N_DATA, QUALITY, estimate_of, folder, load, record
 
 import nas_evidence.reporting.contents as report_module
 import nas_evidence.reporting.study_tables as tables_module
@@ -24,13 +24,12 @@ from nas_evidence.reporting.page import build_report, write_report
 from nas_evidence.reporting.plots import plot_parameters
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_sentence
-from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.reporting.terms import gap_sentence, term_table
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
-    Term,
     TrialRecord,
     TrialStatus,
 )
@@ -38,89 +37,9 @@ from nas_evidence.spec.study import (
     ArchitectureSpec,
     BudgetSpec,
     DatasetSpec,
-    OnlinePlan,
     PruningSpec,
-    StudySpec,
     TrainingPlan,
 )
-from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.tables import write_record
-
-N_DATA = 100
-EPOCHS = 20
-QUALITY = (0.1, 0.9, 0.5, 0.7, 0.3, 0.8, 0.2, 0.6)
-
-
-def record(
-    trial_id: int,
-    architecture: int,
-    *,
-    value: float | None = None,
-    status: TrialStatus = TrialStatus.COMPLETE,
-    epochs: int = EPOCHS,
-    real: bool = False,
-    **changes: Any,
-) -> TrialRecord:
-    """Return a trial whose evidence per datum is `value`, by default the quality of what it is."""
-    quality = QUALITY[architecture]
-    value = quality if value is None else value
-    epochs_seen = range(5, epochs + 1, 5)
-    done = status is TrialStatus.COMPLETE
-    return record_with(
-        trial_id,
-        replicate=trial_id,
-        architecture=mlp(width=4 + architecture)
-        if architecture
-        else ArchitectureSpec(family="linear"),
-        status=status,
-        n_parameters=100 * (1 + architecture),
-        latency_seconds=0.1 / (1 + architecture),
-        n_data=N_DATA,
-        epochs=epochs,
-        evaluations=[one for e in epochs_seen for one in at(e, _estimate(value - 1 / e))],
-        curve=curve_of(lambda epoch: 1 - quality, epochs, N_DATA),
-        test_accuracy=quality if done and not real else None,
-        test_nll_per_datum=2 - quality if done else None,
-        test_rmse=10 - quality if done and real else None,
-        train_seconds=float(epochs),
-        total_seconds=float(epochs) + 1,
-    ).model_copy(update=changes)
-
-
-def _estimate(per_datum: float) -> EvidenceEstimate:
-    fit, scatter = per_datum + 0.5, 0.4
-    terms = (
-        Term(term="log_likelihood", group="all", value=N_DATA * fit),
-        Term(term="scatter", group="a", value=N_DATA * scatter),
-        Term(term="log_det_ratio", group="a", value=N_DATA * 0.2),
-        Term(term="log_det_ratio", group="b", value=N_DATA * 0.4),
-        Term(term="prior_precision", group="a", value=2.0),
-        Term(term="prior_precision", group="b", value=8.0),
-        Term(term="clamped_eigenvalues", group="all", value=0.0),
-        Term(term="gradient_norm_squared", group="all", value=0.5),
-    )
-    value = N_DATA * per_datum
-    return EvidenceEstimate(estimator="kfac_ggn", value=value, per_datum=per_datum, terms=terms)
-
-
-def folder(path: Path, records: list[TrialRecord], **changes: Any) -> Path:
-    given: dict[str, Any] = {
-        "name": "synthetic",
-        "objective": "kfac_ggn",
-        "dataset": DatasetSpec(name="digits"),
-        "family": {"mlp": {"width": IntRange(low=4, high=64)}, "linear": {}},
-        "plan": TrainingPlan(epochs=EPOCHS, online=OnlinePlan(every=5)),
-    }
-    study = StudySpec(**(given | changes))
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "study.toml").write_text(dump_study(study), encoding="utf-8")
-    for one in records:
-        write_record(path, one, study)
-    return path
-
-
-def load(path: Path, records: list[TrialRecord], **changes: Any) -> Study:
-    return load_study_tables(folder(path, records, **changes))
 
 
 def test_replicates_are_one_architecture_with_its_mean_and_spread(tmp_path: Path) -> None:
@@ -261,7 +180,7 @@ def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> No
             else term
             for term in last.terms
         ]
-        other = _estimate(-last.value).model_copy(update={"estimator": "diag_ef"})
+        other = estimate_of(-last.value).model_copy(update={"estimator": "diag_ef"})
         last = last.model_copy(update={"terms": tuple(away)})
         evaluations = (
             *one.evaluations[:-1],
@@ -336,7 +255,7 @@ def test_what_sets_the_best_apart_is_named(tmp_path: Path) -> None:
                 "architecture": ArchitectureSpec(
                     family="mlp", values={"width": 4 + 2 * i, "depth": int(rng.integers(1, 5))}
                 ),
-                "evaluations": (Evaluation(epoch=EPOCHS, estimate=_estimate(-abs(i - 25))),),
+                "evaluations": (Evaluation(epoch=EPOCHS, estimate=estimate_of(-abs(i - 25))),),
             }
         )
         for i in range(30)
