@@ -30,7 +30,7 @@ from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.workers.trial import Trial
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._images import subset
+from ._shared_data import subset
 
 PAPER = "Immer et al. 2021"
 FIGURE = "Fig. 2, Fig. C.3, Fig. C.4, Table C11"

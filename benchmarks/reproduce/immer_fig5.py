@@ -20,8 +20,8 @@ from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._images import subset
 from ._immer import Fitted, agreement, fit, frozen, mean_and_error, must_have_moved, predictive
+from ._shared_data import subset
 from .immer_table2 import SHORT_STEPS, network
 
 PAPER = "Immer et al. 2021"

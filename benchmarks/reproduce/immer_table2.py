@@ -26,8 +26,8 @@ from nas_evidence.maths.blocks import Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._images import subset
 from ._immer import Fitted, agreement, fit, frozen, must_have_moved
+from ._shared_data import subset
 
 PAPER = "Immer et al. 2021"
 FIGURE = "Table 2, Table A1, Table C5, Table C6, Fig. 6"

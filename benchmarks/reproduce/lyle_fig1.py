@@ -19,7 +19,7 @@ from nas_evidence_reproduce._incremental import predictions, sampled_bounds
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 from nas_evidence_reproduce._sample_then_optimise import bounds_over_orders
 
-from ._lyle import INFORMATIVE, NOISE, PRIOR_VARIANCE, N, feature_data
+from ._shared_data import INFORMATIVE, NOISE, PRIOR_VARIANCE, N, feature_data
 
 PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 1"

@@ -14,11 +14,17 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nas_evidence_reproduce._combination import combination_weights
 from nas_evidence_reproduce._incremental import predictions
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._lyle import NOISE, PRIOR_VARIANCE, N, feature_data, images
+from ._shared_data import (
+    NOISE,
+    PRIOR_VARIANCE,
+    N,
+    combination_weights,
+    feature_data,
+    images,
+)
 
 PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 2, Fig. 5"

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nas_evidence.evidence.jacobian import jacobian
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._lyle import images
+from ._shared_data import images
 
 PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 2, Fig. 6"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
-from ._lyle import images
+from ._shared_data import images
 
 PAPER = "Lyle et al. 2020"
 FIGURE = "Fig. 4, Fig. 8, Fig. 9"

@@ -5,7 +5,7 @@ import reproduced  # noqa: F401, before the scripts
 import torch
 from torch import Tensor
 
-from nas_evidence_reproduce._combination import combination_weights, orthogonal_weights
+from nas_evidence_reproduce._shared_data import combination_weights, orthogonal_weights
 
 
 def orthogonal_models(alpha: float) -> tuple[Tensor, Tensor, Tensor]:

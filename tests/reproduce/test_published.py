@@ -58,7 +58,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "_shared.py").write_text('OURS = "2"\n')
     (tmp_path / "one.py").write_text(CONSTANTS + "NEEDS = ()\n" + RUN)
     (tmp_path / "two.py").write_text(CONSTANTS + 'NEEDS = ("MNIST",)\n' + RUN)
-    (tmp_path / "three.py").write_text(CONSTANTS + "NEEDS = ()\nGPU_HOURS = 2.5\n")
     return tmp_path
 
 
@@ -84,8 +83,8 @@ def test_missing_data_is_one_sentence_that_names_the_folder(folder: Path, tmp_pa
         reproduced("two", data=None, **ask)
     with pytest.raises(ValueError, match=r"needs the data folder MNIST, but .* has none"):
         reproduced("two", data=folder, **ask)
-    with pytest.raises(ValueError, match=r"about 2\.5 hours of one GPU"):
-        reproduced("three", data=None, **ask)
+    with pytest.raises(ValueError, match=r"about 80 hours of one GPU; how is in _published\.py"):
+        reproduced("immer_resnets", data=None, **{**ask, "folder": None})
     with pytest.raises(ValueError, match=r"no reproduction 'four'; the names are one, "):
         reproduced("four", data=None, **ask)
     assert not (tmp_path / "to").exists()
@@ -102,7 +101,8 @@ def test_every_figure_is_listed_with_what_came_out(folder: Path) -> None:
     assert found["one", "Fig. 2"] == ("in part", "1 of 2")
     assert found["one", "Fig. 3"] == ("differs", "0 of 1")
     assert found["two", "Fig. 2"] == ("not yet run", "")
-    assert found["three", "Fig. 2"] == ("needs a GPU: 2.5 hours", "")
+    shipped = {(row.name, row.figure): row.status for row in listed()}
+    assert shipped["immer_resnets", "Table C8"] == "needs a GPU: 80 hours"
 
 
 def test_a_cell_of_a_figure_that_the_script_does_not_show_is_refused(folder: Path) -> None:
@@ -130,8 +130,12 @@ def test_no_cells_have_no_status() -> None:
     [
         ("PAPER = 1\n", r"bad\.py must have PAPER, but has 1"),
         (CONSTANTS, r"bad\.py must have NEEDS, but has None"),
-        (CONSTANTS + "NEEDS = ()\n", "must have RULE, `run` and `cells`, or GPU_HOURS"),
-        (CONSTANTS.replace("Fig. 2", "Fig. 9") + "NEEDS = ()\n", "2016 has no figure.*'Fig. 9'"),
+        (CONSTANTS + "NEEDS = ()\n", "must have RULE, but has None"),
+        (CONSTANTS + 'NEEDS = ()\nRULE = "r"\n', "must have the functions `run` and `cells`"),
+        (
+            CONSTANTS.replace("Fig. 2", "Fig. 9") + 'NEEDS = ()\nRULE = "r"\n',
+            "2016 has no figure.*'Fig. 9'",
+        ),
     ],
 )
 def test_a_script_without_its_constants_is_refused(
