@@ -7,7 +7,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
-from proposals import SPACE, WIDE, score, shown, study, whole
+from proposal_spaces import SPACE, WIDE, score, shown, study, whole
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from proposals import SPACE, WIDE, score, shown, study, whole
+from proposal_spaces import SPACE, WIDE, score, shown, study, whole
 
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import (
