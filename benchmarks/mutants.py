@@ -30,8 +30,9 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,24 @@ def copies(number: int) -> Iterator[list[Path]]:
         yield made
 
 
+def side_by_side(workers: int, jobs: Iterable[Callable[[Path], Any]]) -> Iterator[Any]:
+    """Yield what jobs return as they end, each of which has a copy of the tree for itself."""
+    free: queue.Queue[Path] = queue.Queue()
+    with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for tree in trees:
+            free.put(tree)
+
+        def one(job: Callable[[Path], Any]) -> Any:
+            tree = free.get()
+            try:
+                return job(tree)
+            finally:
+                free.put(tree)
+
+        for ended in concurrent.futures.as_completed([pool.submit(one, job) for job in jobs]):
+            yield ended.result()
+
+
 def apart(tree: Path, call: Callable[..., Any], *given: Any) -> Any:
     """Return what a call returns in a copy, from a process that has the large libraries already.
 
@@ -253,13 +272,6 @@ def record_tests(files: Sequence[str], to: Path) -> None:
     finish(measured, to, recorder.ended)
 
 
-def audit_checks() -> list[str]:
-    """Return the problems of the audit."""
-    from nas_evidence.audit.run import PROBLEMS
-
-    return [*PROBLEMS]
-
-
 def missed_row(check: str) -> str | None:
     """Return the first row of a problem that does not hold in this folder."""
     from nas_evidence.audit.run import run_audit
@@ -269,10 +281,10 @@ def missed_row(check: str) -> str | None:
 
 def record_audit(to: Path, only: str = "") -> None:
     """Run the audit in this folder, check by check, and write its coverage."""
+    from nas_evidence.audit.run import PROBLEMS
+
     measured, ended = measuring(to), {}
-    for check in audit_checks():
-        if not check.startswith(only):
-            continue
+    for check in (check for check in PROBLEMS if check.startswith(only)):
         measured.switch_context(AUDIT + check)
         started = time.perf_counter()
         passed = missed_row(check) is None
@@ -287,23 +299,16 @@ def record(home: Path, workers: int, rooms: Sequence[str] = ()) -> None:
     files: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         files.setdefault(path.parent.name, []).append(str(path.relative_to(ROOT)))
-    chosen = rooms or [*files, AUDIT]
-    free: queue.Queue[Path] = queue.Queue()
-    with copies(workers) as trees, concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        for tree in trees:
-            free.put(tree)
 
-        def one(room: str) -> None:
-            tree = free.get()
-            to = home / f"{room}.json"
-            if room in files:
-                apart(tree, record_tests, files[room], to)
-            else:
-                apart(tree, record_audit, to, room.removeprefix(AUDIT))
-            free.put(tree)
+    def one(room: str, tree: Path) -> None:
+        to = home / f"{room}.json"
+        if room in files:
+            apart(tree, record_tests, files[room], to)
+        else:
+            apart(tree, record_audit, to, room.removeprefix(AUDIT))
 
-        for job in [pool.submit(one, room) for room in chosen]:
-            job.result()
+    for _ in side_by_side(workers, [partial(one, room) for room in rooms or [*files, AUDIT]]):
+        pass
 
 
 @dataclass(frozen=True)
@@ -433,26 +438,14 @@ def run_all(chosen: Sequence[Mutant], given: argparse.Namespace) -> None:
     """Return who sees each mutant; results so far are kept as they come."""
     recorded = Recorded.read(given.home)
     found = {one.name: one for one in read_results(given.results)}
-    free: queue.Queue[Path] = queue.Queue()
-    with (
-        copies(given.workers) as trees,
-        concurrent.futures.ThreadPoolExecutor(given.workers) as pool,
-    ):
-        for tree in trees:
-            free.put(tree)
-
-        def one(mutant: Mutant) -> Seen:
-            tree = free.get()
-            try:
-                return run(mutant, tree, recorded, given.only, found.get(mutant.name))
-            finally:
-                free.put(tree)
-
-        for job in concurrent.futures.as_completed([pool.submit(one, m) for m in chosen]):
-            seen = job.result()
-            found[seen.name] = seen
-            print(f"{seen.name}: {seen.test} | {seen.audit} | {seen.seconds:.0f} s", flush=True)
-            write_results([found[m.name] for m in mutants() if m.name in found], given.results)
+    jobs = [
+        partial(run, m, recorded=recorded, only=given.only, known=found.get(m.name))
+        for m in chosen
+    ]
+    for seen in side_by_side(given.workers, jobs):
+        found[seen.name] = seen
+        print(f"{seen.name}: {seen.test} | {seen.audit} | {seen.seconds:.0f} s", flush=True)
+        write_results([found[m.name] for m in mutants() if m.name in found], given.results)
 
 
 def read_results(path: Path = RESULTS) -> list[Seen]:
