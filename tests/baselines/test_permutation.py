@@ -167,7 +167,9 @@ def test_the_report_draws_what_the_export_says_and_keeps_it(study: nas_evidence.
     html = page.read_text(encoding="utf-8")
     assert '<div id="columns" class="figure">' in html
     assert "Which columns of the table the winner uses" in html
-    assert "Which columns it uses" in (page.parent / "report.md").read_text(encoding="utf-8")
+    first = told.iloc[0]
+    text = (page.parent / "report.md").read_text(encoding="utf-8")
+    assert f"| {first['column']} | {first['mean']:.4f} | {first['std']:.4f} |" in text
     values = json.loads((page.parent / "report.json").read_text(encoding="utf-8"))
     columns = values["comparison"]["importance"]["columns"]
     assert [one["column"] for one in columns] == list(told["column"])
