@@ -572,7 +572,7 @@ def smoothed(score: str) -> None:
     """Print means over pools of a score and of its posterior mean, and intervals of the gains."""
     found = []
     for name in POOLS["wide"]:
-        if name.endswith("-search"):
+        if name.endswith("-search") or not (RESULTS / "wide" / f"{name}.csv").exists():
             continue
         pool = read("wide", name)
         families, depths, widths = zip(*pool.networks, strict=True)
