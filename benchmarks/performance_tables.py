@@ -196,7 +196,7 @@ def tune() -> str:
     return table(header, lines)
 
 
-#: What `service_overhead.py` runs.
+#: What `cost_of_service.py` runs.
 NO_OPS = 200
 _TUNE = {
     "total_wall_seconds": "with the start of Ray",

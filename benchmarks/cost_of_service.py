@@ -1,0 +1,947 @@
+"""What the search service costs beside the training: its driver, its start, its scale.
+
+driver       milliseconds of the driver for one trial of three reports: ask, assignment, launch,
+             reports, Parquet, tell; 8 simulated workers whose clock takes no time
+largest      the same for `--largest` quasi-random trials; left, as if killed, in `--scratch`
+resume       a fresh process on that folder until its first launch; then TPE on a copy of it
+beside       one more trial beside n finished ones, TPE; with `--before FOLDER` also of another
+             checkout, in turn
+workers      slices a second of workers that do nothing, through Ray and the whole driver
+first_slice  from the start of `nas-evidence search` to the first report and the first slice
+tune         200 trials that do nothing, 2 workers: our driver and Ray Tune with OptunaSearch, in
+             turns, each in a fresh process with a cluster of its own
+small        seconds from the command to the exported winner of small tables: the first trial, the
+             last one, the report, the end; the run of fewest seconds, and the ends of all
+forecast     what a study is forecast to take beside what its trials take, CPU seconds
+slices       of the published grids: flops of each architecture (exact, on the meta device), and a
+             training step of some of them on one core
+plans        those grids on a virtual clock, on 8 and 64 workers: as fast as a core (measured) or
+             as GPUs of three kinds (assumed, see `GPUS`)
+sweep        8 to 1024 workers, slices of 1 and 10 s: where the driver becomes the bottleneck
+plot         draws the sweep
+
+In `plans` and `sweep` the driver, the journal and the files are the real ones, trials take virtual
+time only. The driver's CPU time passes on the virtual clock too, as if it were alone on one core,
+and Ray's part, which is not simulated, comes from `workers`.
+
+    python benchmarks/cost_of_service.py driver largest resume --scratch FOLDER
+    python benchmarks/cost_of_service.py small forecast --data DATA
+
+A part replaces its own results in `benchmarks/results`, or in `--to`; `--small` runs the least of
+each and stores in `--scratch`. Wall and CPU time: a busy machine shows in the first only. What an
+fsync takes meanwhile is stored too. `small` wants an idle machine.
+"""
+
+import argparse
+import contextlib
+import itertools
+import math
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from _common import (
+    HERE,
+    RESULTS,
+    checkouts,
+    conditions,
+    hardware,
+    read_json,
+    show,
+    spread,
+    with_version,
+    write_json,
+)
+from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space
+
+import nas_evidence
+from nas_evidence.driver.driver import Driver
+from nas_evidence.spec.divisions import predicted_folds
+from nas_evidence.spec.registry import declared, draws_of
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.toml import find_study, load_study
+from nas_evidence.storage.journal import read_journal
+from nas_evidence.workers.executor import Event, Executor, Launch
+
+sys.path.insert(0, str(Path(nas_evidence.__file__).parents[1] / "tests"))
+from learning_curves import SimulatedTrial, synthetic
+from simulated import SimulatedExecutor
+
+Row = dict[str, Any]
+Options = argparse.Namespace
+BLOCK = 100
+#: Trials of `tune`; as in `performance_tables.py`.
+NO_OPS = 200
+
+# --- the driver
+
+
+def simulated_workers() -> Executor:
+    """Return the pool that the driver's cost is measured with."""
+    return SimulatedExecutor(synthetic, workers=8, seed=0)
+
+
+def drive(sampler: str, n_trials: int, folder: Path, *, of: int | None = None) -> dict[str, Any]:
+    """Return what the driver spends until `n_trials` more trials are over; `of` are planned."""
+    watcher = Stamps(stop_after=n_trials)
+    driver = Driver(study(of or n_trials, sampler), folder, simulated_workers(), watcher)
+    watcher.ends = []  # the first trial carries the start of the loop; see `resume` for that
+    watcher.stop_after = n_trials - 1
+    with contextlib.suppress(Stop):
+        driver.run()
+    wall, cpu = (per_trial([stamp[i] for stamp in watcher.ends]) for i in (0, 1))
+    return {
+        "sampler": sampler,
+        "trials": n_trials,
+        "wall_ms": wall,
+        "cpu_ms": cpu,
+        "peak_mb": peak_megabytes(),
+    }
+
+
+def per_trial(stamps: list[float]) -> dict[str, Any]:
+    """Return milliseconds per trial: mean of all and of each tenth; quartiles of blocks."""
+    blocks = [(b - a) / BLOCK * 1e3 for a, b in itertools.pairwise(stamps[::BLOCK])]
+    size = len(stamps) // 10
+    tenths = [mean_of(stamps[i * size : (i + 1) * size]) for i in range(10)]
+    found = {"mean": mean_of(stamps), "mean_of_each_tenth": tenths}
+    return found | spread(blocks or [mean_of(stamps)])
+
+
+def mean_of(stamps: list[float]) -> float:
+    """Return the mean distance of stamps in milliseconds."""
+    return (stamps[-1] - stamps[0]) / (len(stamps) - 1) * 1e3
+
+
+def resume(folder: Path, n_trials: int) -> dict[str, Any]:
+    """Return the time from a fresh driver on a folder to its first launch."""
+
+    class FirstLaunch(SimulatedExecutor):
+        def launch(self, launch: Launch) -> None:
+            raise Stop
+
+    began = clocks()
+    executor = FirstLaunch(synthetic, workers=8, seed=0)
+    driver = Driver(study(n_trials, "qmc"), folder, executor, Stamps())
+    opened = clocks()
+    try:
+        driver.run()
+    except Stop:
+        launched = clocks()
+    attempts = (folder / "checkpoints").glob("*/attempt-*")
+    shutil.rmtree(max(attempts, key=lambda attempt: attempt.name))  # as it was before
+    return {
+        "wall_seconds": launched[0] - began[0],
+        "cpu_seconds": launched[1] - began[1],
+        "opening_wall_seconds": opened[0] - began[0],
+        "peak_mb": peak_megabytes(),
+    }
+
+
+def slices(workers: int, epochs: int, folder: Path) -> dict[str, Any]:
+    """Return how fast no-op slices pass through Ray and the driver, all workers busy."""
+    watcher = Stamps()
+    began = time.perf_counter()
+    executor = ray_workers(workers, folder)
+    try:
+        while sum(w.ready_at is not None for w in executor._pool.workers) < workers:
+            executor.poll(timeout=1.0)
+        ready = time.perf_counter() - began
+        memory = worker_megabytes(executor)
+        Driver(
+            study(workers, "qmc", epochs=epochs, workers=workers), folder, executor, watcher
+        ).run()
+    finally:
+        executor.close()
+    # Those between the first end of a trial and the start of the last one are left out.
+    busy = [s for s in watcher.slices if s[0] < watcher.ends[1][0]][workers:]
+    wall, cpu = (mean_of([stamp[i] for stamp in busy]) for i in (0, 1))
+    return {
+        "workers": workers,
+        "slices": len(busy),
+        "slices_per_second": 1e3 / wall,
+        "wall_ms_per_slice": wall,
+        "driver_cpu_ms_per_slice": cpu,
+        "seconds_until_all_workers_were_ready": ready,
+        "workers_mb": memory,
+    }
+
+
+def worker_megabytes(executor: Any) -> dict[str, float]:
+    """Return what workers hold: resident, and with shared pages shared out (Linux)."""
+    import ray
+
+    pids = ray.get([worker.actor.pid.remote() for worker in executor._pool.workers])
+    found: dict[str, float] = {"Rss": 0.0, "Pss": 0.0}
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in found:
+                found[name] += float(rest.split()[0]) / 1024
+    return {"resident": found["Rss"], "proportional": found["Pss"]}
+
+
+def first_slice(executor: str, folder: Path) -> dict[str, float]:
+    """Return the seconds from the start of a search to its first report and first slice."""
+    script = Path(sys.executable).with_name("nas-evidence")
+    command = [str(script), "search", "digits", "--out", str(folder), "--trials", "1"]
+    command += ["--executor", executor, "--workers", "2", "--set", "plan.epochs=5"]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.time()
+    subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    reports = [event for event in read_journal(folder) if event["event"] == "report"]
+    trained = next(event for event in reports if event["epoch"] > 0)
+    return {
+        "report": reports[0]["t"] - began,
+        "slice": trained["t"] - began,
+        "cpu_of_the_whole_search": cpu,  # to its end, without processes that Ray left to init
+    }
+
+
+def ours(n: int, folder: Path) -> dict[str, float]:
+    """Return seconds of `n` no-op trials through our driver; the cluster's start beside them."""
+    began = clocks()
+    executor = ray_workers(2, folder)
+    started = clocks()
+    try:
+        Driver(study(n, "tpe", workers=2), folder, executor, Stamps()).run()
+        return _timed(began, started, folder)
+    finally:
+        executor.close()
+
+
+def tune(n: int, folder: Path) -> dict[str, float]:
+    """Return the same through Ray Tune; its workers start within the search."""
+    import optuna
+    import ray
+    from ray import tune as ray_tune
+    from ray.tune.search.optuna import OptunaSearch
+
+    class Trial(ray_tune.Trainable):  # type: ignore[misc]
+        def step(self) -> dict[str, float]:
+            return {"score": -float(self.config["width"]), "done": self.iteration >= 2}
+
+        def reset_config(self, new_config: object) -> bool:
+            return True
+
+    began = clocks()
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    started = clocks()
+    sampler = optuna.samplers.TPESampler(
+        n_startup_trials=18, multivariate=True, group=True, constant_liar=True, seed=0
+    )
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder}/study.db")
+    search = OptunaSearch(tune_space, metric="score", mode="max", sampler=sampler, storage=storage)
+    results = ray_tune.Tuner(
+        ray_tune.with_resources(Trial, {"cpu": 1}),
+        tune_config=ray_tune.TuneConfig(
+            metric="score",
+            mode="max",
+            search_alg=search,
+            num_samples=n,
+            max_concurrent_trials=2,
+            reuse_actors=True,
+        ),
+        run_config=ray_tune.RunConfig(
+            storage_path=str(folder),
+            name="tune",
+            verbose=0,
+            # Its default saves the last state of each trial; ours has none to save here.
+            checkpoint_config=ray_tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    ).fit()
+    assert len(results) == n
+    assert not results.errors
+    found = _timed(began, started, folder)
+    ray.shutdown()
+    return found
+
+
+def _timed(
+    began: tuple[float, float], started: tuple[float, float], folder: Path
+) -> dict[str, float]:
+    now = clocks()
+    return {
+        "total_wall_seconds": now[0] - began[0],
+        "start_wall_seconds": started[0] - began[0],
+        "search_wall_seconds": now[0] - started[0],
+        "search_cpu_seconds_of_the_driver": now[1] - started[1],
+        "files": sum(path.is_file() for path in folder.rglob("*")),
+    }
+
+
+def peak_megabytes() -> float:
+    """Return the most memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def alone(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments, **options).result()
+
+
+def surroundings(scratch: Path) -> Row:
+    """Return what else decides about the figures."""
+    times = []
+    with (scratch / "fsync").open("wb", buffering=0) as file:
+        for _ in range(50):
+            began = time.perf_counter()
+            file.write(bytes(4096))
+            os.fsync(file.fileno())
+            times.append((time.perf_counter() - began) * 1e3)
+    packages = ("ray", "optuna", "pyarrow", "torch", "pydantic")
+    return conditions("cost of the service", *packages) | {"fsync_ms": spread(times)}
+
+
+def in_new_folder(scratch: Path, measure: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a fresh process with a new folder as its last argument, and show."""
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        return show(alone(measure, *arguments, Path(folder)))
+
+
+def part_driver(options: Options) -> list[Row]:
+    """Measure the driver on small studies."""
+    sizes = (
+        [(30, "qmc")]
+        if options.small
+        else [(100, "qmc"), (100, "tpe"), (1000, "qmc"), (1000, "tpe")]
+    )
+    return [
+        in_new_folder(options.scratch, drive, sampler, n_trials)
+        for n_trials, sampler in sizes
+        for _ in range(options.repeats if n_trials == 100 else 1)  # the long ones have blocks
+    ]
+
+
+def part_largest(options: Options) -> Row:
+    """Measure the driver on the largest study; leaves it, killed, in the scratch folder."""
+    folder = options.scratch / "largest"
+    shutil.rmtree(folder, ignore_errors=True)
+    return dict(alone(drive, "qmc", options.largest, folder, of=options.largest + 100))
+
+
+def part_resume(options: Options) -> Row:
+    """Measure resuming on what `part_largest` left, then TPE on a copy of it."""
+    folder, copy, largest = options.scratch / "largest", options.scratch / "copy", options.largest
+    runs = show([alone(resume, folder, largest + 100) for _ in range(options.repeats)])
+    shutil.copytree(folder, copy, dirs_exist_ok=True)
+    goes_on = show(alone(drive, "tpe", 30 if options.small else 90, copy, of=largest + 100))
+    shutil.rmtree(copy)
+    return {"finished_trials": largest, "runs": runs, "then_with_tpe": goes_on}
+
+
+def part_beside(options: Options) -> list[Row]:
+    """Measure one more trial beside n finished ones, on copies of one growing study."""
+    packages = checkouts(options.before)
+    scratch = Path(tempfile.mkdtemp(dir=options.scratch))
+    growing, copy, rows, done = scratch / "growing", scratch / "copy", [], 0
+    for size in options.sizes:
+        grow = ("beside", "--one", "qmc", size - done, growing)
+        with_version(packages["after"], __file__, *grow)
+        done = size
+        found: dict[str, list[float]] = {name: [] for name in packages}
+        for _ in range(options.repeats):
+            for name, package in packages.items():
+                shutil.copytree(growing, copy)
+                more = ("beside", "--one", "tpe", 30 if options.small else 60, copy)
+                found[name].append(with_version(package, __file__, *more)["cpu_ms"]["mean"])
+                shutil.rmtree(copy)
+        spreads = {name: spread(ms) for name, ms in found.items()}
+        rows.append(show({"finished": size, **spreads}))
+    shutil.rmtree(scratch)
+    return rows
+
+
+def part_workers(options: Options) -> list[Row]:
+    """Measure slices through Ray."""
+    runs = (
+        [(2, 10)] if options.small else [(8, 250)] * options.repeats + [(64, 50)] * options.repeats
+    )
+    return [in_new_folder(options.scratch, slices, *run) for run in runs]
+
+
+def part_first_slice(options: Options) -> Row:
+    """Measure the time to the first slice, in turns."""
+    found: dict[str, list[dict[str, float]]] = {"inline": [], "ray": []}
+    for _ in range(options.repeats):
+        for executor, runs in found.items():
+            with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+                runs.append(show(first_slice(executor, Path(folder) / "study")))
+    return {executor: spreads(runs) for executor, runs in found.items()}
+
+
+def part_tune(options: Options) -> Row:
+    """Measure our driver and Ray Tune in turns, each time in another order."""
+    ways: list[tuple[str, Callable[..., Any]]] = [("ours", ours), ("tune_reuse_actors", tune)]
+    n = 20 if options.small else NO_OPS
+    found: dict[str, list[dict[str, float]]] = {name: [] for name, _ in ways}
+    for turn in range(options.repeats):
+        for name, way in ways[turn % 2 :] + ways[: turn % 2]:
+            found[name].append(in_new_folder(options.scratch, way, n))
+    return {name: spreads(runs) for name, runs in found.items()}
+
+
+def spreads(runs: list[dict[str, float]]) -> Row:
+    """Return median and range of each measure of some runs."""
+    return {key: spread([run[key] for run in runs]) for key in runs[0]}
+
+
+# --- small studies and the forecast
+
+
+def part_small(options: Options) -> list[Row]:
+    """Measure searches of tables; other rows stay in the file as they are."""
+    from _sets import raw
+
+    stored = read_json(options.to / "small_studies_cpu.json", {"runs": []})["runs"]
+    for name, n_rows in itertools.product(options.sets, options.rows):
+        x, y = raw(name, options.data)
+        frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(x.shape[1])])
+        frame["target"] = [f"class {label}" for label in y] if y.ndim == 1 else y[:, 0]
+        with tempfile.TemporaryDirectory() as folder:
+            table = Path(folder) / f"{name}.csv"
+            frame.sample(n_rows, random_state=0).to_csv(table, index=False)
+            again = range(options.repeats)
+            runs = [seconds_of_study(table, options.trials, race=options.race) for _ in again]
+        row = {"data": name, "rows": n_rows, "trials": options.trials, "race": options.race}
+        best = min(runs, key=lambda one: one["end"])
+        found = {**row, "hardware": hardware("all"), **best, "ends": [one["end"] for one in runs]}
+        stored = [one for one in stored if not row.items() <= one.items()] + [show(found)]
+    return stored
+
+
+def seconds_of_study(table: Path, trials: int, *, race: bool) -> dict[str, float]:
+    """Return the seconds after which a search of a table shows each piece."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "nas_evidence", "search", str(table)]
+        command += ["--target", "target", "--trials", str(trials), "--out", f"{folder}/study"]
+        command += [] if race else ["--set", "finalists=0"]
+        began, shown = time.monotonic(), {}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                now = round(time.monotonic() - began, 1)
+                if re.match(r"\[(\d+/\d+|race)\]", line):
+                    shown.setdefault("first_trial", now)
+                    shown["last_trial"] = now
+                elif line.startswith(("report:", "export:")):
+                    shown[line.partition(":")[0]] = now
+        assert process.returncode == 0, f"{command} failed"
+        return shown | {"end": round(time.monotonic() - began, 1)}
+
+
+#: Study: data, most training rows, trials, settings.
+STUDIES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    "small table, classes": ("ionosphere", 300, 4, {}),
+    "small table, real targets": ("bostonHousing", 300, 3, {}),
+    "larger table, classes": ("satellite", 1000, 3, {}),
+    "8x8 images": ("digits", 500, 5, {"plan.epochs": 10}),
+    "28x28 images": ("fashion_mnist", 1500, 3, {"plan.epochs": 5}),
+}
+
+
+def trial_of(row: Any) -> ArchitectureSpec:
+    """Return the architecture of a row of the table `trials`."""
+    named = {n.removeprefix("arch_"): row[n] for n in row.index if n.startswith("arch_")}
+    values = {n: v.item() if hasattr(v, "item") else v for n, v in named.items() if not pd.isna(v)}
+    return ArchitectureSpec(family=row["family"], values=values)
+
+
+def forecast_of(folder: Path, name: str, n_trials: int) -> dict[str, Any]:
+    """Run a study and forecast its trials."""
+    import tables
+    import torch
+
+    from nas_evidence.data import load
+    from nas_evidence.data.tensors import to_tensors
+    from nas_evidence.driver import runtime
+
+    time.perf_counter = time.process_time  # whatever times a piece
+    torch.set_num_threads(1)
+    data, rows, most, settings = STUDIES[name]
+    n_trials = min(n_trials, most)
+    images = data in ("digits", "fashion_mnist")
+    given: dict[str, Any] = {"data": data, "data_root": folder if images else None}
+    settings = {**settings, "finalists": 0}
+    if images:
+        settings |= {"dataset.max_train": rows, "dataset.max_test": 200}
+    else:
+        tables.MOST_TRAIN = rows
+        train, _ = tables.split(tables.read(folder, data), 0)
+        real = train["target"].dtype.kind == "f"
+        given = {"data": train, "target": "target"}
+        given["task"] = "regression" if real else "classification"
+    with tempfile.TemporaryDirectory() as where:
+        out = Path(where) / "study"
+        study = nas_evidence.search(
+            **given, n_trials=n_trials, settings=settings, out=out, progress=False
+        )
+        spec = study.spec
+        root = str(folder) if images else None
+        arrays = load(spec.dataset, seed=spec.seed, data_root=root, base=out.resolve())
+        trials = nas_evidence.read_table(out, "trials")
+    tensors = to_tensors(arrays, "cpu")
+    found: list[dict[str, Any]] = []
+    for _, row in trials.iterrows():
+        pieces = runtime.pieces_of(trial_of(row), spec, tensors)
+        forecast = runtime.trial_seconds(pieces, spec.plan, spec.estimators, len(tensors.x_train))
+        seconds = {n: row[f"{n}_seconds"] for n in ("train", "evidence", "settle", "total")}
+        found.append(
+            {
+                "family": row["family"],
+                "n_parameters": int(row["n_parameters"]),
+                "forecast": round(forecast + runtime._TRIAL_SECONDS, 3),
+                **{n: None if pd.isna(v) else round(float(v), 3) for n, v in seconds.items()},
+                "pieces": {n: round(v, 5) for n, v in vars(pieces).items()},
+            }
+        )
+    ratio = sum(one["forecast"] for one in found) / sum(one["total"] for one in found)
+    return {"study": name, "ratio": round(ratio, 2), "trials": found}
+
+
+def part_forecast(options: Options) -> list[Row]:
+    """Forecast the trials of each study and run them."""
+    names = list(STUDIES)[: 1 if options.small else None]
+    most = 2 if options.small else 100
+    return [show(alone(forecast_of, options.data, name, most)) for name in names]
+
+
+# --- the published grids on a virtual clock
+
+GRIDS = ("fashion_mnist", "cifar10", "cifar100")
+SHAPES = {
+    "fashion_mnist": ((1, 28, 28), 10, 60_000),
+    "cifar10": ((3, 32, 32), 10, 50_000),
+    "cifar100": ((3, 32, 32), 100, 50_000),
+}
+#: Assumed, not measured: FLOP/s of float32 sustained in such small networks, and the least
+#: milliseconds that a training step takes for each layer (kernels wait to be launched).
+GPUS = {"slow": (2e12, 0.3), "middle": (10e12, 0.15), "fast": (40e12, 0.05)}
+#: Seconds; five epochs and an evaluation of the largest network take an hour on a slow GPU.
+SLICE_TIMEOUT = 1e6
+#: Grid, device, workers, replicates.
+PLANS = (
+    ("fashion_mnist", "core", 64, 1),
+    *((name, "middle", workers, 1) for name in GRIDS for workers in (8, 64)),
+    ("cifar10", "slow", 64, 1),
+    ("cifar10", "fast", 64, 1),
+    ("cifar10", "middle", 64, 5),
+)
+#: Architectures above this are not timed: flops of a training step.
+TIMED_FLOPS = 5e10
+
+
+class Clocked(SimulatedExecutor):
+    """Simulated workers that wait for the driver: its CPU time passes on their clock.
+
+    `ray_seconds` more pass for each event: what real actors would cost the driver.
+    """
+
+    def __init__(self, *arguments: Any, ray_seconds: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._ray_seconds, self._seen = ray_seconds, time.process_time()
+        self.driver_seconds, self.n_events = 0.0, 0
+
+    def poll(self, timeout: float) -> list[Event]:
+        """As of the simulated executor; what the driver was late for happens now."""
+        spent = time.process_time() - self._seen
+        if self._events:
+            spent += self._ray_seconds
+            self.n_events += 1
+        self.driver_seconds += spent
+        now = self._clock + spent
+        events = super().poll(timeout)
+        self._clock = max(self._clock, now)
+        self._seen = time.process_time()  # what the simulation takes is not the driver's
+        return events
+
+
+def ray_seconds_per_slice() -> float:
+    """Return what a slice costs the driver with real actors, seconds of CPU.
+
+    A bound from above of Ray's part: it holds the driver's own part too, which is counted twice.
+    """
+    rows = read_json(RESULTS / "service_overhead_cpu.json")["slices"]["results"]
+    return statistics.median(row["driver_cpu_ms_per_slice"] for row in rows) / 1e3
+
+
+def simulate(
+    study: StudySpec, curves: Callable[[Assignment], SimulatedTrial], scratch: Path, workers: int
+) -> dict[str, Any]:
+    """Run a study on simulated workers in a new folder and return what it cost."""
+    n_fsyncs, fsync = 0, os.fsync
+
+    def counting(file: Any) -> None:
+        nonlocal n_fsyncs
+        n_fsyncs += 1
+        fsync(file)
+
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name) / "study"
+        pool = Clocked(curves, workers=workers, seed=0, ray_seconds=ray_seconds_per_slice())
+        watcher = Stamps()
+        driver = Driver(study, folder, pool, watcher)
+        os.fsync = counting
+        try:
+            driver.run()
+        finally:
+            os.fsync = fsync
+        n_trials = len(watcher.ends) - 1
+        return {
+            "workers": workers,
+            "trials": n_trials,
+            "slices": len(watcher.slices),
+            "wall_seconds": pool.now(),
+            "idle_share": pool.idle_share(),
+            "driver_share_of_a_core": pool.driver_seconds / pool.now(),
+            "driver_ms_per_trial": pool.driver_seconds / n_trials * 1e3,
+            "of_it_ray_ms": pool.n_events * ray_seconds_per_slice() / n_trials * 1e3,
+            "fsyncs_per_trial": n_fsyncs / n_trials,
+            "peak_mb": peak_megabytes(),
+            **on_disk(folder),
+        }
+
+
+def on_disk(folder: Path) -> dict[str, int]:
+    """Return how many files a finished study leaves, and how many bytes."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    tables = [path for path in files if path.suffix == ".parquet"]
+    return {
+        "files": len(files),
+        "parquet_files": len(tables),
+        "parquet_bytes": sum(path.stat().st_size for path in tables),
+        "journal_bytes": (folder / "logs" / "events.jsonl").stat().st_size,
+    }
+
+
+# --- slices
+
+
+def grid(name: str) -> StudySpec:
+    """Return a published study as it is shipped."""
+    return load_study(find_study(name))
+
+
+def part_slices(options: Options) -> list[dict[str, Any]]:
+    """Return flops of all architectures, and seconds of a training step of the smaller ones."""
+    import torch
+
+    from nas_evidence.proposing.startup import startup_points
+    from nas_evidence.training.cost import cost_of
+
+    torch.set_num_threads(1)
+    rows = []
+    for name in GRIDS:
+        study, (shape, n_outputs, n_train) = grid(name), SHAPES[name]
+        points = {point.key: point for point in startup_points(study)}
+        for point in [*points.values()][: 2 if options.small else None]:
+            cost = cost_of(point, shape, n_outputs, study.plan, ())
+            row = {
+                "grid": name,
+                "key": point.key,
+                "family": point.family,
+                **point.values,
+                "n_parameters": cost.n_parameters,
+                "flops": cost.flops,
+                "steps_per_epoch": math.ceil(n_train / study.plan.batch_size),
+                "step_seconds_of_a_core": None,
+            }
+            if 3 * cost.flops * study.plan.batch_size < TIMED_FLOPS:
+                row["step_seconds_of_a_core"] = step_seconds(point, shape, n_outputs, study)
+            rows.append(show(row))
+    return rows
+
+
+def step_seconds(point: Any, shape: tuple[int, ...], n_outputs: int, study: StudySpec) -> float:
+    """Return the CPU seconds of one training step, the median of three after one to warm up."""
+    import torch
+
+    from nas_evidence.models import build
+
+    generator = torch.Generator().manual_seed(0)
+    model = build(point, shape, n_outputs, generator)
+    x = torch.randn(study.plan.batch_size, *shape, generator=generator)
+    y = torch.randint(n_outputs, (study.plan.batch_size,), generator=generator)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    times = []
+    for _ in range(4):
+        began = time.process_time()
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+        times.append(time.process_time() - began)
+    return statistics.median(times[1:])
+
+
+# --- plans
+
+
+def costs_of(study: StudySpec) -> dict[str, float]:
+    """Return what the trainings of one trial cost, in epochs of the main training.
+
+    main      scheduled epochs, an update at each evaluation, and the Laplace scores at the last
+    settle    the budget of settling
+    fold      one slice of a training on a half of the data, with the update at its end
+    n_folds   number of those slices
+
+    The passes are those of ResNet-20, the dearest of the measured networks.
+    """
+    rows = read_json(RESULTS / "evidence_cost_cpu.json")["rows"]
+    measured = [r for r in rows if r["model"] == "resnet20" and "median" in r]
+    passes = {r["candidate"]: float(r["median"]) for r in measured}
+    plan = study.plan
+    n_slices = len(plan.evaluation_epochs())
+    update = passes[plan.online.curvature]
+    kinds = [name for name in study.estimators if declared(name).is_laplace]
+    draws = {k: draws_of(k) for k in kinds}
+    last = sum(passes[k] * draws[k] for k in kinds)
+    folds = predicted_folds(plan, study.estimators, 60_000).get("two_fold", 0)
+    return {
+        "main": plan.epochs + n_slices * update + last,
+        "settle": plan.settle * plan.epochs,
+        "fold": 0.5 * (plan.epochs / n_slices * (1 + plan.settle) + update),
+        "n_folds": folds * n_slices,
+    }
+
+
+def core_epoch(rows: list[dict[str, Any]]) -> Callable[[dict[str, Any]], float]:
+    """Return row -> seconds of an epoch on one core: measured, or by the rate of its family."""
+    rates: dict[str, list[float]] = {}
+    for row in rows:
+        if row["step_seconds_of_a_core"]:
+            rate = row["flops"] / row["step_seconds_of_a_core"]
+            rates.setdefault(row["family"], []).append(rate)
+    # Of the larger half: of small networks the rate is that of the overhead.
+    typical = {family: statistics.median(sorted(r)[len(r) // 2 :]) for family, r in rates.items()}
+
+    def seconds(row: dict[str, Any]) -> float:
+        step = row["step_seconds_of_a_core"] or row["flops"] / typical[row["family"]]
+        return float(row["steps_per_epoch"] * step)
+
+    return seconds
+
+
+def gpu_epoch(kind: str) -> Callable[[dict[str, Any]], float]:
+    """Return row -> seconds of an epoch on an assumed GPU."""
+    rate, launch_ms = GPUS[kind]
+
+    def seconds(row: dict[str, Any]) -> float:
+        computing = 3 * row["flops"] * 128 / rate
+        launching = (row["depth"] + 1) * launch_ms / 1e3
+        return float(row["steps_per_epoch"] * max(computing, launching))
+
+    return seconds
+
+
+def curves_of(
+    epoch_seconds: dict[str, float], costs: dict[str, float]
+) -> Callable[[Assignment], SimulatedTrial]:
+    """Return trials with all their trainings; seconds of a plain epoch by architecture."""
+
+    def curves(assignment: Assignment) -> SimulatedTrial:
+        shape = assignment.architecture
+        # The invented scores are for depths up to five; nothing here depends on them.
+        values = {**shape.values, "depth": min(5, int(shape.values["depth"]))}
+        shallow = shape.model_copy(update={"values": values})
+        trial = synthetic(assignment.model_copy(update={"architecture": shallow}))
+        epoch, whole = epoch_seconds[shape.key], costs["main"] + costs["settle"]
+        return replace(
+            trial,
+            seconds_per_epoch=epoch * whole / assignment.plan.epochs,
+            slices_before=int(costs["n_folds"]),
+            slice_seconds_before=epoch * costs["fold"],
+        )
+
+    return curves
+
+
+def plan_of(name: str, replicates: int) -> StudySpec:
+    """Return a published grid, each architecture so many times.
+
+    With the shipped `slice_timeout_seconds` the slices of the largest networks pass for hung.
+    """
+    study = grid(name)
+    patient = study.resources.model_copy(update={"slice_timeout_seconds": SLICE_TIMEOUT})
+    return study.model_copy(
+        update={
+            "n_trials": study.n_trials * replicates,
+            "replicates": replicates,
+            "resources": patient,
+        }
+    )
+
+
+def part_plans(options: Options) -> list[Row]:
+    """Simulate the grids, each by itself."""
+    plans = PLANS[:1] if options.small else PLANS
+    return [show(alone(simulate_plan, *plan, options.scratch)) for plan in plans]
+
+
+def simulate_plan(
+    name: str, device: str, workers: int, replicates: int, scratch: Path
+) -> dict[str, Any]:
+    """Simulate one grid."""
+    rows = read_json(RESULTS / "scale.json")["slices"]["results"]
+    epoch_seconds = core_epoch(rows) if device == "core" else gpu_epoch(device)
+    of_grid = [row for row in rows if row["grid"] == name]
+    study = plan_of(name, replicates)
+    costs = costs_of(study)
+    main, n_slices = costs["main"] + costs["settle"], len(study.plan.evaluation_epochs())
+    whole = main + costs["n_folds"] * costs["fold"]
+    seconds = {row["key"]: epoch_seconds(row) for row in of_grid}
+    longest, total = max(seconds.values()), sum(seconds.values())
+    asked = {
+        "grid": name,
+        "device": device,
+        "replicates": replicates,
+        "epochs_of_a_trial": costs | {"whole": whole, "plain": study.plan.epochs},
+        "longest_slice_seconds": max(main / n_slices, costs["fold"]) * longest,
+        "longest_trial_seconds": whole * longest,
+        "device_seconds": replicates * whole * total,
+    }
+    return asked | simulate(study, curves_of(seconds, costs), scratch, workers)
+
+
+# --- sweep
+
+
+def swept(sampler: str, slice_seconds: float, workers: int, scratch: Path) -> dict[str, Any]:
+    """Simulate up to three trials for two workers, each of eight slices of about this length."""
+    study = StudySpec.model_validate(
+        {
+            "name": "sweep",
+            "n_trials": max(100, min(3 * workers // 2, 1024)),
+            "finalists": 0,
+            "dataset": {"name": "digits"},
+            "family": SPACE,
+            "plan": {"epochs": 40, "online": {"every": 5}},
+            "sampler": {"name": sampler},
+            "resources": {"workers": workers, "gpus": 0},
+        }
+    )
+
+    def curves(assignment: Assignment) -> SimulatedTrial:
+        return replace(synthetic(assignment), seconds_per_epoch=slice_seconds / 5)
+
+    asked = {"sampler": sampler, "slice_seconds": slice_seconds}
+    return asked | simulate(study, curves, scratch, workers)
+
+
+def part_sweep(options: Options) -> list[Row]:
+    """Simulate from 8 to 1024 workers."""
+    lines = (("qmc", 10.0), ("qmc", 1.0), ("tpe", 10.0))
+    found = []
+    for n, (sampler, seconds) in itertools.product((8, 64, 256, 1024), lines):
+        if (n, sampler) == (1024, "tpe"):
+            continue  # its proposals alone take a quarter of an hour
+        found.append(show(alone(swept, sampler, seconds, n, options.scratch)))
+        if options.small:
+            break
+    return found
+
+
+def part_plot(options: Options) -> None:
+    """Draw idle share and driver load over the number of workers."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = read_json(RESULTS / "scale.json")["sweep"]["results"]
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    titles = {
+        "driver_share_of_a_core": "driver load (share of one core)",
+        "idle_share": "time that workers wait",
+    }
+    for axis, (column, title) in zip(axes, titles.items(), strict=True):
+        for sampler, seconds in dict.fromkeys((r["sampler"], r["slice_seconds"]) for r in rows):
+            line = [r for r in rows if (r["sampler"], r["slice_seconds"]) == (sampler, seconds)]
+            label = f"{sampler}, slices of {seconds:g} s"
+            axis.plot([r["workers"] for r in line], [r[column] for r in line], "o-", label=label)
+        axis.set(xscale="log", xlabel="workers", title=title, ylim=(0, 1.05))
+        axis.set_xticks([8, 64, 256, 1024], ["8", "64", "256", "1024"])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].legend(frameon=False)
+    picture = HERE.parent / "docs" / "images" / "scale.png"
+    figure.savefig(options.scratch / picture.name if options.small else picture, dpi=120)
+
+
+#: Part -> what measures it, its file, and its key there ("" for a file of its own).
+PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
+    "driver": (part_driver, "service_overhead_cpu.json", "driver"),
+    "largest": (part_largest, "service_overhead_cpu.json", "largest"),
+    "resume": (part_resume, "service_overhead_cpu.json", "resume"),
+    "workers": (part_workers, "service_overhead_cpu.json", "slices"),
+    "first_slice": (part_first_slice, "service_overhead_cpu.json", "first_slice"),
+    "tune": (part_tune, "service_overhead_cpu.json", "tune"),
+    "beside": (part_beside, "driver_cost_cpu.json", "rows"),
+    "small": (part_small, "small_studies_cpu.json", "runs"),
+    "forecast": (part_forecast, "forecast_cpu.json", "runs"),
+    "slices": (part_slices, "scale.json", "slices"),
+    "plans": (part_plans, "scale.json", "plans"),
+    "sweep": (part_sweep, "scale.json", "sweep"),
+    "plot": (part_plot, "", ""),
+}
+
+
+def main() -> None:
+    """Measure some parts; the others stay in the files as they are."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="+", choices=PARTS, metavar="|".join(PARTS))
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--largest", type=int, default=10_000)
+    parser.add_argument("--before", type=Path, help="a checkout that `beside` compares with")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 2000, 10_000])
+    parser.add_argument("--data", type=Path, help="folder of the data of `small` and `forecast`")
+    parser.add_argument("--sets", nargs="+", default=["waveform", "bostonHousing"])
+    parser.add_argument("--rows", type=int, nargs="+", default=[300])
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--race", action="store_true")
+    parser.add_argument("--small", action="store_true", help="the least of each part")
+    parser.add_argument("--to", type=Path, default=RESULTS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.scratch = options.scratch.resolve()
+    if options.one:
+        sampler, trials, folder = options.one
+        show(drive(sampler, int(trials), Path(folder), of=11_000))
+        return
+    if options.small:
+        options.repeats, options.largest, options.sizes, options.trials = 1, 30, [30], 2
+        options.sets, options.to = options.sets[:1], options.scratch
+    for part in options.parts:
+        measure, file, key = PARTS[part]
+        before = surroundings(options.scratch)
+        found = measure(options)
+        if not file:  # a picture
+            continue
+        stored = read_json(options.to / file, {})
+        if key in ("rows", "runs"):
+            stored |= {} if part == "small" else {"surroundings": before}
+            write_json(options.to / file, {**stored, key: found}, rows=key)
+        else:
+            around = before | {"load_after": round(os.getloadavg()[0], 1)}
+            stored[key] = {"surroundings": around, "results": found}
+            write_json(options.to / file, stored)
+
+
+if __name__ == "__main__":
+    main()
