@@ -89,12 +89,13 @@ def said(code: str) -> str:
 
 @contextmanager
 def refused(code: str, *values: object) -> Iterator[pytest.ExceptionInfo[UserError]]:
-    """Assert that the block ends with this error, and that its text names these values."""
+    """Assert that the block ends with this error, and names these values, as whole words."""
     with pytest.raises(UserError) as caught:
         yield caught
     assert code in caught.value.codes
     text = str(caught.value)
-    assert [value for value in map(str, values) if value not in text] == [], text
+    whole = [rf"(?<!\w){re.escape(str(value))}(?!\w)" for value in values]
+    assert [value for value in whole if not re.search(value, text)] == [], text
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Neither has a test set. A seeded one is split off: of digits with the proportion
 import numpy as np
 
 from nas_evidence.data.arrays import RawArrays, random_rows, stratified_rows
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DIABETES_TEST_SIZE, DIGITS_TEST_SIZE
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -34,11 +35,11 @@ def read(
     n_test = spec.test_size or (DIGITS_TEST_SIZE if labels else DIABETES_TEST_SIZE)
     limit = len(y) if labels else len(y) - 1
     if n_test >= limit:
-        raise ValueError(
+        raise UserError(
             f"`test_size < {limit}` must hold for data set '{spec.name}', which has {len(y)} "
             f"{'images' if labels else 'patients'}, but got {n_test}; lower it with "
             "--set dataset.test_size=N"
-        )
+        ).with_code("test-size-too-large")
     generator = np.random.default_rng(derive_seed(seed, "split"))
     split = (
         stratified_rows(y, n_test, generator) if labels else random_rows(len(y), n_test, generator)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from messages import refused
 
 from nas_evidence.api.request import asked_for, check_not_fewer
 from nas_evidence.api.runs import begun
@@ -28,7 +29,7 @@ def test_another_option_is_named_and_the_file_is_not_said_to_have_changed(table:
 
     begin()
     begin()
-    with pytest.raises(ValueError, match=r"began without a table of test rows; give the same"):
+    with refused("test-table-differs", "without"):
         begin(test=table.parent / "test.csv")
     with pytest.raises(ValueError, match=r"differs: .*drop"):
         begin(drop=["b"])
@@ -45,5 +46,5 @@ def test_a_study_is_not_resumed_with_fewer_trials(table: Path) -> None:
     spec = asked_for(str(table), ("n_trials=12",), {"target": "y"}).spec
     check_not_fewer(spec, None)
     check_not_fewer(spec, 12)
-    with pytest.raises(ValueError, match="has 12 trials, which cannot become 2; leave the number"):
+    with refused("fewer-trials-than-before", 12, 2):
         check_not_fewer(spec, 2)

@@ -12,6 +12,7 @@ import optuna
 import pytest
 from commands import environment
 from faulty import flipped, run, study
+from messages import refused
 
 import nas_evidence
 from nas_evidence.api import trackers
@@ -185,7 +186,7 @@ def test_results_do_not_depend_on_a_tracker(tmp_path: Path, memory: Memory) -> N
 def test_an_unknown_tracker_and_a_missing_extra_are_one_sentence_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ValueError, match=r"must be mlflow, .* but got 'wandb'"):
+    with refused("unknown-tracker", "'wandb'"):
         check_track(["wandb"])
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs mlflow: .*nas-evidence\[mlflow\]"):

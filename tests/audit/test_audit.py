@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from messages import refused
 from torch import nn
 
 from nas_evidence.audit import run as audit
@@ -113,11 +114,11 @@ def test_a_problem_or_an_estimator_can_be_asked_for_alone() -> None:
     assert audit.named("linear-3") == (["linear-3"], None)
     assert audit.named("thermodynamic")[1] == "thermodynamic"
     assert all(audit.named(name)[0] for name in CURVATURES)
-    with pytest.raises(ValueError, match="sotl is compared with no truth here"):
+    with refused("audit-without-truth", "sotl"):
         audit.named("sotl")
-    with pytest.raises(ValueError, match=r"ntk_init is no problem .*write conditional_evidence"):
+    with refused("audit-problem-not-a-study", "ntk_init", "write conditional_evidence"):
         audit.named("ntk_init")
-    with pytest.raises(ValueError, match=r"lineer is no problem of the audit .linear-3, "):
+    with refused("audit-problem-not-a-study", "lineer", "linear-3,"):
         audit.named("lineer")
 
 

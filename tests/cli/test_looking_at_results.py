@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from faulty import call
+from messages import refused
 from rich.console import Console
 from searched import EPOCHS, folder, load, record
 
@@ -163,7 +164,7 @@ def test_the_report_is_served_to_who_knows_the_token_and_nothing_else_is(tmp_pat
             assert got(address + outside)[0] == 404
         taken = int(address.split(":")[2].split("/")[0])
         with (
-            pytest.raises(ValueError, match=f"port {taken} of 127.0.0.1 cannot be used"),
+            refused("port-not-usable", taken),
             served(tmp_path, taken),
         ):
             pass
@@ -178,7 +179,7 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
     assert found.attrs["notes"] == [
         "They are ranked by different scores: compare the test columns only."
     ]
-    with pytest.raises(ValueError, match="2 to 10 studies, but got 1"):
+    with refused("number-of-studies", 2, 10, 1):
         nas_evidence.compare([one])
 
 

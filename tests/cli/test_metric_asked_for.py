@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from commands import run
+from messages import refused
 from sklearn.metrics import f1_score
 from typer.testing import CliRunner
 
@@ -80,7 +81,7 @@ def test_the_export_predicts_the_class_by_the_threshold_of_the_metric(home: Path
     plain = predictor.predict(rare(40), metric="log_loss")
     assert plain.threshold is None
     assert ((plain.labels == "yes") == (plain.probabilities[:, 1] > 0.5)).all()  # type: ignore[index]
-    with pytest.raises(ValueError, match=r"'rmse', which is for real targets"):
+    with refused("unknown-metric", "'rmse'", "real targets"):
         predictor.predict(rare(40), metric="rmse")
 
 

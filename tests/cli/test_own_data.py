@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import run
+from messages import refused
 
 import nas_evidence
 from nas_evidence.api.request import DataOptions, asked_for
@@ -86,11 +87,11 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
 
 def test_options_that_contradict_each_other_are_refused_before_anything_runs(home: Path) -> None:
     data = home / "pets.csv"
-    with pytest.raises(ValueError, match="give --trial 0 or --top 2, not both"):
+    with refused("option-trial-and-top", 0, 2):
         predict("nowhere", data, top=2, trial_id=0)
-    with pytest.raises(ValueError, match="give --trial 0 or --top 2, not both"):
+    with refused("option-trial-and-top", 0, 2):
         export("nowhere", home / "x", top=2, trial_id=0)
-    with pytest.raises(ValueError, match=r"must be \.png, \.svg or \.pdf, but got .*r\.txt"):
+    with refused("output-ending", ".png, .svg", ".pdf", "r.txt"):
         predict("nowhere", data, reliability=home / "r.txt")
     with pytest.raises(ValueError, match="but got 'wandb'"):
         search(str(data), track=["wandb"])

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from commands import run
+from messages import refused
 
 import nas_evidence
 from nas_evidence.cli.predict import predict
@@ -115,7 +116,7 @@ def test_a_wrong_study_is_named_before_predictions_that_exist(tmp_path: Path) ->
     data, kept = tmp_path / "new.csv", tmp_path / "predictions.csv"
     data.write_text("a\n1\n")
     kept.write_text("mine")
-    with pytest.raises(ValueError, match="nowhere is not a study folder"):
+    with refused("not-a-study-folder", "nowhere"):
         predict("nowhere", data)
     assert kept.read_text() == "mine"
 

@@ -4,6 +4,7 @@ import pytest
 import reference
 import torch
 from cases import CASES, Case, case
+from messages import refused
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
@@ -163,7 +164,7 @@ class OverData(nn.Module):
 def test_data_that_see_each_other_are_refused() -> None:
     x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
     for model in (OverData(), Standardised()):
-        with pytest.raises(ValueError, match="depends on the other data of its batch"):
+        with refused("data-of-batch-depend"):
             curvature_pass("full_ggn", model, x, y, case("mlp").likelihood, batch_size=3)
 
 

@@ -11,6 +11,7 @@ import reference
 import torch
 from cases import CASES, Case, case
 from dense_blocks import matrices, run
+from messages import refused
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -382,7 +383,7 @@ def test_what_no_kind_can_take_is_refused_by_the_dense_kinds_too(kind: str, reas
 def test_arguments_are_checked() -> None:
     c = case("mlp")
     arguments = (c.model, c.x, c.y, c.likelihood)
-    with pytest.raises(ValueError, match="must be one of diag_ef"):
+    with refused("unknown-curvature", "diag_ef"):
         curvature_pass("kfac", *arguments, batch_size=2)
     with pytest.raises(ValueError, match="`generator` must be given"):
         curvature_pass("kfac_ggn_mc", *arguments, batch_size=2)

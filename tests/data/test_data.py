@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import refused
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.likelihood import Categorical
@@ -137,7 +138,7 @@ def test_digits_split_depends_on_the_seed_alone():
 
 
 def test_digits_with_too_large_a_test_part_names_both_numbers():
-    with pytest.raises(ValueError, match=r"test_size < 1797.* got 1797"):
+    with refused("test-size-too-large", "digits", 1797):
         load(DatasetSpec(name="digits", test_size=1797), seed=0)
 
 
@@ -320,10 +321,10 @@ def test_npz_mistakes_are_named_with_the_file(
 def test_npz_that_is_no_npz_is_refused_and_never_unpickled(tmp_path: Path):
     for content in (b"", b"hello", pickle.dumps({"x_train": 1})):
         (tmp_path / "own.npz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"own\.npz must be an \.npz file"):
+        with refused("npz-unreadable", "own.npz"):
             load(DatasetSpec(name="npz", path=str(tmp_path / "own.npz")), seed=0)
     np.save(tmp_path / "own.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"own\.npy must be an \.npz file"):
+    with refused("npz-unreadable", "own.npy"):
         load(DatasetSpec(name="npz", path=str(tmp_path / "own.npy")), seed=0)
 
 
@@ -347,7 +348,7 @@ def test_diabetes_is_split_by_the_seed_and_keeps_its_units():
     again, other = (load(DatasetSpec(name="diabetes"), seed=seed) for seed in (0, 1))
     assert_same(data, again, (*TRAINING, *ARRAYS, "y_mean", "y_std"))
     assert not np.array_equal(data.y_test, other.y_test)
-    with pytest.raises(ValueError, match=r"test_size < 441.* got 441"):
+    with refused("test-size-too-large", "diabetes", 441):
         load(DatasetSpec(name="diabetes", test_size=441), seed=0)
 
 
@@ -520,7 +521,7 @@ def test_a_torn_file_in_a_folder_is_named(folder: Callable[..., DatasetSpec], tm
     torn = tmp_path / "own" / "x_test.npy"
     for content in (torn.read_bytes()[:-100], b"", b"hello"):
         torn.write_bytes(content)
-        with pytest.raises(ValueError, match=r"x_test\.npy must be a \.npy file"):
+        with refused("npy-unreadable", "x_test.npy"):
             load(spec, seed=0)
 
 
@@ -579,13 +580,13 @@ def test_damaged_idx_files_are_named(tmp_path: Path):
     path.unlink()
     for content in (gzip.compress(whole)[:-6], b"hello", gzip.compress(whole)[:12] + b"\xff" * 20):
         path.with_name("labels.gz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"labels\.gz is not a whole gzip file"):
+        with refused("gzip-damaged", "labels.gz"):
             read_idx(path, n_axes=1)
 
 
 def test_images_and_labels_must_be_as_many(tmp_path: Path):
     write_mnist_like(tmp_path / "MNIST/raw", np.arange(19) % 10)
-    with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte has 20 and t10k-labels.* 19"):
+    with refused("images-labels-differ", "t10k-images-idx3-ubyte", 20, "t10k-labels", 19):
         load(DatasetSpec(name="mnist"), seed=0, data_root=str(tmp_path))
 
 
@@ -600,7 +601,7 @@ def test_a_download_that_fails_is_one_error(
 
     for module in (torchvision.datasets.mnist, torchvision.datasets.cifar):
         monkeypatch.setattr(module, "download_and_extract_archive", offline)
-    with pytest.raises(ValueError, match=f"'{name}' could not be fetched to {tmp_path}.*network"):
+    with refused("fetch-failed", name, tmp_path, "network"):
         load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path), download=True)
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from messages import refused
 from scipy import sparse
 
 from nas_evidence.api.request import asked_for
@@ -118,7 +119,7 @@ def test_ordered_grades_are_refused_until_the_task_is_given(tmp_path: Path) -> N
         ["low", "mid", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True
     )
     graded = table().assign(pet=grades)
-    with pytest.raises(ValueError, match=r"ordered grades \(low, mid, high\), .* task = class"):
+    with refused("ordered-grades", "low, mid, high"):
         arrays(graded)
     with pytest.raises(ValueError, match="ordered grades"):
         arrays(table()[["size"]], pd.Series(grades))
@@ -141,7 +142,7 @@ def test_a_spreadsheet_names_what_reads_it(
     path = tmp_path / "pets.xlsx"
     path.write_bytes(b"PK\x03\x04")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(ValueError, match="spreadsheet needs openpyxl: `pip install openpyxl`, or"):
+    with refused("table-needs-package", "spreadsheet", "openpyxl"):
         asked_for(str(path), (), {"target": "pet"})
     monkeypatch.setattr(pd, "read_excel", lambda _, sheet_name, engine: {"a": table()})
     found = asked_for(str(path), (), {"target": "pet"}).arrays
@@ -150,7 +151,7 @@ def test_a_spreadsheet_names_what_reads_it(
 
 @pytest.mark.parametrize("data", [np.zeros((0, 3)), pd.DataFrame({"a": []})])
 def test_no_rows_are_one_sentence(data: Any) -> None:
-    with pytest.raises(ValueError, match="the new data have no rows"):
+    with refused("nothing-to-predict"):
         features_of(data, None)
 
 
@@ -165,7 +166,7 @@ def test_attributes_of_another_kind_are_one_sentence(attributes: bytes, tmp_path
     found = pa.Table.from_pandas(table())
     metadata = {**found.schema.metadata, b"PANDAS_ATTRS": attributes}
     pq.write_table(found.replace_schema_metadata(metadata), tmp_path / "t.parquet")
-    with pytest.raises(ValueError, match=r"t\.parquet cannot be read .*; write it again, as with"):
+    with refused("table-unreadable", "t.parquet", "write it again"):
         read_frame(tmp_path / "t.parquet")
 
 

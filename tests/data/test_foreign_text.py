@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import refused
 from sklearn import datasets
 
 from nas_evidence.cli.terminal import err
@@ -110,7 +111,7 @@ def test_a_very_wide_table_is_refused_before_it_is_read(
     path = tmp_path / "t.csv"
     names = [f"g{i}" for i in range(30_000)]
     path.write_text("\n".join([",".join(names), *[",".join("1" * 30_000)] * 6]))
-    with pytest.raises(ValueError, match="30,000 columns and fewer than the 10 rows"):
+    with refused("table-unreadable", "30,000", 10):
         read_frame(path)
     path.write_text(",".join(f"g{i}" for i in range(1_000_000)))
     with pytest.raises(ValueError, match="more than 100,000 columns"):
@@ -185,7 +186,7 @@ def test_a_feature_that_tells_the_target_is_named_in_the_list_of_decisions() -> 
 
 
 def test_targets_beyond_float32_are_refused_like_features() -> None:
-    with pytest.raises(ValueError, match=r"finite in float32.* row 3"):
+    with refused("target-not-finite", 3):
         targets_of([1.0, 2.5, 3.5, 1e300, 2.0], None, task="regression", where="y")
 
 
@@ -214,5 +215,5 @@ def test_of_a_long_label_or_value_the_start_is_shown() -> None:
 def test_new_data_of_another_kind_name_their_column() -> None:
     from nas_evidence.data.given import features_of
 
-    with pytest.raises(ValueError, match="column 'city' of the new data must hold numbers"):
+    with refused("new-column-not-numbers", "'city'"):
         features_of(pd.DataFrame({"a": [1.0], "city": ["Rome"]}), None)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from messages import refused
 from PIL import Image
 
 from nas_evidence.data import load
@@ -71,8 +72,8 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
     table(36).to_parquet(tmp_path / "study0" / "data" / "train.parquet")
     np.savez(tmp_path / "a.npz", x=np.random.rand(30, 3), y=["p", "q"] * 15)
     np.save(tmp_path / "study2" / "data" / "y_train.npy", np.arange(24) % 2)
-    for i, name in enumerate((r"train\.parquet", r"a\.npz", "data")):
-        with pytest.raises(ValueError, match=f"{name} is not the data .* began with.*--out"):
+    for i, name in enumerate(("train.parquet", "a.npz", "data")):
+        with refused("data-changed", name):
             load(given[i].spec, seed=0, base=tmp_path / f"study{i}")
 
 
@@ -96,7 +97,7 @@ def test_image_classes_are_the_names_of_the_folders(tmp_path: Path) -> None:
 
 
 def test_images_of_several_sizes_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"one size, but .* --image-size N"):
+    with refused("image-sizes-differ"):
         load(DatasetSpec(name="images", path=str(images(tmp_path))), seed=0)
 
 
@@ -165,7 +166,7 @@ def test_arrays_of_python_objects_are_text_numbers_or_one_sentence() -> None:
     assert array_source({"x_train": x, "y_train": y}, spec, given="X").arrays(
         seed=0
     ).meaning.classes == ("a", "b")
-    with pytest.raises(ValueError, match="x_train of X is an array of Python objects"):
+    with refused("array-of-objects", "x_train", "X"):
         array_source(
             {"x_train": np.array([["a"], [1]], dtype=object), "y_train": y}, spec, given="X"
         )

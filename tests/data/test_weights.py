@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from lone_trials import mlp_assignment, run
+from messages import refused
 
 from nas_evidence.api.request import of_source
 from nas_evidence.curvature.likelihood import Categorical
@@ -133,7 +134,7 @@ def test_weights_that_are_no_frequencies_are_refused_with_the_row(
 
 
 def test_weights_that_are_all_0_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="add up to 0: row 0 and all others have weight 0"):
+    with refused("weights-sum", "row 0 and all others"):
         loaded(tmp_path, cells().assign(n=0), weights="n")
 
 

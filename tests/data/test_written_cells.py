@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from messages import refused
 
 from nas_evidence.data import load
 from nas_evidence.data.given import features_of
@@ -274,5 +275,5 @@ def test_several_units_of_a_column_are_said_and_one_is_left_out(tmp_path: Path) 
 
 def test_a_column_under_a_name_of_other_case_is_suggested(tmp_path: Path) -> None:
     preparation = learned(rows(["1.5", "2.5"]), tmp_path)
-    with pytest.raises(ValueError, match="but lacks 'c'; did you mean 'C '"):
+    with refused("columns-missing", "'c'", "did you mean 'C '"):
         features_of(pd.DataFrame({"C ": [1.0]}), preparation)

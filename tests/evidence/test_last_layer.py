@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from messages import refused
 from torch import Tensor, nn
 from torch.autograd.functional import hessian as whole
 from torch.autograd.functional import jacobian
@@ -203,7 +204,7 @@ class Scaled(nn.Module):
 
 
 def test_a_layer_that_does_not_return_the_outputs_is_none() -> None:
-    with pytest.raises(ValueError, match="those of the last linear layer"):
+    with refused("last-layer-not-the-output"):
         last_layer_of(Scaled(), torch.randn(4, 5), torch.ones(2))
 
 
@@ -215,7 +216,7 @@ def test_inputs_of_the_layer_that_do_not_fit_are_refused(monkeypatch: pytest.Mon
 
 def test_nothing_given_is_refused() -> None:
     layer, y = classes()
-    with pytest.raises(ValueError, match=r"0 < n_early < n_data.*got 200 of 200"):
+    with refused("n-early-out-of-range", 200):
         late_given_early(layer, y, 200, Categorical())
 
 
@@ -263,7 +264,7 @@ def test_separated_classes_under_a_wide_prior_have_one_optimum_from_any_start() 
 
 def test_a_layer_without_an_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(softmax_layer, "_NEWTON_STEPS", 1)
-    with pytest.raises(ValueError, match="no optimum after 1 steps of Newton's method"):
+    with refused("last-layer-without-optimum", 1):
         late_given_early(*classes(40, 5), 30, Categorical())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Silent
+from messages import refused
 
 import nas_evidence
 from nas_evidence.data import ArrayData, load
@@ -240,10 +241,10 @@ def test_more_networks_than_there_are_and_a_folder_in_use_are_refused(
     digits: tuple[Path, ArrayData], tmp_path: Path
 ) -> None:
     folder, arrays = digits
-    with pytest.raises(ValueError, match=r"top must be from 1 to 3, .* but got 4"):
+    with refused("top-out-of-range", 3, 4):
         export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=4)
     export_winner(read_study_tables(folder), tmp_path / "one", arrays)
-    with pytest.raises(ValueError, match="holds the export of one network"):
+    with refused("folder-of-one-network"):
         export_ensemble(read_study_tables(folder), tmp_path / "one", arrays, top=2)
     export_ensemble(read_study_tables(folder), tmp_path / "two", arrays, top=2)
     with pytest.raises(ValueError, match="holds an ensemble"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Silent
+from messages import refused
 
 import nas_evidence
 from nas_evidence.data import ArrayData, load
@@ -223,7 +224,7 @@ def test_weights_of_another_model_are_refused(
 def test_an_unknown_trial_is_refused_with_the_known_ones(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="trial 77 is not complete; complete trials: 0, 1, 2, 3"):
+    with refused("trial-not-complete", 77, "0, 1, 2, 3"):
         export_winner(read_study_tables(folder), tmp_path / "e", arrays, trial_id=77)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-import pytest
+from messages import refused
 
 from nas_evidence.jobs.jobs import submit_study
 
@@ -29,7 +29,7 @@ class DeadJob:
 
 def test_another_store_is_refused_with_the_cause_and_the_same_one_goes_on() -> None:
     client = DeadJob()
-    with pytest.raises(ValueError, match="FAILED: the supervisor did not start") as error:
+    with refused("name-in-use", "FAILED: the supervisor did not start") as error:
         submit_study(client, "demo", "/b", arguments=["search"], folder=None)
     assert "known to the cluster with the store /a" in str(error.value)
     assert not client.submitted

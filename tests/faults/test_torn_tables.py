@@ -8,6 +8,7 @@ import pytest
 from commands import found
 from fakes import FakeExecutor
 from faulty import flipped, run, study
+from messages import refused
 
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
@@ -96,7 +97,7 @@ def test_failed_trials_run_again_on_request_and_their_history_stays(tmp_path: Pa
     assert now[2].status is TrialStatus.COMPLETE
     assert now[2].attempt > before[2].attempt
     assert (tmp_path / "trials" / f"000002-a{before[2].attempt}.parquet").exists()
-    with pytest.raises(ValueError, match="only failed trials can be retried, but trial 0"):
+    with refused("retry-not-failed", 0):
         ask_to_retry(tmp_path, [0])
     assert ask_to_retry(tmp_path, None) == [1]
 

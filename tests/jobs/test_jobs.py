@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from messages import refused
 
 import nas_evidence.jobs.code_package as code_package
 from nas_evidence.jobs.auth_token import read_token, use_token_if_there_is_one
@@ -104,7 +105,7 @@ def test_names_that_begin_alike_are_not_mixed_up() -> None:
 def test_a_living_job_with_another_store_is_refused() -> None:
     client = FakeClient()
     put(client)
-    with pytest.raises(ValueError, match=r"store /s, not /t; give this one another --name"):
+    with refused("name-in-use", "/s", "/t"):
         put(client, store="/t")
 
 
@@ -145,7 +146,7 @@ def test_the_job_creates_or_resumes_and_has_time_to_stop() -> None:
 def test_an_unknown_name_is_told_with_those_that_are_known() -> None:
     client = FakeClient()
     put(client, "demo")
-    with pytest.raises(ValueError, match=r"no study named 'dem' \(known: demo\)"):
+    with refused("cluster-knows-no-study", "dem", "demo"):
         latest_job(client, "dem")
 
 
@@ -235,7 +236,7 @@ def test_too_much_code_is_refused_before_anything_is_copied(
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "big.bin").write_bytes(b"x" * 1001)
     (tmp_path / "out").mkdir()
-    with pytest.raises(ValueError, match=r"at most 1000 bytes of code can be sent .* holds 1001"):
+    with refused("code-too-large", 1000, 1001):
         write_package(tmp_path / "out", study(), package=tmp_path / "package")
     assert not list((tmp_path / "out").iterdir())
 
@@ -248,7 +249,7 @@ def test_too_much_code_is_refused_before_anything_is_copied(
 def test_a_relative_path_to_data_is_refused_for_data_do_not_travel(
     changes: dict[str, object], tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match="absolute path on the cluster"):
+    with refused("path-not-absolute"):
         write_package(tmp_path, study(**changes), package=None)
 
 
@@ -302,7 +303,7 @@ def test_a_token_file_that_is_not_there_is_one_line(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere/token")
-    with pytest.raises(ValueError, match="RAY_AUTH_TOKEN_PATH must name a file with a token"):
+    with refused("token-file-unreadable"):
         read_token()
 
 
@@ -363,7 +364,7 @@ def test_an_address_that_is_none_of_ours_is_one_line(
 def test_an_address_that_is_no_url_is_refused(address: str, clean: Path) -> None:
     from nas_evidence.jobs.client import RayClient
 
-    with pytest.raises(ValueError, match="must be the URL of the cluster's dashboard"):
+    with refused("address-not-a-url"):
         RayClient(address)
 
 

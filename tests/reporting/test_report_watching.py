@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from messages import refused
 
 from nas_evidence.reporting.live import all_finished, stamp, watch
 from nas_evidence.reporting.page import ReportPaths
@@ -100,5 +100,5 @@ def test_a_study_is_over_with_its_last_trial(tmp_path: Path) -> None:
 
 
 def test_a_pause_that_is_not_positive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="every N > 0 seconds, but got 0"):
+    with refused("rebuild-interval", 0):
         next(watch(tmp_path, every_seconds=0))

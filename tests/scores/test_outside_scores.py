@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from messages import refused
 from processes import wait_for
 
 from nas_evidence.spec.registry import Score, declared
@@ -82,7 +83,7 @@ def test_a_reference_that_leads_nowhere_is_one_error(study: Path, name: str) -> 
 
 
 def test_a_score_that_no_moment_of_a_trial_takes_is_refused() -> None:
-    with pytest.raises(ValueError, match="of the score 'late' must be one of before, evaluation"):
+    with refused("score-taken", "'late'", "before, evaluation"):
         Score(name="late", summary="late", implementation=id, taken="first_pass")  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import refused
 
 from nas_evidence.data import load
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
@@ -40,7 +41,7 @@ def test_a_shared_folder_is_seen_and_the_token_goes(tmp_path: Path) -> None:
 
 def test_a_node_without_the_folder_is_named_with_the_remedy(tmp_path: Path) -> None:
     check = NodeCheck(str(tmp_path), on_nodes({"b": str(tmp_path / "nowhere")}))
-    with pytest.raises(ValueError, match=r"on 1: node 10\.0\.0\.2: .*--out, or --store URI"):
+    with refused("nodes-cannot-see", "on 1: node 10.0.0.2:", "--out, or --store URI"):
         check.require(NODES, timeout=1.0)
 
 
@@ -49,7 +50,7 @@ def test_another_folder_of_the_same_name_is_not_the_store(tmp_path: Path) -> Non
         (tmp_path / place).mkdir()
     other = NodeCheck(str(tmp_path / "two"), on_nodes({}))  # an old token of another study
     check = NodeCheck(str(tmp_path / "one"), on_nodes({"b": str(tmp_path / "two")}))
-    with pytest.raises(ValueError, match=r"10\.0\.0\.2: it is another folder of the same name"):
+    with refused("nodes-cannot-see", "10.0.0.2: it is another folder of the same name"):
         check.require(NODES, timeout=1.0)
     other.close()
 

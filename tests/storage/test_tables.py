@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import refused
 from records import at, curve_of, mlp, record_with
 
 from nas_evidence.spec.domains import IntRange
@@ -171,7 +172,7 @@ def test_writing_the_same_record_again_changes_no_file(tmp_path: Path) -> None:
 def test_a_committed_attempt_is_never_changed(tmp_path: Path) -> None:
     write_record(tmp_path, record(), SPEC)
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"never changed.*trial 0, attempt 1"):
+    with refused("attempt-already-stored", 0, 1):
         write_record(tmp_path, record(value=-1.0), SPEC)
     assert contents(tmp_path) == before
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import reference
 import torch
+from messages import refused
 from records import asked, mlp
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -195,5 +196,5 @@ def test_large_networks_are_refused_by_name_and_few_data_are_not(kind: str) -> N
     model = nn.Linear(700, 3)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(2001, 700), torch.randint(0, 3, (2001,))
-    with pytest.raises(ValueError, match=f"`curvature` {kind} of 2,103 parameters"):
+    with refused("own-loop-curvature-too-large", kind, "`curvature`", "of 2,103 parameters"):
         online_laplace(model, optimiser, (x, y), likelihood="categorical", curvature=kind)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import refused
 from records import asked
 
 from nas_evidence.data import load
@@ -426,7 +427,7 @@ def test_no_room_for_any_worker_is_said_after_a_while(clock: list[float]) -> Non
     pool.launch(launch_of(0))
     pool.refill()
     clock[0] += pool.limits.patience + 1
-    with pytest.raises(ValueError, match="no worker is left: 1 worker with 1 CPUs is wanted"):
+    with refused("no-worker-left", "1 worker with 1 CPUs is wanted"):
         pool.refill()
 
 
@@ -441,7 +442,7 @@ def test_workers_that_never_start_are_said(clock: list[float]) -> None:
     pool.refill()
     pool.lose(pool.workers[0], "no torch there")
     assert len(backend.begun) == 5
-    with pytest.raises(ValueError, match="workers do not start: no torch there"):
+    with refused("workers-do-not-start", "no torch there"):
         pool.refill()
 
 
