@@ -65,31 +65,11 @@ def stopped(spec: StudySpec, folder: Path, n: int) -> None:
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Call the command line in this process; return exit code, output and errors."""
-    from nas_evidence.cli.main import main
-
-    before, sys.argv = sys.argv, ["nas-evidence", *map(str, arguments)]
     capsys.readouterr()
-    code: object = 0
-    try:
-        main()
-    except SystemExit as end:
-        code = end.code
-    finally:
-        sys.argv = before
-        _close_log()
+    code = quiet_call(*arguments)
     said = capsys.readouterr()
     assert "Traceback" not in said.out + said.err
-    return int(code or 0), said.out, said.err  # type: ignore[call-overload]
-
-
-def flipped(path: Path, at: int, bit: int = 0) -> None:
-    """Flip one bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[at % len(content)] ^= 1 << bit
-    path.write_bytes(bytes(content))
-
-
-Damage = Callable[[Path], object]
+    return code, said.out, said.err
 
 
 def quiet_call(*arguments: object) -> int:
@@ -105,6 +85,16 @@ def quiet_call(*arguments: object) -> int:
         sys.argv = before
         _close_log()
     return 0
+
+
+def flipped(path: Path, at: int, bit: int = 0) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at % len(content)] ^= 1 << bit
+    path.write_bytes(bytes(content))
+
+
+Damage = Callable[[Path], object]
 
 
 def _close_log() -> None:

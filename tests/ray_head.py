@@ -17,6 +17,7 @@ import urllib.request
 from pathlib import Path
 
 from commands import SCRIPT, environment
+from processes import processes
 
 TOKEN = "a-token-for-tests-0123456789abcdef"
 
@@ -31,19 +32,6 @@ def free_ports(n: int) -> list[int]:
         if len(found) == n:
             return found
     raise AssertionError("no free port")
-
-
-def processes() -> dict[int, tuple[int, int, str]]:
-    """Return parent, session and command of every process."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if stat[0] != "Z":
-                    found[int(entry.name)] = (int(stat[1]), int(stat[3]), command)
-    return found
 
 
 class Head:

@@ -3,7 +3,6 @@
 The proposer here depends on all that was told, in its order, so that any other course shows.
 """
 
-import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import fakes
 import pytest
 from fakes import FakeExecutor, asked_in, drive, score_at, told_in
+from processes import in_a_process
 
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
@@ -77,15 +77,10 @@ def test_workers_speed_and_losses_change_nothing(
 
 def killed_at(arrow: str, folder: Path, seed: int) -> bool:
     """Run the study in a process that kills itself at an arrow; tell whether it got there."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.environ["NAS_EVIDENCE_CRASH_AT"] = arrow
-            run(study(), folder, FakeExecutor(workers=3, seed=seed, misbehave=fail))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    executor = FakeExecutor(workers=3, seed=seed, misbehave=fail)
+    code = in_a_process(lambda: run(study(), folder, executor), crash_at=arrow)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
 @pytest.mark.slow

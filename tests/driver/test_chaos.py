@@ -26,6 +26,7 @@ import simulated
 from commands import environment, found
 from fakes import Silent
 from learning_curves import synthetic
+from processes import processes
 from simulated import SimulatedExecutor
 
 from nas_evidence.driver.driver import Driver
@@ -226,14 +227,9 @@ class Nodes:
         nodes = [self.cluster.head_node, *self.cluster.worker_nodes]
         raylets = {p.process.pid for n in nodes for p in n.all_processes.get("raylet", ())}
         found: dict[bool, list[int]] = {True: [], False: []}
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                title = (process / "cmdline").read_bytes()
-                parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-            except OSError:  # it is gone
-                continue
-            if int(parent) in raylets and title.startswith(b"ray::_Actor"):
-                found[b".call" in title].append(int(process.name))
+        for pid, (parent, _, title) in processes().items():
+            if parent in raylets and title.startswith("ray::_Actor"):
+                found[".call" in title].append(pid)
         return sorted(found[True] or found[False])
 
     def close(self) -> None:

@@ -4,11 +4,7 @@ Real training, the real sampler and the inline executor, in processes forked fro
 has imported everything. `test_batch.py` does the same with stand-ins and three workers.
 """
 
-import os
 import signal
-import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -25,6 +21,7 @@ from commands import (
     write_study,
 )
 from fakes import Silent, asked_in, told_in
+from processes import in_a_process
 
 from nas_evidence.data import load
 from nas_evidence.data.digest import data_digest
@@ -60,29 +57,12 @@ def search(folder: Path) -> None:
         Driver(study, folder, InlineExecutor(arrays, study.resources), Silent()).run()
 
 
-def in_a_process(do: Callable[[Path], None], folder: Path, *, crash_at: str = "") -> int:
-    """Return how a process ended that did it: 0, or minus the signal that killed it."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.environ["NAS_EVIDENCE_CRASH_AT"] = crash_at
-            do(folder)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the study file, and `calm`: the study as it ends undisturbed."""
     home = tmp_path_factory.mktemp("crashed")
     write_study(home, STUDY)
-    assert in_a_process(search, home / "calm") == 0
+    assert in_a_process(lambda: search(home / "calm")) == 0
     assert set(found(home / "calm")["trials"]["status"]) == {"complete", "pruned"}
     return home
 
@@ -113,9 +93,9 @@ def assert_ended_as_undisturbed(folder: Path, calm: Path) -> None:
 @pytest.mark.parametrize("arrow", ARROWS)
 def test_killed_at_an_arrow_it_ends_as_if_nothing_had_happened(home: Path, arrow: str) -> None:
     folder = home / arrow
-    assert in_a_process(search, folder, crash_at=f"{arrow}:2") == -signal.SIGKILL
+    assert in_a_process(lambda: search(folder), crash_at=f"{arrow}:2") == -signal.SIGKILL
     stored = hashes(folder)
-    assert in_a_process(search, folder) == 0
+    assert in_a_process(lambda: search(folder)) == 0
     now = hashes(folder)
     committed = {name for name in stored if f"trials/{Path(name).name}" in stored}
     assert {name: now[name] for name in committed} == {name: stored[name] for name in committed}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from commands import assert_same, found, hashes, run, start, study_text
-from processes import wait_for
+from processes import members, wait_for
 
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.assignments import read_assignment
@@ -42,21 +42,6 @@ def folder(home: Path, request: pytest.FixtureRequest) -> Path:
 
 
 # --- processes
-
-
-def members(session: int) -> dict[int, str]:
-    """Return the living processes of a session: pid -> command."""
-    alive = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                state, _, _, its_session, *_ = (
-                    (entry / "stat").read_text().rpartition(")")[2].split()
-                )
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if int(its_session) == session and state != "Z":
-                    alive[int(entry.name)] = command
-    return alive
 
 
 @dataclass

@@ -1,41 +1,28 @@
-"""The Slurm script of `cluster/slurm` on a real Slurm of two nodes, undisturbed and killed.
+"""The Slurm script of `cluster/slurm` on a real Slurm of two nodes, of which one is killed.
 
-    python benchmarks/slurm.py [--to FILE.json]
-
-Hosts are those of hosts.py: network namespaces with names and addresses of their own. `head` has
-the controller, two nodes a daemon each, `desk` submits. It needs what hosts.py needs, Slurm and
-MUNGE (in Debian the packages slurm-wlm and munge), which run from a folder of this script with no
-configuration of the machine. The script is submitted as it is, but for options of `sbatch` that
-say what these nodes have. In the second job all processes of the node with the driver are killed,
-its daemon among them, and it comes back: Slurm requeues the job, which must end with the tables of
-the first, bit by bit, but for attempts, durations and versions.
+Hosts are those of `hosts`: `head` has the controller, two nodes a daemon each, `desk` submits. It
+needs what `hosts` needs, Slurm and MUNGE (in Debian the packages slurm-wlm and munge), which run
+from a folder of their own with no configuration of the machine. The script is submitted as it is,
+but for options of `sbatch` that say what these nodes have. In the second job all processes of the
+node with the driver are killed, its daemon among them, and it comes back: Slurm requeues the job.
 """
 
-import argparse
 import contextlib
 import json
 import os
-import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import hosts as several
-import ray
-from chaos import differing
-from hosts import Hosts
+from soak import hosts as several
+from soak.harness import ROOT, Found, Result, Studies, differing, n_reports, tables_of
+from soak.hosts import Hosts
 
-from nas_evidence import __version__
-from nas_evidence.plumbing.files import write_whole
-from nas_evidence.storage.journal import read_journal
-
-SCRIPT = Path(__file__).resolve().parents[1] / "cluster" / "slurm" / "study.sbatch"
+SCRIPT = ROOT / "cluster" / "slurm" / "study.sbatch"
 NODES = ("node-1", "node-2")
 #: Longest that a job may take, seconds.
 PATIENCE = 900.0
@@ -156,66 +143,41 @@ class Slurm:
         return seen
 
 
-def batch_host(slurm: Slurm, job: int) -> str:
-    """Return the node that runs the script, with the driver."""
-    return slurm.state(job)["BatchHost"]
+@contextlib.contextmanager
+def studies(home: Path, seed: int) -> Iterator[Studies]:
+    with several.cluster(home) as (hosts, study), Slurm(hosts).running() as slurm:
+        yield ["requeued"], lambda _: undisturbed_and_killed(slurm, study)
 
 
-def n_reports(folder: Path) -> int:
-    """Return how many reports of trials the journal of a study has."""
-    if not (folder / "logs" / "events.jsonl").exists():
-        return 0
-    return sum(event["event"] == "report" for event in read_journal(folder))
-
-
-def undisturbed_and_killed(slurm: Slurm, study: Path) -> dict[str, Any]:
-    """Run the study twice; return states, the ends of the logs, and what differs."""
-    home, found = slurm.home, {}
-    first = slurm.submit(study, home / "calm")
-    found["undisturbed"] = slurm.watched(first)
+def undisturbed_and_killed(slurm: Slurm, study: Path) -> Found:
+    """Run the study twice; return the states of the jobs, and what their logs say."""
+    home = slurm.home
+    version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True).stdout
+    facts: dict[str, object] = {"slurm": version.split()[-1]}
+    first = slurm.submit(study, home / "undisturbed")
+    states = {"undisturbed": slurm.watched(first)}
     second = slurm.submit(study, home / "killed")
     while n_reports(home / "killed") < 3:
         time.sleep(0.2)
-    node = batch_host(slurm, second)
+    node = slurm.state(second)["BatchHost"]
     slurm.hosts.kill(node)
     print(f"{node} was killed after {n_reports(home / 'killed')} reports", flush=True)
     time.sleep(20)
     slurm.begin(node, "slurmd")
-    found["killed"] = slurm.watched(second)
+    states["killed"] = slurm.watched(second)
+    wrong = []
     for name, job in (("undisturbed", first), ("killed", second)):
         log = (home / f"nas-evidence-{job}.log").read_text(errors="replace")
-        if found[name][-1][1] != "COMPLETED":
-            print(log, flush=True)
-        found[f"log of {name}"] = [
-            line for line in log.splitlines() if re.match(r"\[\d+/|answer:|note:|trials:", line)
-        ]
-    found["differ"] = differing(str(home / "killed"), str(home / "calm"))
-    return found
+        told = re.findall(r"^(?:\[\d+/|answer:|note:|trials:).*", log, flags=re.MULTILINE)
+        facts[name], facts[f"log of {name}"] = states[name], told
+        if states[name][-1][1:] != ("COMPLETED", int(name == "killed")):
+            wrong.append(f"lost: {name}, {states[name][-1]}: {log[-600:]}")
+    return Found(
+        wrong=wrong or differing(tables_of(home / "killed"), tables_of(home / "undisturbed")),
+        facts=facts,
+    )
 
 
-def main() -> None:
-    """Run both jobs and write what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/slurm.json"))
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    if reason := why_not():
-        print(f"skipped: {reason}")
-        return
-    with several.cluster() as (hosts, _), Slurm(hosts).running() as slurm:
-        found = undisturbed_and_killed(slurm, hosts.home / "study.toml")
-    version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True).stdout
-    results = {
-        "hardware": f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs",
-        "versions": {
-            "nas-evidence": __version__, "python": platform.python_version(),
-            "ray": ray.__version__, "slurm": version.split()[-1],
-        },
-        **found,
-    }  # fmt: skip
-    write_whole(given.to, json.dumps(results, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
-
-
-if __name__ == "__main__":
-    main()
+def table(result: Result) -> str:
+    """Return the states of both jobs."""
+    return json.dumps(result["cases"], indent=1)

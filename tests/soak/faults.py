@@ -1,9 +1,7 @@
-"""Let what lies between the machines of a study fail at random; compare every table bit by bit.
+"""What lies between the machines fails at random, under studies of simulated trials at a URI.
 
-    python benchmarks/faults.py --faults 1000 --seed 0 [--minutes 20] [--to FILE.json]
-
-Studies of simulated trials at a URI, in one process. Hosts are names, the clock moves when this
-script moves it, and the store is one in memory that answers as badly as it is told to:
+All in one process: hosts are names, the clock moves when this file moves it, and the store is one
+in memory that answers as badly as it is told to:
 
     head lost            all trials under way are lost at once, and nobody answers for minutes
     head cut off         the same, but the trials go on there; their messages arrive later
@@ -22,20 +20,15 @@ script moves it, and the store is one in memory that answers as badly as it is t
 A fault counts when it has happened. Wrong is
 
     lost       a study that could not be brought to its end
-    silent     tables that differ from those of the undisturbed study in anything but attempts,
-               durations and versions, or a store that a driver changed after it was taken over
+    differ     tables that are not those of the undisturbed study
+    changed    a store that a driver changed after it was taken over
+    exported   half an export, or one that predicts something else
     traceback  an error other than the sentences that the command line prints
-
-The random numbers of study k follow from `--seed` and k. The run goes on where the last one
-stopped, and first tries again what was wrong.
 """
 
-import argparse
 import contextlib
-import json
-import logging
+import functools
 import os
-import platform
 import random
 import shutil
 import sys
@@ -46,35 +39,32 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import damage
 import numpy as np
 import pandas as pd
-from chaos import KINDS, Result, commit, simulated_study, stored, tables_of
+import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from learning_curves import synthetic
+from simulated import SimulatedExecutor
+from soak import damage
+from soak.crashes import simulated_study
+from soak.harness import Found, Result, Studies, Tables, counted, differing, drive, tables_of
+from soak.kills import KINDS
 
-from nas_evidence import __version__
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.driver.restoration import repair
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing import backoff
-from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage import remote_lease, study_folder
-from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.remote import Remote
-from nas_evidence.storage.study_folder import locked, open_study
-from nas_evidence.storage.tables import TABLES
-from nas_evidence.workers.executor import Event, Lost, Watcher
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from learning_curves import synthetic
-from simulated import SimulatedExecutor
+from nas_evidence.storage.study_folder import locked
+from nas_evidence.workers.executor import Event, Lost
 
 #: Faults of a driver while it runs trials, and those of the store.
 RUNNING = ("head lost", "head cut off", "node lost", "clock back", "stopped", "taken over")
@@ -186,26 +176,16 @@ class World:
             self.change()
             removed(fs, path)
 
-        changes: tuple[tuple[Any, str, object], ...] = (
-            (remote_lease, "time", clock),
-            (study_folder, "time", clock),
-            (backoff, "time", clock),
-            (remote_lease, "socket", socket),
-            (study_folder, "socket", socket),
-            (remote_lease, "RENEW_EVERY", 1e9),  # its thread sleeps; each write asks anyway
-            (Remote, "_try", try_),
-            (MemoryFileSystem, "pipe_file", pipe),
-            (MemoryFileSystem, "put_file", put),
-            (MemoryFileSystem, "rm_file", remove),
-        )
-        before = [(where, name, where.__dict__.get(name)) for where, name, _ in changes]
-        for where, name, value in changes:
-            setattr(where, name, value)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (remote_lease, study_folder, backoff):
+                patch.setattr(module, "time", clock)
+            for module in (remote_lease, study_folder):
+                patch.setattr(module, "socket", socket)
+            patch.setattr(remote_lease, "RENEW_EVERY", 1e9)  # each write asks anyway
+            patch.setattr(Remote, "_try", try_)
+            for name, change in (("pipe_file", pipe), ("put_file", put), ("rm_file", remove)):
+                patch.setattr(MemoryFileSystem, name, change)
             yield
-        finally:
-            for where, name, value in before:
-                delattr(where, name) if value is None else setattr(where, name, value)
 
 
 class Cluster(SimulatedExecutor):
@@ -264,30 +244,12 @@ class Cluster(SimulatedExecutor):
         return list(lost)
 
 
-def drive(study: StudySpec, uri: str, world: World, taken_over: Callable[[], None]) -> bool:
-    """Run a study or what is left of it on a host; return whether it had to mend something."""
-    store = Mirror(uri)
-    try:
-        with store.held(steal=True):
-            spec = open_study(store.folder, study, steal=True)
-            with locked(store.folder, steal=True):
-                found, mended = note_conditions(store.folder, spec, "")
-                executor = store.around(Cluster(world, taken_over))
-                driver = Driver(spec, store.folder, executor, Watcher(), content_hash=found)
-                driver.run()
-        return bool(mended or driver.notices)
-    finally:
-        shutil.rmtree(store.folder.parent, ignore_errors=True)
-
-
 def mend(uri: str) -> None:
     """Repair a study at a URI."""
-    store = Mirror(uri)
-    try:
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Mirror(uri, Path(scratch) / "s")
         with store.held(steal=True), locked(store.folder, steal=True):
             repair(store.folder, no_data, with_checkpoints=False)
-    finally:
-        shutil.rmtree(store.folder.parent, ignore_errors=True)
 
 
 def no_data(study: StudySpec) -> Any:
@@ -330,11 +292,13 @@ def attempt(action: Callable[[], object], world: World, told: list[str]) -> bool
     return True
 
 
-def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) -> list[str]:
+def disturbed(study: StudySpec, uri: str, calm: Tables, world: World, raced: bool) -> list[str]:
     """Disturb one study until it ends; return what went wrong."""
     chance, told, wrong = world.chance, list[str](), list[str]()
     there, mended = list[dict[str, bytes]](), list[bool]()
-    study = small_study(kind)
+
+    def driven(taken_over: Callable[[], None] = lambda: None) -> None:
+        mended.append(drive(study, uri, lambda: Cluster(world, taken_over)))
 
     def another() -> None:
         """Let another host go on, in part or to the end; then return to the first."""
@@ -342,7 +306,7 @@ def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) 
         world.next_host()
         world.due = {"host lost": chance.randrange(2, 60)}
         before = world.happened["host lost"]
-        attempt(lambda: drive(study, uri, world, lambda: None), world, told)
+        attempt(driven, world, told)
         world.happened["host lost"] = before  # part of this fault
         world.host, world.due = first, due
         lease = lease_in(uri)
@@ -352,18 +316,15 @@ def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) 
             world.happened["taken over"] -= 1
             world.happened["stopped"] += 1
 
-    def calmly() -> None:
-        mended.append(drive(study, uri, world, lambda: None))
-
     for _ in range(MOST):
         there.clear()
         for name in chance.sample(RUNNING, chance.randrange(3)):
-            world.due[name] = chance.randrange(1, 150 if kind == "raced" else 25)
+            world.due[name] = chance.randrange(1, 150 if raced else 25)
         for name in chance.sample(STORE, chance.randrange(1, 4)):
             world.due[name] = chance.randrange(1, 80)
-        ended = attempt(lambda: drive(study, uri, world, another), world, told)
+        ended = attempt(lambda: driven(another), world, told)
         if there and contents(uri) != there[-1]:
-            wrong.append("silent: changed by a driver after it had been taken over")
+            wrong.append("changed: by a driver after it had been taken over")
         if chance.random() < 0.3 and any("/logs/events/" in name for name in contents(uri)):
             rotten(uri, chance)
             world.due["host lost"] = chance.randrange(1, 8)
@@ -375,19 +336,17 @@ def disturbed(kind: str, uri: str, calm: dict[str, pd.DataFrame], world: World) 
             break
     for _ in range(LAST):  # undisturbed, as often as there is something to mend
         mended.clear()
-        if attempt(calmly, world, told):
+        if attempt(driven, world, told):
             if mended == [False]:
                 break
         else:
             attempt(lambda: mend(uri), world, told)
     else:
         wrong.append(f"lost: {told[-1:]}")
-    with contextlib.suppress(AssertionError):
-        found = tables_of(uri)
-        if differ := [name for name in TABLES if not found[name].equals(calm[name])]:
-            wrong.append(f"silent: {', '.join(differ)}")
-        return wrong
-    return [*wrong, "silent: a table that cannot be read"]
+    try:
+        return wrong + differing(tables_of(uri), calm)
+    except AssertionError as error:  # a table that cannot be read
+        return [*wrong, f"differ: {error}"]
 
 
 @contextlib.contextmanager
@@ -406,6 +365,11 @@ _CHANGES = [0]
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
+@functools.cache
+def _watched() -> None:
+    sys.addaudithook(_watch)  # which cannot be removed
+
+
 def _watch(event: str, facts: tuple[Any, ...]) -> None:
     """Count the changes of files; raise from the n-th on."""
     changes = ("os.rename", "os.remove", "os.rmdir", "os.mkdir")
@@ -418,10 +382,9 @@ def _watch(event: str, facts: tuple[Any, ...]) -> None:
             raise HostLostError
 
 
-def export_lost(
-    finished: Path, sound: str, chance: random.Random, happened: Counter[str]
-) -> list[str]:
-    """Lose the host in an export, then export again; return what went wrong."""
+def export_lost(finished: Path, sound: str, chance: random.Random) -> Found:
+    """Lose the host in an export, then export again."""
+    happened = Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         folder = shutil.copytree(finished, Path(scratch) / "finished")
         to = Path(scratch) / "export"
@@ -429,15 +392,16 @@ def export_lost(
             shutil.copytree(folder / "export", to)
         with losing_power(to.parent, chance.randrange(1, 25)), contextlib.suppress(HostLostError):
             try:
-                damage._call("export", folder, "--to", to)
+                damage.called("export", folder, "--to", to)
             finally:
                 happened["host lost, export"] += _CHANGES[0] >= _LOSING[0][1]
         if to.exists() and wrong_files(to):
-            return ["silent: half an export in its place"]
-        code, said = damage._call("export", folder, "--to", to)
+            return Found(happened, ["exported: half of it is in its place"])
+        code, said = damage.called("export", folder, "--to", to)
         if code or "Traceback" in said:
-            return [f"traceback: {said[-300:]}"]
-        return [] if predicted(to) == sound else ["silent: other predictions"]
+            return Found(happened, [f"traceback: {said[-300:]}"])
+        same = predicted(to) == sound
+        return Found(happened, [] if same else ["exported: it predicts something else"])
 
 
 def predicted(export: Path) -> str:
@@ -446,77 +410,24 @@ def predicted(export: Path) -> str:
     return Predictor.load(export).predict(rows).to_frame().to_csv()
 
 
-def main() -> None:
-    """Disturb studies until so many faults have happened; write the counts."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--faults", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=1e9, help="length of this piece")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="one study, by number; nothing is written")
-    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/faults.json"))
-    given, _ = parser.parse_known_args()
-    print(f"seed {given.seed}")
-    result: Result = stored(given.to) or {
-        "seed": given.seed,
-        "hardware": f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs",
-        "versions": {"nas-evidence": __version__, "python": platform.python_version()},
-        "commit": commit(), "studies": 0, "cpu_seconds": 0, "faults": {},
-        "lost": [], "silent": [], "traceback": [],
-    }  # fmt: skip
-    end, begun = time.monotonic() + 60 * given.minutes, time.process_time()
-    logging.disable(logging.WARNING)
-    damage.shorten()
-    sys.addaudithook(_watch)
-    with tempfile.TemporaryDirectory() as home:
-        finished, _ = damage.made_studies(Path(home))["finished"]
-        sound, calm = predicted(finished / "export"), dict[str, Any]()
-        again = wrong_studies(result) if given.only is None else []
-        while (again or sum(result["faults"].values()) < given.faults) and time.monotonic() < end:
-            number = result["studies"] if given.only is None else given.only
-            if is_again := bool(again):
-                number = again.pop()
-            found, happened = one(number, result["seed"], calm)
-            chance = random.Random(f"export-{result['seed']}-{number}")
-            found += export_lost(finished, sound, chance, happened)
-            for what in found:
-                print(f"study {number}: {what}", flush=True)
-                result[what.partition(":")[0]].append(f"study {number}: {what}")
-            if given.only is not None:
-                print(dict(happened))
-                return
-            if is_again:
-                continue
-            result["studies"] += 1
-            for name, count in sorted(happened.items()):
-                result["faults"][name] = result["faults"].get(name, 0) + count
-            if number % 10 == 0:
-                write_whole(given.to, json.dumps(result, indent=1) + "\n")
-    result["cpu_seconds"] += round(time.process_time() - begun)
-    write_whole(given.to, json.dumps(result, indent=1) + "\n")
-    n, wrong = sum(result["faults"].values()), ("lost", "silent", "traceback")
-    print(f"{n} faults in {result['studies']} studies:", {w: len(result[w]) for w in wrong})
+@contextlib.contextmanager
+def studies(home: Path, seed: int) -> Iterator[Studies]:
+    calm = dict[str, Tables]()
+    _watched()
+    with damage.short(), tempfile.TemporaryDirectory(dir=home) as folder:
+        finished, _ = damage.made_studies(Path(folder))["finished"]
+        sound = predicted(finished / "export")
+
+        def disturb(number: str) -> Found:
+            one = between_machines(int(number), seed, calm)
+            other = export_lost(finished, sound, random.Random(f"export-{seed}-{number}"))
+            return Found(one.counts + other.counts, one.wrong + other.wrong)
+
+        yield map(str, count()), disturb
 
 
-def wrong_studies(result: Result) -> list[int]:
-    """Return the studies that were wrong, and forget it: they are disturbed again."""
-    found = set()
-    for word in ("lost", "silent", "traceback"):
-        found |= {int(line.split()[1].rstrip(":")) for line in result[word]}
-        result[word] = []
-    return sorted(found)
-
-
-def table(result: Result) -> str:
-    """Return the counts of faults, as Markdown."""
-    rows = [f"| {name} | {count:,} |" for name, count in sorted(result["faults"].items())]
-    n = sum(result["faults"].values())
-    wrong = ", ".join(f"{len(result[word])} {word}" for word in ("lost", "silent", "traceback"))
-    last = f"| all, in {result['studies']} studies: {wrong} | {n:,} |"
-    return "\n".join(["| fault | times |", "|---|---:|", *rows, last])
-
-
-def one(number: int, seed: int, calm: dict[str, Any]) -> tuple[list[str], Counter[str]]:
-    """Disturb one study; return what went wrong, and which faults happened.
+def between_machines(number: int, seed: int, calm: dict[str, Tables]) -> Found:
+    """Disturb one study.
 
     Args:
         number: of the study; decides its kind and, with the seed, its random numbers.
@@ -524,26 +435,32 @@ def one(number: int, seed: int, calm: dict[str, Any]) -> tuple[list[str], Counte
         calm: tables of the undisturbed studies so far, by kind; one is added where it is lacking.
     """
     kind, uri = KINDS[number % len(KINDS)], f"memory://faults-{seed}-{number}/s"
+    study = simulated_study(kind, n_trials=12)
     if kind not in calm:
         world, still = World(random.Random(0)), f"memory://calm-{seed}-{number}/s"
         with world.here():
-            drive(small_study(kind), still, world, lambda: None)
+            drive(study, still, lambda: Cluster(world, lambda: None))
             calm[kind] = tables_of(still)
     world = World(random.Random(f"{seed}-{number}"))
     with world.here():
         try:
-            wrong = disturbed(kind, uri, calm[kind], world)
+            wrong = disturbed(study, uri, calm[kind], world, raced=kind == "raced")
         except Exception:
             wrong = [f"traceback: {traceback.format_exc()[-1500:]}"]
     for name in contents(uri):
         MemoryFileSystem.store.pop(name, None)
-    return wrong, +world.happened
+    return Found(+world.happened, wrong)
 
 
-def small_study(kind: str) -> StudySpec:
-    """Return a study of twelve simulated trials."""
-    return simulated_study(kind).model_copy(update={"n_trials": 12})
-
-
-if __name__ == "__main__":
-    main()
+def table(result: Result) -> str:
+    """Return the counts of faults, as Markdown."""
+    counts, words = counted(result), ("lost", "silent", "traceback")
+    rows = [f"| {name} | {n:,} |" for name, n in sorted(counts.items())]
+    of = Counter(
+        what.partition(":")[0] for one in result["wrong"].values() for what in one["found"]
+    )
+    n_wrong = {"lost": of["lost"], "traceback": of["traceback"]}
+    n_wrong["silent"] = of.total() - sum(n_wrong.values())
+    wrong = ", ".join(f"{n_wrong[word]} {word}" for word in words)
+    last = f"| all, in {result['done']} studies: {wrong} | {counts.total():,} |"
+    return "\n".join(["| fault | times |", "|---|---:|", *rows, last])

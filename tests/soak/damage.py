@@ -1,6 +1,4 @@
-"""Damage every kind of file of a study in every way, and see what each verb makes of it.
-
-    python benchmarks/damage.py [--minutes 5] [--cells 2400] [--out benchmarks/results/damage.json]
+"""Every kind of file of a study is damaged in every way, and each verb meets it.
 
 Two small studies are made once: one finished in two runs, one stopped half way. A cell is a copy
 of one with one file damaged, and one verb called in this process:
@@ -16,26 +14,20 @@ of one with one file damaged, and one verb called in this process:
     error     an unexpected error or a traceback: must not occur
     touched   a sound file was changed: must not occur
 
-The run goes on where the last one stopped, and first tries again what was wrong. A cell takes a
-third of a second instead of three, because nothing that is not tested is done again for each:
-templates, the command line and baselines are made once, there is no forecast, nothing is forced
-to disk, and the program of torch.export and the page of the report are short files (the report's
-Markdown has the page's content). Cells are in an order of which every beginning is a sample of
-all.
+A cell takes a third of a second instead of three, because nothing that is not tested is done again
+for each: templates, the command line and baselines are made once, there is no forecast, nothing is
+forced to disk, and the page of the report is a short file (the report's Markdown has the page's
+content). Cells are in an order of which every beginning is a sample of
+all. Counts are by kind of file and outcome.
 """
 
-import argparse
 import contextlib
 import functools
 import gc
 import io
-import json
-import os
-import platform
 import random
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -44,20 +36,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
+import pytest
 import typer.main
+from faulty import quiet_call
+from soak.harness import Found, Result, Studies, counted, tables_of, write_study
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from nas_evidence import __version__
 from nas_evidence.api import runs
 from nas_evidence.baselines import on_test_rows
-from nas_evidence.exporting import folder as export_folder
+from nas_evidence.driver import driver
+from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting import page, templating
 from nas_evidence.storage.study_folder import Lease, boot_id, text_of
-from nas_evidence.storage.tables import read_tables
 
 VERBS = ("verify", "resume", "report", "predict", "export", "repair")
 DAMAGES = ("bit flip", "truncation", "zeroed block", "deletion", "older copy")
@@ -68,29 +58,6 @@ OUTCOMES = ("named", "rebuilt", "harmless", "refused", *WRONG)
 _TIMES = {"bit flip": 4, "truncation": 2, "zeroed block": 2, "deletion": 1, "older copy": 1}
 #: Files that nothing is decided from.
 _COPIES = re.compile(r"study\.db|logs/.*\.log|report/(?!comparison)|(.*/)?\.|requests/")
-_STUDY = """\
-name = "damaged"
-n_trials = 2
-objective = "diag_ef"
-estimators = ["diag_ef"]
-scheduling = "batch"
-batch = 2
-[dataset]
-name = "table"
-path = "data.csv"
-target = "kind"
-test_fraction = 0.2
-[family.mlp]
-width = {low = 4, high = 16, log = true}
-depth = 1
-[family.linear]
-[plan]
-epochs = 2
-batch_size = 32
-[plan.online]
-every = 1
-curvature = "diag_ef"
-"""
 
 
 @dataclass(frozen=True)
@@ -115,24 +82,21 @@ class Met:
 
 def made_studies(home: Path) -> dict[str, tuple[Path, Path]]:
     """Make the studies in a folder; return each with an older state of it."""
-    generator = np.random.default_rng(0)
-    y = np.arange(90) % 3
-    x = generator.normal(size=(90, 4)) + 2 * np.eye(4)[y]
-    frame = pd.DataFrame(x, columns=list("abcd")).assign(kind=np.array(["r", "g", "b"])[y])
-    frame.to_csv(home / "data.csv", index=False)
-    (home / "study.toml").write_text(_STUDY)
-    made = {}
-    _call("search", home / "study.toml", "--out", home / "older", "--executor", "inline")
+    study = write_study(
+        home, rows=90, epochs=2, every=1, n_trials=2, batch=2,
+        family={"mlp": {"width": {"low": 4, "high": 16, "log": True}, "depth": 1}, "linear": {}},
+    )  # fmt: skip
+    made, more = {}, ("--trials", "3", "--executor", "inline")
+    called("search", study, "--out", home / "older", "--executor", "inline")
     shutil.copytree(home / "older", home / "finished")
-    _call("resume", home / "finished", "--trials", "3", "--executor", "inline")
+    called("resume", home / "finished", *more)
     made["finished"] = home / "finished", home / "older"
     stopped, before = home / "stopped", home / "stopped-before"
-    with _stopping(4):
-        more = ("--trials", "3", "--executor", "inline")
-        _call("search", home / "study.toml", "--out", stopped, *more)
+    with stopping(4):
+        called("search", study, "--out", stopped, *more)
     shutil.copytree(stopped, before)
-    with _stopping(2):
-        _call("resume", stopped, "--executor", "inline")
+    with stopping(2):
+        called("resume", stopped, "--executor", "inline")
     lease = Lease(1 << 22, "this-host", boot_id(), time.time() - 100)
     (stopped / "lock").write_text(text_of(lease).ljust(512))
     (stopped / "logs" / "retry.json").write_text(sealed_json({"attempts": {"0": 1}}))
@@ -213,135 +177,80 @@ def meet(verb: str, folder: Path) -> Met:
         "export": (folder, "--to", to),
     }
     products: dict[str, Callable[[], str]] = {
-        "resume": lambda: _tables(folder),
+        "resume": lambda: str({name: t.to_csv() for name, t in tables_of(folder).items()}),
         "report": lambda: _page(to),
         "predict": lambda: (folder.parent / "p.csv").read_text(),
         "export": lambda: _exported(to),
     }
     new = "a,b,c,d\n" + "".join(f"{k / 3},{k / 5},{-k / 7},0.5\n" for k in range(6))
     (folder.parent / "new.csv").write_text(new)
-    code, said = _call(verb, *arguments.get(verb, (folder,)))
+    code, said = called(verb, *arguments.get(verb, (folder,)))
     if code == 0 and verb in products:
         product = products[verb]
     found = product().replace(str(folder.parent), "")
     return Met(code, said + found * (verb == "report"), found)
 
 
-def main() -> None:
-    """Run cells for some minutes, and write the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1e9)
-    parser.add_argument("--cells", type=int, default=1 << 30)
-    parser.add_argument("--out", type=Path, default=None)
-    given = parser.parse_args()
-    path = given.out or Path(__file__).parent / "results" / "damage.json"
-    results = json.loads(path.read_text()) if path.exists() else empty()
-    before, end = results["cpu_seconds"], time.monotonic() + 60 * given.minutes
-    shorten()
-    with tempfile.TemporaryDirectory() as home:
-        studies = made_studies(Path(home))
-        sound = _sound(studies)
+@contextlib.contextmanager
+def studies(home: Path, seed: int) -> Iterator[Studies]:
+    with short(), tempfile.TemporaryDirectory(dir=home) as folder:
+        made = made_studies(Path(folder))
+        sound = {f"{name} {verb}": meet(verb, of) for name, verb, of in copies(made)}
+        cells = cells_of(made)
         gc.collect()
         gc.freeze()
-        cells = cells_of(studies)
-        results["of"] = len(cells)
-        for number in [*map(int, results["wrong"]), *range(results["done"], len(cells))]:
-            if time.monotonic() > end or number >= given.cells:
-                break
-            word = outcome(cells[number], studies, sound)
-            note(results, number, cells[number], word)
-            results["cpu_seconds"] = before + round(time.process_time())
-            if word in WRONG:
-                print(f"{word}: {cells[number]}", flush=True)
-            if number % 100 == 0:
-                path.write_text(json.dumps(results, indent=1) + "\n")
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    print(table(by_kind(results)))
+
+        def disturb(number: str) -> Found:
+            cell = cells[int(number)]
+            word = outcome(cell, made, sound)
+            counts = Counter([f"{kind_of(cell.file)}: {word}"])
+            return Found(counts, [f"{word}: {cell}"] if word in WRONG else [])
+
+        yield map(str, range(len(cells))), disturb
+    gc.unfreeze()
 
 
-def empty() -> dict[str, Any]:
-    """Return the results of no cell."""
-    versions = {"nas-evidence": __version__, "python": platform.python_version()}
-    hardware = f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs"
-    empty: dict[str, Any] = {"hardware": hardware, "versions": versions, "cpu_seconds": 0}
-    return empty | {"of": 0, "done": 0, "wrong": {}, "cells": {}}
-
-
-def note(results: dict[str, Any], number: int, cell: Cell, word: str) -> None:
-    """Add the outcome of a cell: to the counts, or to what is wrong."""
-    results["done"] = max(results["done"], number + 1)
-    results["wrong"].pop(str(number), None)
-    if word in WRONG:
-        results["wrong"][str(number)] = [word, cell.study, cell.file, cell.damage, cell.verb]
-        return
-    kinds = results["cells"].setdefault(kind_of(cell.file), {})
-    counts = kinds.setdefault(cell.damage, {}).setdefault(cell.verb, {})
-    counts[word] = counts.get(word, 0) + 1
-
-
-def by_kind(results: Mapping[str, Any]) -> dict[str, Counter[str]]:
+def by_kind(result: Result) -> dict[str, Counter[str]]:
     """Return how many cells of each kind of file had which outcome; the last kind is "all"."""
     found: dict[str, Counter[str]] = {}
-    for kind, damages in sorted(results["cells"].items()):
-        found[kind] = Counter()
-        for counts in (counts for verbs in damages.values() for counts in verbs.values()):
-            found[kind].update(counts)
-    for word, _, file, *_ in results["wrong"].values():
-        found.setdefault(kind_of(file), Counter())[word] += 1
+    for name, n in sorted(counted(result).items()):
+        kind, _, word = name.partition(": ")
+        found.setdefault(kind, Counter())[word] += n
     return found | {"all": sum(found.values(), Counter[str]())}
 
 
-def table(kinds: Mapping[str, Mapping[str, int]]) -> str:
+def table(result: Result) -> str:
     """Return the counts by kind of file, as Markdown."""
     heads = ("file", "cells", *OUTCOMES)
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    for kind, counts in kinds.items():
-        cells = " | ".join(str(counts.get(word, 0)) for word in OUTCOMES)
-        lines.append(f"| `{kind}` | {sum(counts.values())} | {cells} |")
+    for kind, counts in by_kind(result).items():
+        cells = " | ".join(str(counts[word]) for word in OUTCOMES)
+        lines.append(f"| `{kind}` | {counts.total()} | {cells} |")
     return "\n".join(lines)
 
 
-# ---------------------------------------------------------------------------------------------
+# --- the command line, in this process
 
 
-def _sound(studies: Mapping[str, tuple[Path, Path]]) -> dict[str, Met]:
-    found = {}
+def copies(studies: Mapping[str, tuple[Path, Path]]) -> Iterator[tuple[str, str, Path]]:
+    """Give a copy of each study for each verb."""
     for name, (folder, _) in studies.items():
         for verb in VERBS:
             with tempfile.TemporaryDirectory() as scratch:
-                copy = shutil.copytree(folder, Path(scratch) / name)
-                found[f"{name} {verb}"] = meet(verb, copy)
-    return found
+                yield name, verb, shutil.copytree(folder, Path(scratch) / name)
 
 
-def _call(*arguments: object) -> tuple[int, str]:
+def called(*arguments: object) -> tuple[int, str]:
     """Call the command line; return its exit code and what it printed."""
-    import logging
-
-    from nas_evidence.cli.main import main as command_line
-
-    printed, before = io.StringIO(), sys.argv
-    sys.argv = ["nas-evidence", *map(str, arguments)]
-    code: object = 0
+    printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        try:
-            command_line()
-        except SystemExit as end:
-            code = end.code
-        finally:
-            sys.argv = before
-            logger = logging.getLogger("nas_evidence")
-            for handler in list(logger.handlers):
-                logger.removeHandler(handler)
-                handler.close()
-    return int(code or 0), printed.getvalue()  # type: ignore[call-overload]
+        code = quiet_call(*arguments)
+    return code, printed.getvalue()
 
 
 @contextlib.contextmanager
-def _stopping(reports: int) -> Iterator[None]:
+def stopping(reports: int) -> Iterator[None]:
     """Interrupt the driver after so many reports of trials."""
-    from nas_evidence.driver import driver
-
     plain, seen = driver.arrow, Counter[str]()
 
     def arrow(name: str) -> None:
@@ -350,22 +259,21 @@ def _stopping(reports: int) -> Iterator[None]:
             raise KeyboardInterrupt
         plain(name)
 
-    driver.arrow = arrow
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "arrow", arrow)
         yield
-    finally:
-        driver.arrow = plain
 
 
-def shorten(patch: Callable[[object, str, object], None] = setattr) -> None:
+@contextlib.contextmanager
+def short() -> Iterator[None]:
     """Replace what takes long and is not tested here."""
-    patch(export_folder, "write_program", _short_program)
-    patch(page, "write_page", lambda path, *_, **__: path.write_text("a page"))
-    patch(templating, "_environment", functools.cache(templating._environment))
-    patch(typer.main, "get_command", functools.cache(typer.main.get_command))
-    patch(runs, "_forecast_told", lambda *_, **__: contextlib.nullcontext())
-    patch(os, "fsync", lambda descriptor: None)
-    patch(on_test_rows, "predict_test", _fitted_once(on_test_rows.predict_test))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "write_page", lambda path, *_, **__: path.write_text("a page"))
+        patch.setattr(templating, "_environment", functools.cache(templating._environment))
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(runs, "_forecast_told", lambda *_, **__: contextlib.nullcontext())
+        patch.setattr(on_test_rows, "predict_test", _fitted_once(on_test_rows.predict_test))
+        yield
 
 
 def _fitted_once(predict: Callable[[Any], Iterable[object]]) -> Callable[[Any], list[object]]:
@@ -377,11 +285,6 @@ def _fitted_once(predict: Callable[[Any], Iterable[object]]) -> Callable[[Any], 
         return found[key] if key in found else found.setdefault(key, list(predict(arrays)))
 
     return of
-
-
-def _short_program(exported: object, path: Path, arrays: object) -> float:
-    path.write_bytes(b"a program of torch.export")
-    return 0.0
 
 
 def _files(folder: Path) -> list[str]:
@@ -441,30 +344,11 @@ def _names(said: str, file: str) -> bool:
     return any(re.search(one, said) for one in wanted)
 
 
-def _tables(folder: Path) -> str:
-    found = []
-    for name, frame in read_tables(folder)[0].items():
-        free = [c for c in frame if c.endswith("seconds") or c in ("versions", "attempt")]
-        frame = frame.drop(columns=free).sort_index(axis=1)
-        lines = frame.to_csv(index=False).splitlines()
-        found.append("\n".join([name, lines[0], *sorted(lines[1:])]))
-    return "\n".join(found)
-
-
 def _page(to: Path) -> str:
     text = "\n".join(path.read_text() for path in sorted(to.glob("*.md")))
     return re.sub(r"[\d.]+ (s|min|h|ms)\b|\d{4}-\d\d-\d\d.*", "", text)
 
 
 def _exported(to: Path) -> str:
-    from nas_evidence.exporting.predictor import Predictor
-
-    new = to.parent / "new.csv"
-    return (
-        str(Predictor.load(to).predict(new).to_frame().to_csv())
-        + (to / "meaning.json").read_text()
-    )
-
-
-if __name__ == "__main__":
-    main()
+    found = Predictor.load(to).predict(to.parent / "new.csv").to_frame()
+    return str(found.to_csv()) + (to / "meaning.json").read_text()

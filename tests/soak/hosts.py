@@ -1,78 +1,36 @@
-"""A study on several hosts of which one is cut off, slowed down, killed or added.
-
-    python benchmarks/hosts.py [--cases "node cut off 10 s" ...] [--to FILE.json]
+"""One of several hosts is cut off, slowed down, killed or added, under a study on Ray's cluster.
 
 Hosts are network namespaces of this machine (`ip netns`), each with its own address, host name,
 processes and `/tmp`; a bridge in one more namespace joins them. The study folder is on the file
 system that all see. `head` has Ray's head and no trials, the nodes one trial each, `desk` the
-driver. It needs Linux and root. A case ends when the study has ended; wrong is
-
-    differ   tables that are not those of the undisturbed study, bit by bit, but for attempts,
-             durations and versions
-    hung     a driver that took longer than `PATIENCE`, or more than `DRIVERS` of them
+driver. It needs Linux and root.
 
 Cutting off is done at the bridge: packets are lost, and no connection is closed. A slow link is
 the kernel's token bucket; delay and random loss need its module netem, and are left out without
-it. The results keep cases of earlier calls.
+it.
 """
 
-import argparse
 import contextlib
-import json
 import os
-import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
 
 import numpy as np
-import pandas as pd
-import ray
-from chaos import differing, stored
+from commands import run
+from soak.harness import Found, Result, Studies, differing, n_reports, tables_of, write_study
 
-from nas_evidence import __version__
-from nas_evidence.plumbing.files import write_whole
 from nas_evidence.storage.journal import read_journal
 
 NAMES = ("head", "node-1", "node-2", "desk", "desk-2")
 #: Longest that one driver may take, seconds, and most drivers of one study.
 PATIENCE, DRIVERS = 900.0, 5
 PORT = 6379
-_QUEUE = ("tc", "qdisc")
-STUDY = """\
-name = "hosts"
-n_trials = 8
-objective = "diag_ef"
-estimators = ["diag_ef"]
-scheduling = "batch"
-batch = 4
-[dataset]
-name = "table"
-path = "data.csv"
-target = "kind"
-test_fraction = 0.2
-[family.mlp]
-width = {low = 4, high = 16, log = true}
-depth = 1
-[plan]
-epochs = 160
-batch_size = 16
-[plan.online]
-every = 20
-curvature = "diag_ef"
-[resources]
-workers = 2
-"""
 
 
 class Hosts:
@@ -86,13 +44,6 @@ class Hosts:
         self._init: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Hosts":
-        """Make the hosts.
-
-        Raises:
-            OSError: not here; says why.
-        """
-        if reason := why_not():
-            raise OSError(reason)
         try:
             self._ip("netns", "add", self._of("wire"))
             self._wire("link", "add", "bridge", "type", "bridge")
@@ -160,15 +111,9 @@ class Hosts:
         time.sleep(seconds)
         self._wire("link", "set", name, "up")
 
-    def shape(self, name: str, *how: str) -> None:
-        """Send what goes to and from a host through a queue of the kernel (`tc qdisc`)."""
-        for where, device in ((name, "wire"), ("wire", name)):
-            self._ip("netns", "exec", self._of(where), *_QUEUE, "add", "dev", device, "root", *how)
-
-    def unshape(self, name: str) -> None:
-        """Remove that queue."""
-        for where, device in ((name, "wire"), ("wire", name)):
-            self._ip("netns", "exec", self._of(where), *_QUEUE, "del", "dev", device, "root")
+    def queue(self, where: str, *words: str) -> None:
+        """Set the queue of the kernel of a host."""
+        self._ip("netns", "exec", self._of(where), "tc", "qdisc", *words)
 
     def with_ray(self, *names: str) -> None:
         """Start Ray on those of some hosts on which it does not run."""
@@ -228,205 +173,120 @@ def why_not() -> str:
     return ""
 
 
-def node_killed(hosts: Hosts) -> None:
-    """Kill every process of a node."""
-    hosts.kill("node-1")
-
-
-def slow_link(hosts: Hosts) -> None:
-    """Slow down a node's link to 1 Mbit/s for 20 s."""
-    hosts.shape("node-1", "tbf", "rate", "1mbit", "burst", "16kb", "latency", "400ms")
+def shaped(hosts: Hosts, *how: str) -> None:
+    """Send what goes to and from a node through a queue of the kernel (`tc qdisc`) for 20 s."""
+    ends = (("node-1", "wire"), ("wire", "node-1"))
+    for where, device in ends:
+        hosts.queue(where, "add", "dev", device, "root", *how)
     time.sleep(20)
-    hosts.unshape("node-1")
+    for where, device in ends:
+        hosts.queue(where, "del", "dev", device, "root")
 
 
-def lossy_link(hosts: Hosts) -> None:
-    """Delay a node's packets by 100 ms each way and lose 5 % of them, for 20 s."""
-    hosts.shape("node-1", "netem", "delay", "100ms", "loss", "5%")
-    time.sleep(20)
-    hosts.unshape("node-1")
-
-
-def node_added(hosts: Hosts) -> None:
-    """Start Ray on a node."""
-    hosts.with_ray("node-2")
-
-
-def driver_lost(hosts: Hosts) -> None:
-    """Kill every process of the driver's host, and go on at another."""
-    hosts.kill("desk")
-
-
-def _cut(name: str, seconds: float) -> Callable[[Hosts], None]:
-    return lambda hosts: hosts.cut_off(name, seconds)
-
-
-CASES: dict[str, Callable[[Hosts], None]] = {
+CASES: dict[str, Callable[[Hosts], object]] = {
     "nothing": lambda hosts: None,
-    "node cut off 10 s": _cut("node-1", 10),
-    "node cut off 40 s": _cut("node-1", 40),
-    "head cut off 10 s": _cut("head", 10),
-    "driver cut off 10 s": _cut("desk", 10),
-    "driver cut off 40 s": _cut("desk", 40),
-    "link of a node at 1 Mbit/s for 20 s": slow_link,
-    "100 ms and 5 % loss for 20 s": lossy_link,
-    "node killed": node_killed,
-    "node added": node_added,
-    "driver's host killed": driver_lost,
+    "node cut off 10 s": lambda hosts: hosts.cut_off("node-1", 10),
+    "node cut off 40 s": lambda hosts: hosts.cut_off("node-1", 40),
+    "head cut off 10 s": lambda hosts: hosts.cut_off("head", 10),
+    "driver cut off 10 s": lambda hosts: hosts.cut_off("desk", 10),
+    "driver cut off 40 s": lambda hosts: hosts.cut_off("desk", 40),
+    "link of a node at 1 Mbit/s for 20 s": lambda hosts: shaped(
+        hosts, "tbf", "rate", "1mbit", "burst", "16kb", "latency", "400ms"
+    ),
+    "100 ms and 5 % loss for 20 s": lambda hosts: shaped(
+        hosts, "netem", "delay", "100ms", "loss", "5%"
+    ),
+    "node killed": lambda hosts: hosts.kill("node-1"),
+    "node added": lambda hosts: hosts.with_ray("node-2"),
+    "driver's host killed": lambda hosts: hosts.kill("desk"),
 }
 
 
-def prepared(home: Path) -> Path:
-    """Write data and study into a folder, and run the study undisturbed; return its folder."""
-    y = np.arange(150) % 3
-    x = np.random.default_rng(0).normal(size=(150, 4)) + 2 * np.eye(4)[y]
-    frame = pd.DataFrame(x, columns=list("abcd")).assign(kind=np.array(["r", "g", "b"])[y])
-    frame.to_csv(home / "data.csv", index=False)
-    (home / "study.toml").write_text(STUDY)
-    how = ("search", home / "study.toml", "--out", home / "calm", "--executor", "inline")
-    _run(*_evidence(*how))
-    return home / "calm"
+@contextlib.contextmanager
+def studies(home: Path, seed: int) -> Iterator[Studies]:
+    with cluster(home) as (hosts, study):
+        calm = home / "calm"
+        run("search", study, "--out", calm, "--executor", "inline", folder=home)
+        yield CASES, partial(disturbed, hosts=hosts, study=study, calm=calm)
 
 
-def disturbed(case: str, hosts: Hosts, calm: Path) -> dict[str, Any]:
-    """Run the study with what a case does to it after the third report; return what came of it.
+@contextlib.contextmanager
+def cluster(home: Path) -> Iterator[tuple[Hosts, Path]]:
+    """Give hosts, and a study of eight small networks for two nodes."""
+    study = write_study(
+        home, rows=150, epochs=160, every=20, n_trials=8, batch=4, resources={"workers": 2}
+    )
+    with Hosts(home) as hosts:
+        yield hosts, study
+
+
+def disturbed(case: str, *, hosts: Hosts, study: Path, calm: Path) -> Found:
+    """Run the study with what a case does to it after the third report.
 
     Returns:
         `seconds` from then to the end, the longest `silence` in the journal meanwhile, how many
-        `drivers` it took, why trials were `lost`, and what is `wrong`.
+        `drivers` it took, and why trials were `lost`.
     """
-    folder = hosts.home / re.sub(r"\W+", "-", case)
+    folder, wrong, began = hosts.home / re.sub(r"\W+", "-", case), list[str](), list[float]()
     if case == "node added":
         hosts.kill("node-2")
     hosts.with_ray("head", "node-1", *(() if case == "node added" else ("node-2",)))
-    wrong, began, drivers = [], list[float](), 0
     for drivers in range(1, DRIVERS + 1):
         where = "desk-2" if drivers > 1 and case == "driver's host killed" else "desk"
         hosts.with_ray(where)
-        code, said = _drive(case, hosts, folder, where, began)
-        if code == 0:
-            break
-        print(f"driver {drivers} ended with {code}: {said[-300:]}", flush=True)
-        if code is None:
+        verb = (
+            ("resume", folder, "--steal")
+            if folder.exists()
+            else ("search", study, "--out", folder)
+        )
+        command = (sys.executable, "-m", "nas_evidence", *verb, "--address")
+        driver = hosts.start(where, *command, f"{hosts.address('head')}:{PORT}")
+        end = time.monotonic() + PATIENCE
+        while not began and driver.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+            if n_reports(folder) >= 3:
+                began.append(time.time())
+                try:
+                    CASES[case](hosts)
+                except subprocess.CalledProcessError as error:  # the kernel lacks the module
+                    hosts.kill(where)
+                    return Found(facts={"left_out": str(error.stderr).strip()})
+        try:
+            said, _ = driver.communicate(timeout=max(1.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            hosts.kill(where)
             wrong.append("hung: a driver did not end")
+        if wrong or driver.returncode == 0:
             break
+        print(f"driver {drivers} ended with {driver.returncode}: {said[-300:]}", flush=True)
         time.sleep(5)
     else:
         wrong.append("hung: not finished by the last driver")
-    if not wrong and (names := differing(str(folder), str(calm))):
-        wrong.append(f"differ: {', '.join(names)}")
     since = began[0] if began else time.time()
     events = [event for event in read_journal(folder) if event["t"] >= since]
     times = np.array([since, *(event["t"] for event in events)])
-    return {
+    facts = {
         "seconds": round(float(times[-1] - times[0]), 1),
         "silence": round(float(np.diff(times).max(initial=0.0)), 1),
         "drivers": drivers,
         "lost": [event["cause"] for event in events if event["event"] == "lost"],
-        "wrong": wrong,
     }
+    wrong = wrong or differing(tables_of(folder), tables_of(calm))
+    return Found(wrong=wrong, facts=facts)
 
 
-def _drive(
-    case: str, hosts: Hosts, folder: Path, where: str, began: list[float]
-) -> tuple[int | None, str]:
-    """Run a driver to its end, and disturb it if none was; return exit code and what it says.
-
-    Args:
-        case: its name.
-        hosts: all.
-        folder: of the study.
-        where: the driver's host.
-        began: when it was disturbed; added here.
-
-    Returns:
-        None as the exit code of a driver that did not end.
-    """
-    new = ("search", hosts.home / "study.toml", "--out", folder)
-    verb = new if not folder.exists() else ("resume", folder, "--steal")
-    address = f"{hosts.address('head')}:{PORT}"
-    driver = hosts.start(where, *_evidence(*verb, "--address", address))
-    end = time.monotonic() + PATIENCE
-    while not began and driver.poll() is None and time.monotonic() < end:
-        time.sleep(0.1)
-        if _n_reports(folder) >= 3:
-            began.append(time.time())
-            CASES[case](hosts)
-    try:
-        said, _ = driver.communicate(timeout=max(1.0, end - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        hosts.kill(where)
-        return None, ""
-    return driver.returncode, said
-
-
-@contextlib.contextmanager
-def cluster() -> Iterator[tuple[Hosts, Path]]:
-    """Give hosts with a study that has run undisturbed, and its folder."""
-    home = Path(tempfile.mkdtemp(prefix="nas-hosts-", dir="/var/tmp"))  # `/tmp` is each host's own
-    try:
-        with Hosts(home) as hosts:
-            yield hosts, prepared(home)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def main() -> None:
-    """Run cases and write what came of them."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES), metavar="CASE")
-    parser.add_argument("--to", type=Path, default=Path("benchmarks/results/hosts.json"))
-    given, _ = parser.parse_known_args()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    if reason := why_not():
-        print(f"skipped: {reason}")
-        return
-    results = stored(given.to) or {"cases": {}, "left_out": {}}
-    results |= {
-        "hardware": f"{os.cpu_count()} {platform.machine()} cores, shared with other jobs",
-        "versions": {
-            "nas-evidence": __version__,
-            "python": platform.python_version(),
-            "ray": ray.__version__,
-        },
-    }
-    with cluster() as (hosts, calm):
-        for case in given.cases:
-            try:
-                results["cases"][case] = disturbed(case, hosts, calm)
-                print(case, results["cases"][case], flush=True)
-            except subprocess.CalledProcessError as error:  # the kernel lacks the module
-                hosts.kill("desk")
-                results["left_out"][case] = str(error.stderr).strip()
-                print(f"{case}: left out: {error.stderr}", flush=True)
-            write_whole(given.to, json.dumps(results, indent=1) + "\n")
-
-
-def table(results: dict[str, Any]) -> str:
+def table(result: Result) -> str:
     """Return the cases as Markdown."""
     lines = ["| case | seconds to the end | longest silence, s | drivers | trials lost | wrong |"]
     lines.append("|---|---:|---:|---:|---:|---|")
-    for case, found in results["cases"].items():
-        facts = (found["seconds"], found["silence"], found["drivers"], len(found["lost"]))
-        words = ", ".join(found["wrong"]) or "-"
-        lines.append(f"| {case} | {' | '.join(map(str, facts))} | {words} |")
+    for case, found in result["cases"].items():
+        if "left_out" not in found:
+            words = ", ".join(result["wrong"].get(case, {}).get("found", [])) or "-"
+            facts = (found["seconds"], found["silence"], found["drivers"], len(found["lost"]))
+            lines.append(f"| {case} | {' | '.join(map(str, facts))} | {words} |")
     return "\n".join(lines)
-
-
-def _n_reports(folder: Path) -> int:
-    if not (folder / "logs" / "events.jsonl").exists():
-        return 0
-    return sum(event["event"] == "report" for event in read_journal(folder))
-
-
-def _evidence(*words: object) -> tuple[str, ...]:
-    return (sys.executable, "-m", "nas_evidence", *map(str, words))
 
 
 def _run(*command: str) -> str:
     """Run a command to its end; return what it prints."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-if __name__ == "__main__":
-    main()
