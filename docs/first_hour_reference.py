@@ -304,7 +304,7 @@ def _targets() -> Iterator[Case]:
         ("weighed.csv", "`--class-weight b=3`", "b=3"),
         ("balanced.csv", "`--class-weight balanced`, a tenth is b", "balanced"),
         ("weighed_wrong.csv", "`--class-weight c=3`, a class that is not there", "c=3"),
-        ("weighed_half.csv", "`--class-weight b=0.5`", "b=0.5"),
+        ("weighed_zero.csv", "`--class-weight b=0`", "b=0"),
     ):
         rare = _of("a/a/a/a/a/a/a/a/a/b") if weight == "balanced" else _of("a/b")
         yield Case(name, what, _table(_x, rare), {"class_weight": weight})

@@ -115,7 +115,7 @@ name = "table"
 path = "counts.csv"
 target = "survived"
 weights = "n"                     # how often the row occurs
-class_weight = "balanced"         # and by class, or {yes = 3}; ranked by a cross-validation
+class_weight = "balanced"         # what an error costs, by class; or {yes = 3.5}
 """,
         """\
 [dataset]

@@ -197,7 +197,7 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
         random_state: Any = 0,
         time_limit: float | str | None = None,
         metric: str | None = None,
-        class_weight: Mapping[Any, int] | str | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
     ) -> None:
         """Keep the arguments: those of both estimators, and weights of classes.
 
@@ -210,8 +210,8 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
             random_state: seed of the study: a number, a RandomState, or None for any.
             time_limit: seconds for the search, or "10m", "2h".
             metric: to show first: "f1", "rmse", ...
-            class_weight: how often each row of a class occurs, in whole numbers, {"rare": 5}, or
-                "balanced"; a cross-validation then ranks.
+            class_weight: what an error on a class costs, {"rare": 5}, or "balanced"; decides
+                which class is predicted, and changes no probability.
         """
         super().__init__(
             n_trials, settings, out, workers, method, random_state, time_limit, metric
@@ -225,7 +225,10 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
         return found.probabilities
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the class of each row [n]; of two by a threshold with the setting "metric"."""
+        """Return the class of each row [n]: by `class_weight`, or of two by that of `metric`.
+
+        With `metric` "f1", "accuracy" or "balanced_accuracy" it is the threshold best by it.
+        """
         return self._predicted(X, self.method).labels
 
 

@@ -69,8 +69,8 @@ class DataOptions(TypedDict, total=False):
     ]
     weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
     class_weight: Annotated[
-        str | Mapping[Any, int] | None,
-        Meant("How often each row of a class occurs, or balanced.", "CLASS=N,..."),
+        str | Mapping[Any, float] | None,
+        Meant("What an error on a class costs, or balanced.", "CLASS=N,..."),
     ]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 

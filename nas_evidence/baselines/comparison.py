@@ -81,6 +81,7 @@ class Comparison(Frozen):
     seeds      networks of the winner's architecture over which metrics and differences are means
     errors     standard errors of the metrics over the data, where they are known
     classes    names of the labels; empty for numbered classes and real targets
+    class_weight  what an error on each class costs, by name; empty without class weights
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
@@ -99,6 +100,7 @@ class Comparison(Frozen):
     errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
     classes: tuple[str, ...] = ()
+    class_weight: Metrics = Field(default_factory=dict)
     recall: Mapping[str, float] = {}
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()

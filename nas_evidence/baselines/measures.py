@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from nas_evidence.baselines.comparison import Baseline, CalibrationPoint, Comparison
 from nas_evidence.baselines.models import Predicted
+from nas_evidence.maths.decisions import decided
 from nas_evidence.maths.metrics import (
     Floats,
     Reliability,
@@ -37,7 +38,7 @@ _N_LEVELS = 9
 
 
 def measured(
-    predicted: Predicted, y: NDArray[Any], y_std: Floats
+    predicted: Predicted, y: NDArray[Any], y_std: Floats, class_weights: Floats | None = None
 ) -> tuple[Floats, dict[str, float]]:
     """Return the loss of each datum in nats, and the metrics that are defined.
 
@@ -45,30 +46,35 @@ def measured(
         predicted: of n data.
         y: their labels [n], or real targets [n, D].
         y_std: standard deviations of the real training targets [D].
+        class_weights: [C], see `maths/metrics.py`.
     """
     if predicted.noise is None:
-        return log_losses(predicted.outputs, y), named(class_metrics(predicted.outputs, y))
+        found = class_metrics(predicted.outputs, y, class_weights=class_weights)
+        return log_losses(predicted.outputs, y), named(found)
     density = Normals.single(predicted.outputs, predicted.noise)
     return real_losses(density, y, y_std), named(real_metrics(density, y, unit=y_std))
 
 
 def mean_metrics(
-    predicted: Sequence[Predicted], y: NDArray[Any], y_std: Floats
+    predicted: Sequence[Predicted],
+    y: NDArray[Any],
+    y_std: Floats,
+    class_weights: Floats | None = None,
 ) -> dict[str, float]:
     """Return the metrics that are defined for all of some predictions of the data, averaged."""
-    each = [measured(one, y, y_std)[1] for one in predicted]
+    each = [measured(one, y, y_std, class_weights)[1] for one in predicted]
     known = set.intersection(*(set(one) for one in each))
     return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
 def standard_errors(
-    predicted: Predicted, y: NDArray[Any], y_std: Floats, *, copies: float = 1.0
+    predicted: Predicted, y: NDArray[Any], y_std: Floats, class_weights: Floats | None = None
 ) -> dict[str, float]:
     """Return the standard error of each metric over the data, by the bootstrap.
 
-        sqrt(c m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
+        sqrt(m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
 
-    c is `copies`, see `paired_interval`. Metrics that a resample may leave undefined have none.
+    Metrics that a resample may leave undefined have none.
     """
     n, rng = len(y), np.random.default_rng(0)
     if n < 2:
@@ -79,12 +85,10 @@ def standard_errors(
         noise = predicted.noise
         noise = noise if noise is None or np.ndim(noise) < 2 else noise[rows]
         drawn_rows = Predicted(predicted.outputs[rows], noise)
-        found.append(measured(drawn_rows, y[rows], y_std)[1])
+        found.append(measured(drawn_rows, y[rows], y_std, class_weights)[1])
     known = set.intersection(*map(set, found))
     spreads = {name: np.std([one[name] for one in found], ddof=1) for name in known}
-    return {
-        name: float(spread * np.sqrt(copies * m / n)) for name, spread in sorted(spreads.items())
-    }
+    return {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
 
 
 def beside(
@@ -93,8 +97,7 @@ def beside(
     others: Sequence[Predicted],
     y: NDArray[Any],
     y_std: Floats,
-    *,
-    copies: float = 1.0,
+    class_weights: Floats | None = None,
 ) -> Baseline:
     """Return a simple model beside the network, in means over seeds.
 
@@ -104,7 +107,7 @@ def beside(
         others: predicted by it, one for each seed.
         y: labels [n], or real targets [n, D].
         y_std: standard deviations of the real training targets [D].
-        copies: how often a datum stands, see `paired_interval`.
+        class_weights: [C], see `maths/metrics.py`.
     """
     pairs = list(zip(predicted, others, strict=True))
     gaps = [measured(m, y, y_std)[0] - measured(one, y, y_std)[0] for one, m in pairs]
@@ -114,11 +117,11 @@ def beside(
         for one, m in pairs
     ]
     variance = float(np.mean(expected))
-    found = paired_interval(np.mean(gaps, axis=0), expected_variance=variance, copies=copies)
+    found = paired_interval(np.mean(gaps, axis=0), expected_variance=variance)
     return Baseline(
         name=name,
-        metrics=mean_metrics(others, y, y_std),
-        errors=standard_errors(others[0], y, y_std, copies=copies),
+        metrics=mean_metrics(others, y, y_std, class_weights),
+        errors=standard_errors(others[0], y, y_std, class_weights),
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
     )
@@ -143,17 +146,22 @@ def growing(
         yield found
 
 
-def drawn(predicted: Predicted, y: NDArray[Any]) -> dict[str, Any]:
+def drawn(
+    predicted: Predicted, y: NDArray[Any], class_weights: Floats | None = None
+) -> dict[str, Any]:
     """Return the fields of `Comparison` that figures show.
 
     Args:
         predicted: of n data.
         y: their labels [n], or real targets [n, D].
+        class_weights: [C], see `maths/metrics.py`.
     """
     if predicted.noise is None:
+        chosen = decided(predicted.outputs, class_weights=class_weights)
+        counts = confusion(chosen, y, predicted.outputs.shape[1])
         return {
-            "recall": {str(k): v for k, v in recall(predicted.outputs, y).items()},
-            "confusion": tuple(tuple(map(int, row)) for row in confusion(predicted.outputs, y)),
+            "recall": {str(k): v for k, v in recall(chosen, y).items()},
+            "confusion": tuple(tuple(map(int, row)) for row in counts),
             "calibration": _points(reliability(predicted.outputs, y)),
         }
     at = np.linspace(0, len(y) - 1, min(MOST_PAIRS, len(y))).astype(int)

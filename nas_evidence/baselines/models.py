@@ -5,8 +5,9 @@
                                    by cross-validation (`LogisticRegressionCV`, `RidgeCV`)
     gradient boosting              histogram trees with the defaults of scikit-learn
 
-They are fitted on exactly the rows that the networks are trained on. Without a test split they
-predict the folds of a trial, scored as the networks are: by the log predictive density with a
+They are fitted on exactly the rows that the networks are trained on, and without class weights;
+these decide afterwards which class is predicted, by the rule of the networks. Without a test split
+they predict the folds of a trial, scored as the networks are: by the log predictive density with a
 marginalised scale. They are shown and never ranked.
 """
 

@@ -17,6 +17,7 @@ not of a part, are used afterwards. Where predictions were not kept, values of t
 are compared, without an interval.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -91,13 +92,13 @@ def judged_on_folds(
         return
     by_seed = [predict_folds(arrays, seed.assignment) for seed in seeds]
     rows = rows_in_folds(arrays, seeds[0].assignment)
-    y = arrays.y_train[rows]
+    y, weights = arrays.y_train[rows], arrays.meaning.class_weights
     found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
     kept = len(found) == len(seeds)
     metrics = (
-        mean_metrics(found, y, arrays.y_std)
+        mean_metrics(found, y, arrays.y_std, weights)
         if kept
-        else _mean_values([(seed.value, seed.accuracy) for seed in seeds])
+        else _mean_values([(seed.value, seed.accuracy) for seed in seeds], arrays)
     )
     alone = Comparison(
         trial_id=trial_id,
@@ -106,10 +107,8 @@ def judged_on_folds(
         n=len(y),
         seeds=len(seeds),
         metrics=metrics,
-        errors=standard_errors(found[0], y, arrays.y_std, copies=arrays.meaning.copies(y))
-        if kept
-        else {},
-        **drawn(found[0], y) if kept else {},
+        errors=standard_errors(found[0], y, arrays.y_std, weights) if kept else {},
+        **drawn(found[0], y, weights) if kept else {},
     )
     rivals = (_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True))
     yield from growing(alone, rivals, list(baseline_models(arrays)))
@@ -163,20 +162,24 @@ def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayDat
             [predicted_of(own.table[torch.from_numpy(rows)], arrays) for own in found],
             arrays.y_train[rows],
             arrays.y_std,
-            copies=arrays.meaning.copies(arrays.y_train[rows]),
+            arrays.meaning.class_weights,
         )
     pairs = zip(seeds, found, strict=True)
     return Baseline(
         name=found[0].name,
-        metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found]),
+        metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found], arrays),
         behind=float(np.mean([seed.value - own.log_predictive for seed, own in pairs])),
     )
 
 
-def _mean_values(values: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Return log_loss and accuracy from values of cross-validation and accuracies."""
+def _mean_values(values: Sequence[tuple[float, float]], arrays: ArrayData) -> dict[str, float]:
+    """Return log_loss and accuracy from values of cross-validation and accuracies.
+
+    The accuracy of a score has no class weights, so it is left out where there are some.
+    """
     value, accuracy = np.mean(values, axis=0)
-    return named({"log_loss": -float(value), "accuracy": float(accuracy)})
+    weighs = bool(arrays.meaning.class_weight)
+    return named({"log_loss": -float(value), "accuracy": math.nan if weighs else float(accuracy)})
 
 
 def predicted_of(table: Tensor, arrays: ArrayData) -> Predicted:

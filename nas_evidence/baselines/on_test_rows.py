@@ -47,6 +47,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         steps = judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
     more = {
         "classes": tuple(map(str, arrays.meaning.classes)),
+        "class_weight": arrays.meaning.class_weight,
         "thresholds": unseen_thresholds(winner, arrays),
     }
     if arrays.meaning.preparation is None:
@@ -85,18 +86,18 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:
-    y, copies = arrays.y_test, arrays.meaning.copies(arrays.y_test)
+    y, weights = arrays.y_test, arrays.meaning.class_weights
     alone = Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="test",
         n=len(y),
-        metrics=measured(predicted, y, arrays.y_std)[1],
-        errors=standard_errors(predicted, y, arrays.y_std, copies=copies),
-        **drawn(predicted, y),
+        metrics=measured(predicted, y, arrays.y_std, weights)[1],
+        errors=standard_errors(predicted, y, arrays.y_std, weights),
+        **drawn(predicted, y, weights),
     )
     rivals = (
-        beside([predicted], name, [other], y, arrays.y_std, copies=copies)
+        beside([predicted], name, [other], y, arrays.y_std, weights)
         for name, other in predict_test(arrays)
     )
     return growing(alone, rivals, list(baseline_models(arrays)))

@@ -123,7 +123,8 @@ def loss_increases(
 def _metrics(found: Prediction, y: Array) -> dict[str, float]:
     """Return the metrics that are defined; `Prediction.measures` for class numbers."""
     if found.probabilities is not None:
-        return named(class_metrics(found.probabilities, y, threshold=found.threshold))
+        own, weights = found.probabilities, found.class_weights
+        return named(class_metrics(own, y, threshold=found.threshold, class_weights=weights))
     assert found.density is not None
     assert found.unit is not None
     return named(real_metrics(found.density, y, unit=found.unit))

@@ -106,7 +106,7 @@ def _shown_as(annotation: Any) -> Any:
         str | Path | None: Path | None,
         Sequence[str] | str | None: list[str] | None,
         Any: str | None,
-        str | Mapping[Any, int] | None: str | None,
+        str | Mapping[Any, float] | None: str | None,
     }
     option = typer.Option(help=meant.text, metavar=meant.word)
     return Annotated[typer_kind.get(kind, kind), option]

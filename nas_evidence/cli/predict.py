@@ -120,6 +120,7 @@ def predict(
     copied = _copied(data.expanduser(), ids or [])
 
     # Only now, since it imports torch, which takes seconds.
+    from nas_evidence.data.weights import listed_weights
     from nas_evidence.exporting.predictor import Predictor, out_of_distribution
     from nas_evidence.exporting.program import import_family_of
 
@@ -190,20 +191,22 @@ def predict(
     out.print(f"predictions: {to} ({len(table)} rows)")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
+    listed = listed_weights(found.class_weight)
     if found.threshold is not None:
         out.print(
             f"class: {found.classes[1]} from a probability of {found.threshold:.3f} on, the best "
             f"by {found.metric} on rows not trained on"
         )
+    elif listed:
+        out.print(f"class: the largest class weight times probability ({listed})")
     names = METRICS["categorical" if predictor.classes else "gaussian"]
     if weights is not None and are_judged:
         times = (
             "once: there is no column" if given.weights is None else "as often as in the column"
         )
         out.print(f"metrics: each row counts {times} {weights!r} of weights")
-    if found.class_weight and are_judged:
-        listed = ", ".join(f"{name} {times}" for name, times in found.class_weight.items())
-        out.print(f"metrics: each row counts as its class weighed in the training: {listed}")
+    if listed and are_judged:
+        out.print(f"metrics: accuracy is weighted by class ({listed}); all others are not")
     for words, value in metric_lines(measures, names):
         print_line(words, f"{value:.4f}")
 

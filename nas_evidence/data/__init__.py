@@ -5,6 +5,7 @@ whose rows are read as needed (`mapped`).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from nas_evidence.data.arrays import (
 )
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
-from nas_evidence.data.weights import class_multiples, with_classes_weighed
+from nas_evidence.data.weights import class_weights, said_class_weights
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -87,11 +88,6 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
     """
     x_train, y_train, units = _subset(raw.x_train, raw.y_train, raw.units, spec, "train", seed)
     x_test, y_test, _ = _subset(raw.x_test, raw.y_test, None, spec, "test", seed)
-    if spec.class_weight is not None:
-        taken = RawArrays(x_train, y_train, x_test, y_test, raw.meaning, units)
-        taken = with_classes_weighed(taken, class_multiples(taken, spec.class_weight))
-        x_train, y_train, x_test, y_test, meaning, units = taken
-        raw = raw._replace(meaning=meaning)
     mean, std = moments(x_train)
     if raw.meaning.preparation is not None:
         scaled = raw.meaning.preparation.scaled
@@ -106,6 +102,12 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         task = "labels"
         n_outputs = len(raw.meaning.classes) or int(raw.y_train.max()) + 1
         y_mean, y_std = np.zeros(n_outputs), np.ones(n_outputs)
+    meaning = raw.meaning
+    if spec.class_weight is not None:
+        names = [str(name) for name in meaning.classes or range(n_outputs)]
+        found = class_weights(y_train, names, spec.class_weight)
+        meaning = replace(meaning, class_weight=dict(zip(names, found.tolist(), strict=True)))
+        meaning = replace(meaning, said=(*meaning.said, said_class_weights(meaning)))
     return ArrayData(
         spec.name,
         x_train,
@@ -119,7 +121,7 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         std=std,
         y_mean=y_mean,
         y_std=y_std,
-        meaning=raw.meaning,
+        meaning=meaning,
         units=units,
     )
 

@@ -35,7 +35,7 @@ class Meaning:
     preparation  how the columns of a table became features; None for arrays and images
     said         sentences for the user: the task, the features, the rows
     change       the end of the first sentence if the task was inferred: how to change it
-    class_weight how often each row of a class stands, by class; empty without class weights
+    class_weight what an error on a row of each class costs; empty without class weights
     """
 
     classes: tuple[str | int | bool, ...] = ()
@@ -43,17 +43,12 @@ class Meaning:
     preparation: "Preparation | None" = None
     said: tuple[str, ...] = ()
     change: str = ""
-    class_weight: Mapping[str, int] = field(default_factory=dict)
+    class_weight: Mapping[str, float] = field(default_factory=dict)
 
-    def copies(self, y: Array) -> float:
-        """Return Kish's design effect of the class weights: how often a row of y [n] stands.
-
-        The mean over the rows that stand there, copies too; 1 without class weights. A mean over n
-        such rows varies as one over n divided by it.
-        """
-        if not self.class_weight:
-            return 1.0
-        return float(np.array([*self.class_weight.values()])[y].mean())
+    @property
+    def class_weights(self) -> NDArray[np.float64] | None:
+        """The class weights in the order of the classes [C], None without any."""
+        return np.array([*self.class_weight.values()]) if self.class_weight else None
 
     def settled(self) -> "Meaning":
         """Return the same with the task as one that was given, no longer to be changed."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.dataset import DatasetSpec
-from nas_evidence.spec.divisions import division_of
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.spec.toml import toml_line
@@ -54,7 +53,8 @@ def proposed_text(
         toml_line("name", name),
         f"seed = {seed}",
         f"n_trials = {n_trials}                    # trials = architecture x replicate",
-        *_ranking_lines(dataset, arrays.n_train),
+        'objective = "conditional_evidence"  # which score ranks',
+        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence"]',
         "",
         "[dataset]",
         *_dataset_lines(dataset, arrays),
@@ -129,16 +129,6 @@ def with_numbers(
 def name_of(path: Path) -> str:
     """Return the name of the study of a data file: its own without endings."""
     return path.name.partition(".")[0] or "study"
-
-
-def _ranking_lines(dataset: DatasetSpec, n_rows: int) -> list[str]:
-    scores = ["diag_ef", "kfac_ggn", "conditional_evidence"]
-    if dataset.class_weight is None:
-        ranks, why = scores[-1], "which score ranks"
-    else:
-        ranks = division_of(scores[-1], TrainingPlan(), n_rows)
-        scores, why = [*scores, ranks], "class weights: no score is an evidence"
-    return [f"{toml_line('objective', ranks)}  # {why}", toml_line("estimators", scores)]
 
 
 def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nas_evidence.data.arrays import ArrayData, Inputs, Task
@@ -29,7 +31,7 @@ class TensorData:
     y_mean: Tensor  # float64 [n_outputs], on the CPU; 0 for labels
     y_std: Tensor  # float64 [n_outputs], on the CPU; 1 for labels
     units: Units | None = None  # groups or times of the training rows
-    copies: float = 1.0  # how often a training row stands, by the class weights; see `Meaning`
+    class_weights: NDArray[np.float64] | None = None  # [n_outputs]; see `Meaning`
     #: What is made of these rows alone and used again: nobody changes them.
     made: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -115,7 +117,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         y_mean=torch.tensor(arrays.y_mean),
         y_std=torch.tensor(arrays.y_std),
         units=arrays.units,
-        copies=arrays.meaning.copies(arrays.y_train),
+        class_weights=arrays.meaning.class_weights,
     )
 
 

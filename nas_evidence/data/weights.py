@@ -1,19 +1,19 @@
-"""Weights: how often each row occurs. The row is repeated, so that nothing can ignore its weight.
+"""Weights of rows, which are counts, and of classes, which are costs.
 
-Training, curvature, scores, metrics and simple models see a table in which the row stands so
-often; its copies are one unit, which no fold divides.
-
-    weights       of a row: frequencies, so that an evidence is that of the larger table
-    class_weight  of a class: what its errors cost, so that no score is an evidence of the data
+weights       how often a row occurs. It is repeated, so nothing can ignore its weight: training,
+curvature, scores, metrics and simple models see a table in which the row stands
+so often; its copies are one unit, which no fold divides
+class_weight  what an error on a row of the class costs. It decides which class is predicted
+(`maths/metrics.py`), and changes neither training nor scores
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from nas_evidence.data.arrays import Inputs, RawArrays
+from nas_evidence.data.arrays import Inputs, Meaning, RawArrays
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
@@ -22,9 +22,6 @@ from nas_evidence.spec.dataset import NEEDS_CLASSES
 
 #: Largest sum of weights.
 MOST_ROWS = 1_000_000
-#: "balanced" ends when no class is more frequent than another by more than a tenth; it tries up to
-#: so many times the least copies, while there are not more than so many times the rows.
-_NEAR, _MOST_FINER, _MOST_TIMES = 1.1, 8, 5
 
 
 def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array:
@@ -84,72 +81,57 @@ def said_weights(name: str | None, weights: Array | None) -> list[str]:
     return [f"weights: column {name!r}, no feature; {count}"]
 
 
-def balanced(counts: Array) -> Array:
-    """Return how often the rows of each class have to occur for equal classes, int64 [C].
+def class_weights(
+    y: Array, names: Sequence[str], asked: Mapping[str, float] | str
+) -> NDArray[np.float64]:
+    """Return the weight of each class [C]: what an error on one of its rows costs.
 
-    Equal within a tenth where few copies allow that; scikit-learn's "balanced" in whole numbers.
-
-    Args:
-        counts: rows of each class [C]; a class without rows gets 1.
-
-    >>> balanced(np.array([90, 10])).tolist()
-    [1, 9]
-    """
-    present = counts[counts > 0]
-    best, times = np.inf, np.ones(len(counts), np.int64)
-    for finer in range(1, _MOST_FINER + 1):
-        found = np.maximum(1, np.round(finer * counts.max() / np.maximum(counts, 1)))
-        found = np.where(counts > 0, found, 1).astype(np.int64)
-        rows = present * found[counts > 0]
-        ratio, total = rows.max() / rows.min(), rows.sum() / present.sum()
-        if ratio < best - 1e-9 and (finer == 1 or total <= _MOST_TIMES):
-            best, times = ratio, found
-        if best <= _NEAR:
-            break
-    return np.asarray(times // np.gcd.reduce(times[counts > 0]))
-
-
-def class_multiples(raw: RawArrays, asked: Mapping[str, int] | str) -> dict[str, int]:
-    """Return how often each row of a class occurs, by the name of the class.
+    "balanced" is n / (K n_k), as in scikit-learn; a class that a mapping does not name gets 1.
 
     Args:
-        raw: the data, of which the training rows decide what is balanced.
-        asked: "balanced", or numbers by class.
+        y: labels of the training rows [n].
+        names: of the classes [C].
+        asked: "balanced", or weights by class.
 
     Raises:
-        ValueError: for real targets, a class that the data do not have, or too many rows.
+        ValueError: for real targets, a class that the data do not have, or "balanced" with a class
+            without training rows.
+
+    >>> class_weights(np.array([0, 0, 0, 1]), ["no", "yes"], "balanced").round(3).tolist()
+    [0.667, 2.0]
     """
-    if np.issubdtype(raw.y_train.dtype, np.floating):
+    if np.issubdtype(y.dtype, np.floating):
         raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
-    highest = max(int(y.max()) for y in (raw.y_train, raw.y_test) if len(y))
-    counts = np.bincount(raw.y_train, minlength=max(len(raw.meaning.classes), highest + 1))
-    names = [str(name) for name in raw.meaning.classes or range(len(counts))]
-    if isinstance(asked, str):
-        times = balanced(counts)
-    else:
+    if not isinstance(asked, str):
         if unknown := [name for name in asked if name not in names]:
             known = shortened(", ".join(names))
             raise UserError(
                 f"`class_weight` must name classes of the target, but there is no class "
                 f"{unknown[0]!r}; there are {known}"
             ).with_code("class-weight-unknown-class")
-        times = np.array([asked.get(name, 1) for name in names])
-    if (total := int((times * counts).sum())) > MOST_ROWS:
+        return np.array([asked.get(name, 1.0) for name in names])
+    counts = np.bincount(y, minlength=len(names))
+    if not counts.all():
+        missing = names[int(counts.argmin())]
         raise UserError(
-            f"`class_weight` would make {total:,} rows of {len(raw.y_train):,}, more than "
-            f"{MOST_ROWS:,}; give smaller numbers"
-        ).with_code("class-weight-too-many-rows")
-    return {name: int(n) for name, n in zip(names, times, strict=True)}
+            '`class_weight = "balanced"` needs training rows of every class, but class '
+            f"{missing!r} has none; give weights by class"
+        ).with_code("class-weight-missing-class")
+    return np.asarray(len(y) / (len(counts) * counts))
 
 
-def with_classes_weighed(raw: RawArrays, times: Mapping[str, int]) -> RawArrays:
-    """Return data with the rows of each class as often as it weighs, and what the user is told."""
-    of_class = np.array([*times.values()])
-    found = repeated(raw, of_class[raw.y_train], of_class[raw.y_test])
-    listed = shortened(", ".join(f"{on_one_line(name)} {n}" for name, n in times.items()))
-    said = (
-        f"class weights: {listed}, so that {len(raw.y_train)} rows for training count as "
-        f"{len(found.y_train)}; no score is then an evidence, and a cross-validation ranks"
+def said_class_weights(meaning: Meaning) -> str:
+    """Return what the user is told about the class weights."""
+    return (
+        f"class weights: {listed_weights(meaning.class_weight)}; the class with the largest "
+        "weight times probability is predicted; training and scores are as without them"
     )
-    meaning = replace(raw.meaning, said=(*raw.meaning.said, said), class_weight=dict(times))
-    return found._replace(meaning=meaning)
+
+
+def listed_weights(class_weight: Mapping[str, float]) -> str:
+    """Return class weights as text.
+
+    >>> listed_weights({"no": 2 / 3, "yes": 2.0})
+    'no 0.6667, yes 2'
+    """
+    return shortened(", ".join(f"{on_one_line(k)} {w:.4g}" for k, w in class_weight.items()))

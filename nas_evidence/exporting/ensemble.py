@@ -198,7 +198,8 @@ def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> 
         return {}
     known = torch.stack([table[:, -1] > 0 for table in unseen]).all(0)
     each = [(t[known, :-1].double() / t[known, -1:].double()).softmax(1).numpy() for t in unseen]
-    return best_thresholds(np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy())
+    mixture, y = np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy()
+    return best_thresholds(mixture, y, data.class_weights)
 
 
 def _described(

@@ -10,6 +10,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
+from nas_evidence.data.weights import listed_weights
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
 from nas_evidence.spec.study import StudySpec
@@ -86,6 +87,7 @@ def _card(template: str, study: StudySpec, arrays: ArrayData, **values: Any) -> 
         study=study,
         arrays=arrays,
         meaning=arrays.meaning,
+        class_weights=listed_weights(arrays.meaning.class_weight),
         data=_data(study, arrays),
         labels=arrays.task == "labels",
         shape=" x ".join(map(str, arrays.input_shape)),

@@ -34,13 +34,13 @@ from nas_evidence.data.preparation import Preparation
 from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
+from nas_evidence.maths.decisions import decided
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import (
     Reliability,
     auroc,
     class_metrics,
     coverage_by_level,
-    decided,
     entropy,
     interval_reliability,
     real_metrics,
@@ -71,9 +71,9 @@ class Prediction:
     unit           [C] standard deviations of the real targets in training, for the log loss
     metric         that the model is to be judged by, None if none was named
     threshold      of two classes: probability from which the second is chosen, the best by that
-                   metric on data unseen in training; None for the more probable class
-    class_weight   how often a row of each class counts in the metrics, as in the training; by
-                   class, 1 for those that are not named
+                   metric on data unseen in training; if None, `class_weight` decides
+    class_weight   w, by class: the class is argmax_k w_k p_k, and the accuracy is weighted by w;
+                   empty for equal weights, see `maths/metrics.py`
     """
 
     classes: tuple[str | int | bool, ...]
@@ -87,13 +87,21 @@ class Prediction:
     unit: np.ndarray | None = None
     metric: str | None = None
     threshold: float | None = None
-    class_weight: Mapping[str, int] = field(default_factory=dict)
+    class_weight: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def class_weights(self) -> np.ndarray | None:
+        """Class weights in the order of `classes` [C], None without any."""
+        given = self.class_weight
+        return np.array([given.get(str(c), 1.0) for c in self.classes]) if given else None
 
     @property
     def labels(self) -> np.ndarray:
-        """The class of each row, as the training labels were [n]: see `threshold`."""
+        """The class of each row, as the training labels were [n]: by `threshold`, else by cost."""
         assert self.probabilities is not None, "real targets have no labels"
-        return np.asarray(np.array(self.classes)[decided(self.probabilities, self.threshold)])
+        weights = self.class_weights
+        chosen = decided(self.probabilities, self.threshold, class_weights=weights)
+        return np.asarray(np.array(self.classes)[chosen])
 
     @property
     def low(self) -> np.ndarray:
@@ -151,8 +159,12 @@ class Prediction:
         """
         known = self._known(truth)
         if self.probabilities is not None:
-            rows = self._counted(known)
-            found = class_metrics(self.probabilities[rows], known[rows], threshold=self.threshold)
+            found = class_metrics(
+                self.probabilities,
+                known,
+                threshold=self.threshold,
+                class_weights=self.class_weights,
+            )
         else:
             assert self.density is not None
             assert self.unit is not None
@@ -169,15 +181,9 @@ class Prediction:
         """
         known = self._known(truth)
         if self.probabilities is not None:
-            rows = self._counted(known)
-            return reliability(self.probabilities[rows], known[rows])
+            return reliability(self.probabilities, known)
         assert self.density is not None
         return interval_reliability(self.density, known)
-
-    def _counted(self, known: np.ndarray) -> np.ndarray:
-        """Return the rows, each as often as its class weighs."""
-        times = np.array([self.class_weight.get(str(name), 1) for name in self.classes])
-        return np.arange(len(known)).repeat(times[known])
 
     def _known(self, truth: Any) -> np.ndarray:
         """Return true labels as class numbers [n], or targets as numbers [n, C]."""

@@ -76,7 +76,7 @@ def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | N
     count = {"n_data": len(y)}
     if isinstance(predicted, Normals):
         return count | coverage_by_level(predicted, y)
-    return count | class_metrics(predicted, y)
+    return count | class_metrics(predicted, y, class_weights=data.class_weights)
 
 
 def unseen_reliability(winner: Winner, data: TensorData) -> Reliability:
@@ -107,7 +107,9 @@ def unseen_thresholds(winner: Winner, data: ArrayData) -> dict[str, float]:
     if found is None:
         return {}
     predicted, y = found
-    return {} if isinstance(predicted, Normals) else best_thresholds(predicted, y)
+    if isinstance(predicted, Normals):
+        return {}
+    return best_thresholds(predicted, y, data.meaning.class_weights)
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Floats | Normals, np.ndarray] | None:

@@ -14,8 +14,9 @@
     p probabilities [n, C]     y labels [n], or targets [n, D]     f predictions [n, D]
 
 Of two classes the second is the positive one. Of more, F1, ROC AUC and average precision are means
-over the classes, each against the rest. The class of a datum is the most probable one; of two the
-second where its probability reaches a threshold, if one is given.
+over the classes, each against the rest.
+The class of a datum is that of `decisions.py`: with class weights they decide, and the accuracy is
+weighted by them. All else counts each datum once.
 
 A probability of 0 for what happened costs 36 nats, not infinity (as `sklearn.metrics.log_loss`).
 The log loss of real targets is everywhere that of targets divided by u, their standard deviations
@@ -31,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from nas_evidence.maths.decisions import accuracy, decided
 from nas_evidence.maths.normals import Normals
 
 Floats = NDArray[np.float64]
@@ -69,7 +71,11 @@ class Reliability:
 
 
 def class_metrics(
-    probabilities: Floats, labels: Labels, *, threshold: float | None = None
+    probabilities: Floats,
+    labels: Labels,
+    *,
+    threshold: float | None = None,
+    class_weights: Floats | None = None,
 ) -> dict[str, float]:
     """Return all metrics of classes; those that no data define are left out.
 
@@ -84,11 +90,12 @@ def class_metrics(
         probabilities: [n, C].
         labels: [n].
         threshold: of the second of two classes.
+        class_weights: w [C].
     """
-    chosen = decided(probabilities, threshold)
+    chosen = decided(probabilities, threshold, class_weights=class_weights)
     found = {
         "log_loss": float(log_losses(probabilities, labels).mean()),
-        "accuracy": float((chosen == labels).mean()),
+        "accuracy": accuracy(chosen, labels, class_weights),
         "balanced_accuracy": float(np.mean([(chosen[labels == k] == k).mean()
                                             for k in np.unique(labels)])),
         "f1": _f1(chosen, labels, probabilities.shape[1]),
@@ -102,13 +109,6 @@ def class_metrics(
                                           for is_k, score in pairs]))  # fmt: skip
         found["average_precision"] = float(np.mean([_average_precision(*pair) for pair in pairs]))
     return found
-
-
-def decided(probabilities: Floats, threshold: float | None = None) -> Labels:
-    """Return the class of each row [n]: the most probable one, or by a threshold of the second."""
-    if threshold is None:
-        return np.asarray(probabilities.argmax(1))
-    return (probabilities[:, 1] >= threshold).astype(np.int64)
 
 
 def _f1(chosen: Labels, labels: Labels, n_classes: int) -> float:
@@ -136,7 +136,9 @@ def _by_threshold(
     return hits, last + 1 - hits, last + 1, ordered[last]
 
 
-def best_thresholds(probabilities: Floats, labels: Labels) -> dict[str, float]:
+def best_thresholds(
+    probabilities: Floats, labels: Labels, class_weights: Floats | None = None
+) -> dict[str, float]:
     """Return the threshold of the second of two classes that maximises each metric of decisions.
 
     It lies halfway between two probabilities; of equally good ones it is the nearest to 1/2. More
@@ -154,10 +156,10 @@ def best_thresholds(probabilities: Floats, labels: Labels) -> dict[str, float]:
     edges = np.concatenate([[1.0], scores, [0.0]])
     cuts = (edges[:-1] + edges[1:]) / 2
     cuts[0] = np.nextafter(1.0, 2.0) if scores[0] == 1 else cuts[0]
-    n, n_positive = len(labels), int(positive.sum())
-    n_negative = n - n_positive
+    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
+    w0, w1 = (1.0, 1.0) if class_weights is None else class_weights
     of = {
-        "accuracy": (hits + n_negative - false) / n,
+        "accuracy": (w1 * hits + w0 * (n_negative - false)) / (w1 * n_positive + w0 * n_negative),
         "balanced_accuracy": (hits / n_positive + 1 - false / n_negative) / 2,
         "f1": 2 * hits / (hits + false + n_positive),
     }
@@ -180,16 +182,15 @@ def log_losses(probabilities: Floats, labels: Labels) -> Floats:
     return losses
 
 
-def recall(probabilities: Floats, labels: Labels) -> dict[int, float]:
+def recall(chosen: Labels, labels: Labels) -> dict[int, float]:
     """Return the share of each class present that is recognised."""
-    right = probabilities.argmax(1) == labels
+    right = chosen == labels
     return {int(label): float(right[labels == label].mean()) for label in np.unique(labels)}
 
 
-def confusion(probabilities: Floats, labels: Labels) -> NDArray[np.int64]:
-    """Return counts [C, C]: rows are true classes, columns predicted ones."""
-    n_classes = probabilities.shape[1]
-    cells = labels * n_classes + probabilities.argmax(1)
+def confusion(chosen: Labels, labels: Labels, n_classes: int) -> NDArray[np.int64]:
+    """Return counts [C, C]: rows are true classes, columns chosen ones."""
+    cells = labels * n_classes + chosen
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 

@@ -42,21 +42,18 @@ class Paired(NamedTuple):
     high: float
 
 
-def paired_interval(
-    differences: Floats, *, expected_variance: float = 0.0, copies: float = 1.0
-) -> Paired:
+def paired_interval(differences: Floats, *, expected_variance: float = 0.0) -> Paired:
     """Return the mean of differences [n] over data, and its interval; infinite for one datum.
 
     Args:
         differences: of the losses on each datum, nats.
         expected_variance: v, nats^2; 0 for real targets.
-        copies: how often a datum stands among them, see `Meaning.copies`; n / copies counts.
 
     >>> found = paired_interval(np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
     >>> [round(value, 3) for value in found]  # no skewness: Student's interval
     [2.0, 0.037, 3.963]
     """
-    n, mean = len(differences) / copies, float(differences.mean())
+    n, mean = len(differences), float(differences.mean())
     if n < 2:
         return Paired(mean, -math.inf, math.inf)
     error, skewness = float(differences.std(ddof=1) / math.sqrt(n)), _skewness(differences)
@@ -76,7 +73,7 @@ def _skewness(values: Floats) -> float:
     return float(((away / spread) ** 3).mean())
 
 
-def _untransformed(value: float, skewness: float, n: float) -> float:
+def _untransformed(value: float, skewness: float, n: int) -> float:
     """Return T with h(T) = value."""
     a, b = skewness / (3 * math.sqrt(n)), skewness / (6 * math.sqrt(n))
     if abs(a) < 1e-6:  # the limit, where the formula below divides rounding errors

@@ -37,20 +37,16 @@ def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor) -> Tensor:
     return (-0.5 * z.square() - spread.log() - 0.5 * math.log(2 * math.pi)).sum(1)
 
 
-def spread_factor(
-    outputs: Tensor, spread: Tensor, targets: Tensor, *, copies: float = 1.0
-) -> float:
+def spread_factor(outputs: Tensor, spread: Tensor, targets: Tensor) -> float:
     """Return c of predictions of unseen data; 1 without any. Arguments as of `log_densities`.
-
-    `copies` is how often a datum stands among them, see `Meaning.copies`: n / copies counts.
 
     Raises:
         ValueError: if a prediction or a target is not a number.
     """
     outputs, spread = outputs.double(), spread.double()
     if targets.ndim == 1:
-        return class_factor(outputs / spread, targets, rows=copies * ROWS_OF_CLASSES)
-    return real_factor((targets.double() - outputs) / spread, rows=copies * ROWS_OF_REALS)
+        return class_factor(outputs / spread, targets)
+    return real_factor((targets.double() - outputs) / spread)
 
 
 def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSES) -> float:

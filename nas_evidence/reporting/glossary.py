@@ -22,7 +22,10 @@ TERMS: Mapping[str, str] = {
         "the target divided by its standard deviation, and may be negative."
     ),
     "balanced accuracy": "The share of rows that is right in each class, averaged over classes.",
-    "accuracy": "The share of rows whose class is predicted right.",
+    "accuracy": (
+        "The share of rows whose class is predicted right; with class weights, each row counts as "
+        "its class weighs."
+    ),
     "calibration error": (
         "How far the stated probabilities are from the shares that turn out right. 0 is best."
     ),

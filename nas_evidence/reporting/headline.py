@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 
 from nas_evidence.baselines.comparison import IMPORTANCE, Baseline, Comparison
 from nas_evidence.data.proposed import proposed_domains
+from nas_evidence.data.weights import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.proposing.further import FURTHER
@@ -78,15 +79,16 @@ def headline(
     if winner is None:
         return Headline("", "", "", "", "", "", (), settled_sentence(study), (), "")
     judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
+    measured = metric_sentence(
+        judged, metric or usual_metric(study), study, asked=metric is not None
+    )
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
         cost=cost_sentence(study, sure),
         together=together_sentence(study, recommended),
         worth=worth_sentence(study, judged),
-        measured=metric_sentence(
-            judged, metric or usual_metric(study), study, asked=metric is not None
-        ),
+        measured=f"{measured} {class_weights_sentence(study, judged)}".strip(),
         advice=tuple(advice(study, sure)),
         settled=settled_sentence(study),
         load=_load(study, place),
@@ -279,12 +281,28 @@ def metric_sentence(
         said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"
+        usual = "the more probable class is predicted"
+        rule = "class weights decide" if comparison.class_weight else usual
         said += (
-            f". Here the more probable class is predicted; `predict` says {second} from a "
+            f". Here {rule}; `predict` says {second} from a "
             f"probability of {comparison.thresholds[metric]:.3f} on, which is best by {words} on "
             "rows not trained on"
         )
     return f"{said}."
+
+
+def class_weights_sentence(study: Study, comparison: Comparison | None) -> str:
+    """Say what class weights decide and which metric they weight, nothing without any."""
+    asked = study.spec.dataset.class_weight
+    if asked is None:
+        return ""
+    known = comparison.class_weight if comparison is not None else {}
+    listed = asked if isinstance(asked, str) else listed_weights(asked)
+    return (
+        f"Class weights ({listed_weights(known) or listed}) decide in this report, for the simple "
+        "models too: the class with the largest weight times probability is predicted. Accuracy "
+        "is weighted by class; scores, log loss and the other metrics are not."
+    )
 
 
 def usual_metric(study: Study) -> str:

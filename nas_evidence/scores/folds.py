@@ -343,7 +343,7 @@ class Folds(Scorer):
         if self.unseen is None:
             return None
         data = self.context.data
-        return _fitted(self.unseen, data.y_train.cpu(), data.copies)
+        return _fitted(self.unseen, data.y_train.cpu())
 
     def _part(self, task: FoldTask) -> Part:
         return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
@@ -412,16 +412,16 @@ def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Ten
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     for task in all_folds(division, order_of_data(n, assignment, units), units):
         others = task.trained
-        found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others], data.copies)
+        found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others])
     return found
 
 
-def _fitted(table: Tensor, targets: Tensor, copies: float) -> float:
+def _fitted(table: Tensor, targets: Tensor) -> float:
     """Return the factor on the spread of the data predicted."""
     known = table[:, -1] > 0
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     outputs, spread = table[known, :-n_spread], table[known, -n_spread:]
-    return spread_factor(outputs, spread, targets[known], copies=copies)
+    return spread_factor(outputs, spread, targets[known])
 
 
 def _nothing(data: TensorData) -> Tensor:

@@ -24,8 +24,6 @@ from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import Training
 from nas_evidence.training.online import Passes
 
-_NO_EVIDENCE = "with class weights the likelihood is not that of the data, so this is no evidence"
-
 
 @dataclass
 class Context:
@@ -152,21 +150,13 @@ def evaluate(
     training, context.passes = context.training, passes
     started = time.perf_counter()
     found = [
-        Evaluation(epoch=training.epoch, estimate=judged(estimate, context.assignment))
+        Evaluation(epoch=training.epoch, estimate=estimate)
         for scorer in scorers
         for estimate in scorer.evaluate(last=last)
     ]
     context.passes = None
     training.evidence_seconds += time.perf_counter() - started
     return found
-
-
-def judged(estimate: EvidenceEstimate, assignment: Assignment) -> EvidenceEstimate:
-    """Return an estimate that is invalid if it is an evidence and the classes are weighed."""
-    weighed = assignment.dataset.class_weight is not None
-    if not (weighed and estimate.valid and declared(estimate.estimator).is_evidence):
-        return estimate
-    return estimate.model_copy(update={"valid": False, "note": _NO_EVIDENCE})
 
 
 def _place(score: Score) -> int:

@@ -3,6 +3,7 @@
 `spec/study.py` has the other tables and re-exports the names of this file.
 """
 
+import math
 from collections.abc import Mapping
 from numbers import Real
 from typing import Annotated, Any, Literal
@@ -30,27 +31,34 @@ LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
 def _class_weight(value: object) -> object:
     """Return class weights given as text, or with classes that are no text, by class."""
     wrong = UserError(
-        f'`class_weight` must be "balanced" or whole numbers by class, but got {value!r}; give '
-        "for example rare=5"
+        f'`class_weight` must be "balanced" or weights by class, but got {value!r}; give for '
+        "example rare=5"
     ).with_code("class-weight-form")
     if value is None or value == "balanced":
         return value
     if isinstance(value, str):
         parts = [part.rpartition("=") for part in value.split(",")]
-        if not all(name.strip() for name, _, _ in parts):
+        value = {name.strip(): _number(weight) for name, _, weight in parts}
+        if "" in value or len(value) < len(parts):
             raise wrong
-        value = {name.strip(): _number(times) for name, _, times in parts}
     if not isinstance(value, Mapping) or not value:
         raise wrong
-    for name, times in value.items():
-        number = float(times) if isinstance(times, Real) else 0.5
-        if not (number >= 1 and number.is_integer()):
-            remedy = "multiply all by one number" if times else "leave its rows out"
+    for name, weight in value.items():
+        number = float(weight) if isinstance(weight, Real) else math.nan
+        if not 0 < number < math.inf:
             raise UserError(
-                "`class_weight` says how often each row of a class occurs, so they must be whole "
-                f"numbers from 1 on, but that of {str(name)!r} is {times}; {remedy}"
-            ).with_code("class-weight-not-whole")
-    return {str(name): int(float(times)) for name, times in value.items()}
+                "`class_weight` says what an error on a class costs, so each weight must be a "
+                f"number above 0, but that of {_class_name(name)!r} is {weight}; correct it, or "
+                "leave the class out to give it 1"
+            ).with_code("class-weight-not-positive")
+    return {_class_name(name): float(weight) for name, weight in value.items()}
+
+
+def _class_name(label: object) -> str:
+    """Return a class as its name in the data: a whole float as the integer it is."""
+    if isinstance(label, Real) and not isinstance(label, bool) and float(label).is_integer():
+        return str(int(float(label)))
+    return str(label)
 
 
 def _number(text: str) -> float | str:
@@ -101,11 +109,11 @@ class DatasetSpec(Frozen):
     """Column that says how often each row occurs, a whole number: 2 is the row twice in the same
     fold, 0 no row; no feature. Of arrays: the name of another array."""
     class_weight: Annotated[
-        Literal["balanced"] | Mapping[str, int] | None, BeforeValidator(_class_weight)
+        Literal["balanced"] | Mapping[str, float] | None, BeforeValidator(_class_weight)
     ] = None
-    """How often each row of a class occurs, {rare = 5} or "rare=5", a whole number, 1 for classes
-    that are not named; "balanced" makes the classes equally frequent. No score is then an
-    evidence, and a cross-validation ranks."""
+    """What an error on a row of a class costs, {rare = 5} or "rare=5", above 0, and 1 for classes
+    that are not named; "balanced" is n / (K n_k). The class with the largest weight times
+    probability is predicted, and accuracy is weighted; training and scores do not change."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
     content: Annotated[str | None, NoKey()] = None

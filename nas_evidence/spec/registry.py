@@ -119,14 +119,6 @@ class Score:
         """Return whether this is the trained network's Laplace evidence, named after its kind."""
         return self.name in CURVATURES
 
-    @property
-    def is_evidence(self) -> bool:
-        """Return whether it is a probability of the data under the model, or part of one.
-
-        Cross-validations with a scale that is fitted to the fold and sums of losses are none.
-        """
-        return self.unit == "nats" and (not self.division or self.relation != "SCORE")
-
 
 # Dropping entries of H off a block diagonal raises its determinant (Fischer), hence the bounds. On
 # one linear layer Kronecker blocks are exact and only the weight-bias part is dropped.
@@ -271,8 +263,6 @@ REMOVED: Mapping[str, str] = {
 }
 #: The objective if a study names none: the first of these in its `estimators`.
 PREFERRED = ("conditional_evidence", "two_fold", "kfac_ggn")
-#: The same where no score is an evidence.
-CROSS_VALIDATIONS = ("five_fold", "ten_fold", "two_fold")
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
 #: Scores from outside the package that have been imported, by reference.

@@ -41,7 +41,6 @@ from nas_evidence.spec.domains import (
 from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
-    CROSS_VALIDATIONS,
     ONLINE_CURVATURES,
     PREFERRED,
     declared,
@@ -439,20 +438,13 @@ def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
     plan = data.get("plan")
     if plan and plan.augment:
         return ("diag_ef", "kfac_ggn", "two_fold")
-    instead = CROSS_VALIDATIONS[:1] if _weighs_classes(data) else ()
-    return ("diag_ef", "kfac_ggn", "conditional_evidence", *instead)
+    return ("diag_ef", "kfac_ggn", "conditional_evidence")
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
-    preferred = CROSS_VALIDATIONS if _weighs_classes(data) else PREFERRED
-    asked = [name for name in preferred if name in data.get("estimators", ())]
+    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
     return (*asked, *others, PREFERRED[-1])[0]
-
-
-def _weighs_classes(data: Mapping[str, Any]) -> bool:
-    dataset = data.get("dataset")
-    return dataset is not None and dataset.class_weight is not None
 
 
 class StudySpec(Frozen):
@@ -481,11 +473,10 @@ class StudySpec(Frozen):
     plan: TrainingPlan = TrainingPlan()
     estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
     """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
-    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`, and with
-    `class_weight` `five_fold` too."""
+    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
     """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
-    else `kfac_ggn`, else the first of them; with `class_weight` a cross-validation."""
+    else `kfac_ggn`, else the first of them."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -602,8 +593,6 @@ class StudySpec(Frozen):
                 f"`time_column` in [dataset], but got {mixing}, which take rows in an order of "
                 "their own; remove them, or use conditional_evidence"
             ).with_code("estimators-mix-rows")
-        if self.dataset.class_weight is not None:
-            self._check_no_evidence()
         if self.pruning.rule != "none" and declared(self.pruning_score).taken == "end":
             raise UserError(
                 "`score` in [pruning] must be known before the end of training, but "
@@ -623,14 +612,6 @@ class StudySpec(Frozen):
                             'give options, or another sampler than "grid"'
                         ).with_code("grid-of-a-range")
         return self
-
-    def _check_no_evidence(self) -> None:
-        for key, name in (("objective", self.objective), ("pruning.score", self.pruning_score)):
-            if declared(name).is_evidence:
-                raise UserError(
-                    f'`{key}` must be no evidence with `class_weight`, but got "{name}"; give '
-                    f'"{CROSS_VALIDATIONS[0]}", and name it in `estimators`'
-                ).with_code("evidence-with-class-weight")
 
 
 #: Sets of keys that `search` takes by one word; "default" leaves all as the study file has it.

@@ -16,17 +16,19 @@ import traceback
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.maths.decisions import accuracy, decided
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
-from nas_evidence.scores.protocol import Context, Scorer, evaluate, judged, scorers_of
+from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
@@ -200,7 +202,7 @@ class Trial:
         if self.evaluations or self.training is None:
             return self.evaluations
         return [
-            Evaluation(epoch=0, estimate=judged(estimate, self.assignment))
+            Evaluation(epoch=0, estimate=estimate)
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
             for estimate in scorer.evaluate(last=False)
@@ -425,26 +427,31 @@ def _test(
     """Return the metrics of what is delivered on the test data, for reports only; none without.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
-    fraction, or the root mean squared error over data and outputs, in the unit of the targets.
+    fraction, weighted by the class weights; or the root mean squared error over data and outputs,
+    in the unit of the targets.
     """
     if not len(data.y_test):
         return {}
     spread = predictive_spread(training, plan, data.x_train, data.y_train)
     model: nn.Module = training.model
     model.eval()
-    nll, total = 0.0, 0.0
+    nll, total, chosen = 0.0, 0.0, []
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
         with torch.no_grad():
             outputs = model(x)
-        logs = log_densities(outputs.cpu(), factor * spread(x), y.cpu())
-        nll -= float(logs.sum())
+        scale = factor * spread(x)
+        nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
         if plan.likelihood == "categorical":
-            total += int((outputs.argmax(-1) == y).sum())
+            probabilities = (outputs.cpu().double() / scale.double()).softmax(1).numpy()
+            chosen.append(decided(probabilities, class_weights=data.class_weights))
         else:
             total += float(((outputs - y).double() * data.y_std.to(y.device)).square().sum())
     measures = {"test_nll_per_datum": nll / len(data.y_test)}
     if plan.likelihood == "categorical":
-        return measures | {"test_accuracy": total / len(data.y_test)}
+        truth = data.y_test.cpu().numpy()
+        return measures | {
+            "test_accuracy": accuracy(np.concatenate(chosen), truth, data.class_weights)
+        }
     return measures | {"test_rmse": float((total / data.y_test.numel()) ** 0.5)}

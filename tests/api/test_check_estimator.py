@@ -20,10 +20,6 @@ EXPECTED: dict[str, str] = {
         "weighted rows and their copies in another order are in other minibatches; "
         "tests/data/test_weights.py compares them in one order, exactly"
     ),
-    "check_class_weight_classifiers": (
-        "it weighs a class by 0.0001 and another by 1000; class weights say how often each row "
-        "stands, in whole numbers, and are refused otherwise"
-    ),
 }
 
 ESTIMATORS = (nas_evidence.EvidenceClassifier, nas_evidence.EvidenceRegressor)

@@ -240,26 +240,17 @@ def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
 
 
 @pytest.mark.slow
-def test_class_weights_rank_by_a_cross_validation_and_weigh_the_metrics(home: Path) -> None:
+def test_class_weights_decide_the_class_and_change_no_score(home: Path) -> None:
     fast = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2")
-    options = ("--target", "pet", "--class-weight", "dog=3", *fast)
+    options = ("--target", "pet", "--class-weight", "dog=2.5", *fast)
     said = run("search", "pets.csv", *options, folder=home).stdout
-    assert "class weights: cat 1, dog 3, so that 60 rows for training count as" in said
-    assert "no score is then an evidence, and a cross-validation ranks" in said
+    assert "class weights: cat 1, dog 2.5; the class with the largest weight times" in said
     study = nas_evidence.Study(home / "runs" / "pets")
-    assert study.spec.objective == "five_fold"
-    assert study.spec.dataset.class_weight == {"dog": 3}
-    evidence = pd.read_parquet(home / "runs" / "pets" / "evidence")
-    invalid = evidence[~evidence["valid"]]
-    assert {"diag_ef", "kfac_ggn", "conditional_evidence"} <= {*invalid["estimator"]}
-    assert {*invalid["note"]} == {
-        "with class weights the likelihood is not that of the data, so this is no evidence"
-    }
+    assert study.spec.objective == "conditional_evidence"
+    assert study.spec.dataset.class_weight == {"dog": 2.5}
+    assert pd.read_parquet(home / "runs" / "pets" / "evidence")["valid"].all()
     text = run("predict", "runs/pets", "pets.csv", folder=home).stdout
-    assert "metrics: each row counts as its class weighed in the training: cat 1, dog 3" in text
-    found = study.predict(pets().drop(columns="pet"))
-    truth = pets()["pet"]
-    right, times = found.labels == truth, np.where(truth == "dog", 3, 1)
-    assert found.measures(truth)["accuracy"] == pytest.approx((right * times).sum() / times.sum())
+    assert "class: the largest class weight times probability (cat 1, dog 2.5)" in text
+    assert "metrics: accuracy is weighted by class (cat 1, dog 2.5); all others are not" in text
     again = run("search", "pets.csv", "--target", "pet", *fast, folder=home, code=2)
     assert "class_weight" in again.stderr

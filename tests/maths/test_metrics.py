@@ -43,17 +43,22 @@ def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistak
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "f1"])
 @pytest.mark.parametrize("ties", [1, 4])
-def test_the_best_threshold_is_that_of_a_search_over_all(metric: str, ties: int) -> None:
+@pytest.mark.parametrize("weights", [None, (0.7, 3.0)])
+def test_the_best_threshold_is_that_of_a_search_over_all(
+    metric: str, ties: int, weights: tuple[float, float] | None
+) -> None:
+    w = None if weights is None else np.array(weights)
     rng = np.random.default_rng(3)
     y = (rng.random(80) < 0.15).astype(int)
     positive = (0.3 * rng.random(80) + 0.25 * y).round(ties)
     p = np.stack([1 - positive, positive], 1)
-    at = best_thresholds(p, y)[metric]
-    values = [class_metrics(p, y, threshold=t)[metric] for t in [*np.unique(positive), 2.0]]
-    assert class_metrics(p, y, threshold=at)[metric] == pytest.approx(max(values))
-    assert class_metrics(p, y, threshold=at)[metric] > class_metrics(p, y)[metric] or (
-        metric == "accuracy"
-    )
+    at = best_thresholds(p, y, w)[metric]
+
+    def reached(threshold: float | None) -> float:
+        return class_metrics(p, y, threshold=threshold, class_weights=w)[metric]
+
+    assert reached(at) == pytest.approx(max(map(reached, [*np.unique(positive), 2.0])))
+    assert reached(at) > reached(None) or metric == "accuracy"
 
 
 def test_more_classes_or_a_single_one_have_no_threshold() -> None:
@@ -72,8 +77,8 @@ def test_metrics_of_classes_are_those_of_scikit_learn(n_classes: int) -> None:
     assert_allclose(found["log_loss"], metrics.log_loss(y, p), rtol=1e-9)
     assert_allclose(found["accuracy"], metrics.accuracy_score(y, guess))
     assert_allclose(found["balanced_accuracy"], metrics.balanced_accuracy_score(y, guess))
-    assert_allclose(list(recall(p, y).values()), metrics.recall_score(y, guess, average=None))
-    assert (confusion(p, y) == metrics.confusion_matrix(y, guess)).all()
+    assert_allclose(list(recall(guess, y).values()), metrics.recall_score(y, guess, average=None))
+    assert (confusion(guess, y, n_classes) == metrics.confusion_matrix(y, guess)).all()
     assert_allclose(log_losses(p, y).mean(), found["log_loss"])
     average = "binary" if n_classes == 2 else "macro"
     assert_allclose(found["f1"], metrics.f1_score(y, guess, average=average))

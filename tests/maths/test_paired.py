@@ -100,11 +100,3 @@ def test_the_interval_of_classes_covers_at_least_two_points_less_than_it_says(
 ) -> None:
     found = simulated_losses.coverage_of("labels", situation, 0.3, 60, 1000, seed=1)
     assert found.covered > 0.95 - 0.02 - 0.03  # four standard errors
-
-
-def test_copies_of_each_datum_leave_the_interval_of_the_data() -> None:
-    """Property: c copies of everything tell nothing new; but for n - 1 in the spread."""
-    values = np.random.default_rng(3).normal(0.3, 1, 200)
-    plain, copied = paired_interval(values), paired_interval(values.repeat(4), copies=4)
-    assert copied == pytest.approx(plain, abs=2e-3)
-    assert paired_interval(values.repeat(4)).high < plain.high - 0.05

@@ -80,13 +80,3 @@ def test_predictions_that_are_not_numbers_are_refused() -> None:
     for targets in (torch.tensor([0, 1]), torch.zeros(2, 2)):
         with pytest.raises(ValueError, match="1 of 2 predictions are NaN"):
             spread_factor(logits, spread, targets)
-
-
-def test_copies_of_each_datum_do_not_loosen_the_shrinkage() -> None:
-    logits, labels = drawn(n=40, times=2.0)
-    reals, ones = torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.ones(40, 1)
-    for targets in (labels, reals):
-        alone = spread_factor(logits, ones, targets)
-        five = [one.repeat_interleave(5, 0) for one in (logits, ones, targets)]
-        assert spread_factor(*five, copies=5) == pytest.approx(alone, rel=1e-9)
-        assert abs(spread_factor(*five) / alone - 1) > 1e-3

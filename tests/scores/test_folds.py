@@ -348,9 +348,3 @@ def test_rows_that_were_not_predicted_do_not_enter_the_factor(data: TensorData) 
     found = cross_fitted(table, data, given)[folds[0].predicted, -1]
     expected = spread_factor(table[seen, :-1], table[seen, -1:], data.y_train[seen])
     torch.testing.assert_close(found, torch.full_like(found, expected))
-
-
-def test_copies_by_class_weights_are_no_rows_of_the_shrinkage(data: TensorData) -> None:
-    table, given = table_of(data), assignment_of(estimators=("conditional_evidence",), folds=5)
-    one, other = (cross_fitted(table, replace(data, copies=c), given)[:, -1] for c in (1.0, 5.0))
-    assert ((other - 1).abs() < (one - 1).abs()).all()
