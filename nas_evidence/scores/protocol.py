@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import Evaluation, EvidenceEstimate
 from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
 from nas_evidence.spec.study import Assignment
@@ -107,7 +108,13 @@ class _Function(Scorer):
         found = self._function(self.context)
         if isinstance(found, EvidenceEstimate):
             return [found.model_copy(update={"estimator": self._score.name})]
-        value, n_data = float(found), len(self.context.data.x_train)
+        try:
+            value, n_data = float(found), len(self.context.data.x_train)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"the score {self._score.name!r} must return a number or an EvidenceEstimate, but "
+                f"returned {str(found)[:80]!r}"
+            ).with_code("score-no-number") from None
         return [
             EvidenceEstimate(
                 estimator=self._score.name,

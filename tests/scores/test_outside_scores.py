@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from messages import refused
 from processes import wait_for
 
+from nas_evidence.scores.protocol import _Function
 from nas_evidence.spec.registry import Score, declared
 from nas_evidence.storage.tables import read_table
 
@@ -85,6 +88,14 @@ def test_a_reference_that_leads_nowhere_is_one_error(study: Path, name: str) -> 
 def test_a_score_that_no_moment_of_a_trial_takes_is_refused() -> None:
     with refused("score-taken", "'late'", "before, evaluation"):
         Score(name="late", summary="late", implementation=id, taken="first_pass")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("returned", ["high", None])
+def test_a_score_that_returns_no_number_is_named(returned: object) -> None:
+    context: Any = SimpleNamespace(data=SimpleNamespace(x_train=[0.0]))
+    score = _Function(declared("sotl"), lambda context: returned, context)
+    with refused("score-no-number", "sotl", str(returned)):
+        score.evaluate(last=True)
 
 
 def test_an_outside_score_is_unknown_until_it_is_imported() -> None:
