@@ -236,7 +236,7 @@ def test_targets_that_cannot_be_meant_are_refused() -> None:
         with pytest.raises(ValueError, match=message):
             Case(c.model, c.x, y).estimate("diag_ef")
     r = case("regression")  # two outputs
-    with refused("gaussian-targets", ", 1]", ", 2]"):
+    with refused("gaussian-targets", "1]", "2]"):
         Case(r.model, r.x, r.y[:, 0], 0.6).estimate("diag_ef")
     passed = curvature_pass("diag_ef", c.model, c.x, c.y, Categorical(), batch_size=4)
     with refused("correction-without-diagnosis"):

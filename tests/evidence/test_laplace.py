@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from cases import CASES, Case, case
+from messages import refused
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -125,8 +126,8 @@ def test_dense_curvature_that_cannot_fit_is_refused_with_the_estimate() -> None:
     model = nn.Linear(300_000, 3)
     x = torch.zeros(200_000, 1).expand(-1, 300_000)
     y = torch.zeros(200_000, dtype=torch.int64)
-    refused = {"full_ggn": "kfac_ggn", "full_ef": "kfac_ggn", "block_ggn": "kfac_ggn"}
-    for kind, instead in {**refused, "kfac_ggn": "a diagonal kind"}.items():
+    dense = dict.fromkeys(("full_ggn", "full_ef", "block_ggn"), "kfac_ggn")
+    for kind, instead in {**dense, "kfac_ggn": "a diagonal kind"}.items():
         with refused("memory-short", instead):
             curvature_pass(kind, model, x, y, case("mlp").likelihood, batch_size=2)
 
