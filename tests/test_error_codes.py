@@ -72,11 +72,11 @@ def test_a_code_reaches_other_processes(error: UserError) -> None:
 
 
 def test_refused_wants_the_code_and_the_values() -> None:
-    error = UserError("there is no file x.csv.").with_code("no-such-file")
+    error = UserError("there is no file x.csv; correct the path.").with_code("no-such-file")
     with refused("no-such-file", "x.csv"):
         raise error
-    for code, value in (("no-such-table", "x.csv"), ("no-such-file", "y.csv")):
+    for code, value in (("no-numbers", "x.csv"), ("no-such-file", "y.csv")):
         with pytest.raises(AssertionError), refused(code, value):
             raise error
     assert re.search(said("no-such-file"), str(error))
-    assert not re.search(said("no-such-table"), str(error))
+    assert not re.search(said("format-not-read"), str(error))

@@ -6,7 +6,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, with_task
 from nas_evidence.spec.families import add_family, domains_of, reference_of
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
@@ -212,7 +212,7 @@ def is_data(study: str) -> bool:
             )
     if name.endswith((*TABLES, *ARRAYS)):
         if not path.is_file():
-            raise UserError(f"there is no file {study}.").with_code("no-such-file")
+            raise no_such_file(study)
         return True
     if not path.is_dir():
         return False

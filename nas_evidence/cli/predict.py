@@ -28,7 +28,7 @@ from nas_evidence.cli.terminal import (
     say_missing,
 )
 from nas_evidence.plumbing.foreign_text import csv_cell, shortened
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.metric_names import METRICS
 
 if TYPE_CHECKING:  # these import pandas and torch
@@ -101,9 +101,7 @@ def predict(
     check_one(trial_id, top)
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
-            raise UserError(f"there is no file {path} to predict; correct the path.").with_code(
-                "predict-no-such-file"
-            )
+            raise no_such_file(path)
     _check_place("--to", to, (".csv", ".parquet"), data)
     _check_place("--reliability", reliability, (".png", ".svg", ".pdf"), data)
     study = None

@@ -18,7 +18,7 @@ from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.weights import weights_of
 from nas_evidence.data.written_numbers import with_numbers_read
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.study import DatasetSpec
 
 _EMPTY = "the new data have no rows, so there is nothing to predict"
@@ -180,9 +180,7 @@ def _of_table(
 
 def _read(path: Path, preparation: Preparation | None, weights: str | None) -> Any:
     if not path.exists():
-        raise UserError(f"there is no file {path} to predict; correct the path").with_code(
-            "file-to-predict-missing"
-        )
+        raise no_such_file(path)
     arrays = npz.holds_arrays(path) if path.is_dir() else path.suffix == ".npz"
     if path.is_dir() and not arrays:
         raw = images.read(DatasetSpec(name="images", path=str(path)), seed=0)

@@ -1,5 +1,8 @@
 """Errors that a user can mend: a text for people, and a code for programs and tests."""
 
+import difflib
+import os
+from pathlib import Path
 from typing import NamedTuple, Self
 
 
@@ -32,3 +35,15 @@ class UserError(ValueError):
         """Return the same error, with its code."""
         self.code = code
         return self
+
+
+def no_such_file(path: str | Path) -> UserError:
+    """Return the error for a file that is not there; suggests a near name in its folder."""
+    folder, name = os.path.split(os.path.expanduser(path))
+    try:
+        near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
+    except OSError:
+        near = []
+    meant = [os.path.join(os.path.dirname(path), other) for other in near]
+    remedy = f"did you mean {meant[0]}?" if meant else "correct the path."
+    return UserError(f"there is no file {path}; {remedy}").with_code("no-such-file")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.reporting.correlations import Trust, trust
 
 #: Most groups of a table: each gets its own statistics.
@@ -52,9 +52,7 @@ def rank_table(
 
 def _read_csv(path: Path) -> pd.DataFrame:
     if not path.is_file():
-        raise UserError(f"--table names a CSV file, but there is no file {path}.").with_code(
-            "no-such-table"
-        )
+        raise no_such_file(path)
     try:
         return pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:

@@ -89,6 +89,7 @@ def test_wrong_arguments_of_predict_are_refused_before_torch_is_imported(home: P
         "runs/ilss new.csv": "Did you mean runs/ills?",
         "ills new.csv": "Did you mean runs/ills?",
         "runs/ills gone.csv": "there is no file gone.csv",
+        "runs/ills nwe.csv": "there is no file nwe.csv; did you mean new.csv?",
         "runs/ills new.csv": "predictions.csv exists",
         "runs/ills new.csv --to new.csv": "would replace the data",
         "runs/ills new.csv --to none/p.csv": "a folder that does not exist",
