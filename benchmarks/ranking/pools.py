@@ -10,7 +10,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
     folds        each seed draws its own training rows, all share the test rows; the plan that
                  `search` proposes for so many rows (docs/decisions/0017)
     folds/other  the same networks and draws with other folds
-    rank         as folds, for docs/decisions to come
+    rank         as folds; new sets, for docs/decisions/0027
 
 Columns, per datum and larger is better, empty where a score is not defined:
 
@@ -132,6 +132,38 @@ def _own(data: str, n_test: int, n_train: int = 300, epochs: int = 133) -> Pool:
     return pool._replace(plan=plan)
 
 
+_FRESH = (15, 30, 60, 150, 300)
+
+
+def _rank(data: str, n_train: int, n_test: int, *, aside: bool = False) -> Pool:
+    """Return a pool with as many fresh rows as there are, up to 300."""
+    scores = (*TRAINED, *LAPLACE)
+    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside)
+
+
+#: Fixed before any of them was trained.
+_RANK = {
+    "segment": _rank("keel:segment", 300, 1400), "texture": _rank("keel:texture", 300, 3000),
+    "vowel": _rank("keel:vowel", 300, 390), "optdigits": _rank("keel:optdigits", 300, 3000),
+    "contraceptive": _rank("keel:contraceptive", 300, 800), "ring": _rank("keel:ring", 150, 3000),
+    "synth4": _rank("synth4", 300, 3000), "laser": _rank("common:laser", 300, 390),
+    "wizmir": _rank("common:wizmir", 200, 900), "treasury": _rank("common:treasury", 150, 590),
+    "aquatic": _rank("common:qsar_aquatic_toxicity", 150, 240),
+    "excitation": _rank("common:excitation_current", 150, 250),
+    "penbased": _rank("keel:penbased", 300, 3000, aside=True),
+    "spambase": _rank("keel:spambase", 300, 3000, aside=True),
+    "twonorm": _rank("keel:twonorm", 150, 3000, aside=True),
+    "phoneme": _rank("keel:phoneme", 500, 3000, aside=True),
+    "marketing": _rank("keel:marketing", 500, 3000, aside=True),
+    "splice": _rank("keel:splice", 300, 2400, aside=True),
+    "airfoil": _rank("common:airfoil", 300, 900, aside=True),
+    "compactiv": _rank("common:compactiv", 300, 3000, aside=True),
+    "puma32h": _rank("common:puma32h", 1000, 3000, aside=True),
+    "plastic": _rank("common:plastic", 300, 1000, aside=True),
+    "fish": _rank("common:qsar_fish_toxicity", 300, 300, aside=True),
+}  # fmt: skip
+
+
 _OTHER: dict[str, Any] = {"scores": ("e10", "e5r"), "n_seeds": 2}
 _FOLDS = {
     "satellite": Pool("satellite", 300, 3000), "waveform": Pool("waveform", 300, 500),
@@ -191,7 +223,7 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         for name, pool in _FOLDS.items()
         if pool.n_train < 2000 and name not in ("power", "fashion")
     },
-    "rank": {},
+    "rank": _RANK,
 }
 
 
