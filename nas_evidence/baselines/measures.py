@@ -46,7 +46,7 @@ def measured(
         predicted: of n data.
         y: their labels [n], or real targets [n, D].
         y_std: standard deviations of the real training targets [D].
-        class_weights: [C], see `maths/metrics.py`.
+        class_weights: [C], see `maths/decisions.py`.
     """
     if predicted.noise is None:
         found = class_metrics(predicted.outputs, y, class_weights=class_weights)
@@ -107,7 +107,7 @@ def beside(
         others: predicted by it, one for each seed.
         y: labels [n], or real targets [n, D].
         y_std: standard deviations of the real training targets [D].
-        class_weights: [C], see `maths/metrics.py`.
+        class_weights: [C], see `maths/decisions.py`.
     """
     pairs = list(zip(predicted, others, strict=True))
     gaps = [measured(m, y, y_std)[0] - measured(one, y, y_std)[0] for one, m in pairs]
@@ -154,7 +154,7 @@ def drawn(
     Args:
         predicted: of n data.
         y: their labels [n], or real targets [n, D].
-        class_weights: [C], see `maths/metrics.py`.
+        class_weights: [C], see `maths/decisions.py`.
     """
     if predicted.noise is None:
         chosen = decided(predicted.outputs, class_weights=class_weights)

@@ -135,9 +135,8 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
         for task in tasks:
             seen, unseen = task.trained.numpy(), task.predicted.numpy()
             if name in CONSTANT and not in_time:
-                seen = np.arange(
-                    len(y)
-                )  # a fold's own majority is by construction the rarer elsewhere
+                # The majority of the other folds is the rarer class of the fold itself.
+                seen = np.arange(len(y))
             found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
             outputs, noise = torch.from_numpy(found.outputs), 1.0
             if found.noise is None:

@@ -1,10 +1,9 @@
 """Weights of rows, which are counts, and of classes, which are costs.
 
-weights       how often a row occurs. It is repeated, so nothing can ignore its weight: training,
-curvature, scores, metrics and simple models see a table in which the row stands
-so often; its copies are one unit, which no fold divides
-class_weight  what an error on a row of the class costs. It decides which class is predicted
-(`maths/metrics.py`), and changes neither training nor scores
+Training, curvature, scores, metrics and simple models see a table in which a row stands as often
+as it weighs, so nothing can ignore its weight; its copies are one unit, which no fold divides. A
+class weight says what an error on a row of the class costs. It decides which class is predicted
+(`maths/decisions.py`), and changes neither training nor scores.
 """
 
 from collections.abc import Mapping, Sequence

@@ -73,7 +73,7 @@ class Prediction:
     threshold      of two classes: probability from which the second is chosen, the best by that
                    metric on data unseen in training; if None, `class_weight` decides
     class_weight   w, by class: the class is argmax_k w_k p_k, and the accuracy is weighted by w;
-                   empty for equal weights, see `maths/metrics.py`
+                   empty for equal weights, see `maths/decisions.py`
     """
 
     classes: tuple[str | int | bool, ...]
