@@ -10,7 +10,9 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
     folds        each seed draws its own training rows, all share the test rows; the plan that
                  `search` proposes for so many rows (docs/decisions/0017)
     folds/other  the same networks and draws with other folds
-    rank         as folds; new sets, for docs/decisions/0027
+    folds/fresh  the same networks without folds, on fresh rows
+    rank         as folds; new sets, for docs/decisions/0027, with other predictors (last_layers.py)
+    rank/WAY     the same networks with less noise, one of `ways.py`
 
 Columns, per datum and larger is better, empty where a score is not defined:
 
@@ -41,6 +43,8 @@ import torch
 
 path.insert(0, str(Path(__file__).parents[1]))
 import _sets as sets
+from last_layers import Found, columns, watched
+from ways import WAYS, way
 
 from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -86,6 +90,8 @@ class Pool(NamedTuple):
     scores        of `TRAINED` and `LAPLACE`; further trainings "eK" and "e5r"
     shared_draw   whether all seeds have the same training rows
     fresh         numbers of fresh rows to score each network on
+    others        whether other predictors are tested, see `last_layers.py`
+    way           to less noise, see `ways.py`
     """
 
     data: str
@@ -99,6 +105,8 @@ class Pool(NamedTuple):
     n_seeds: int = 3
     aside: bool = False
     fresh: tuple[int, ...] = ()
+    others: bool = False
+    way: str = ""
 
     def architectures(self) -> Iterator[ArchitectureSpec]:
         """Yield the networks of the pool."""
@@ -138,7 +146,7 @@ _FRESH = (15, 30, 60, 150, 300)
 def _rank(data: str, n_train: int, n_test: int, *, aside: bool = False) -> Pool:
     """Return a pool with as many fresh rows as there are, up to 300."""
     scores = (*TRAINED, *LAPLACE)
-    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside)
+    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside, others=True)
 
 
 #: Fixed before any of them was trained.
@@ -162,6 +170,14 @@ _RANK = {
     "plastic": _rank("common:plastic", 300, 1000, aside=True),
     "fish": _rank("common:qsar_fish_toxicity", 300, 300, aside=True),
 }  # fmt: skip
+
+
+def _ways(name: str) -> dict[str, Pool]:
+    """Return the pools to choose on, and the two to explain, with one way to less noise."""
+    pools = {own: pool for own, pool in _RANK.items() if not pool.aside}
+    pools |= {own: _FOLDS[own] for own in ("satellite", "wine")}
+    few: dict[str, Any] = {"scores": ("conditional_evidence",), "fresh": (), "others": False}
+    return {own: pool._replace(way=name, **few) for own, pool in pools.items()}
 
 
 _OTHER: dict[str, Any] = {"scores": ("e10", "e5r"), "n_seeds": 2}
@@ -223,7 +239,13 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         for name, pool in _FOLDS.items()
         if pool.n_train < 2000 and name not in ("power", "fashion")
     },
+    "folds/fresh": {
+        name: pool._replace(scores=(), fresh=_FRESH)
+        for name, pool in _FOLDS.items()
+        if pool.n_train < 2000
+    },
     "rank": _RANK,
+    **{f"rank/{name}": _ways(name) for name in WAYS},
 }
 
 
@@ -276,8 +298,8 @@ def trained(
     pool: Pool, data: TensorData, architecture: ArchitectureSpec, seed: int,
     names: tuple[str, ...], *, folds: int | None = None, division: int | None = None,
     folds_alone: bool = False,
-) -> tuple[Trial, TrialRecord]:  # fmt: skip
-    """Train one network with some scores.
+) -> tuple[Trial, TrialRecord, Found | None]:  # fmt: skip
+    """Train one network with some scores; and what its folds say of other predictors, if asked.
 
     Args:
         pool: it belongs to.
@@ -290,16 +312,18 @@ def trained(
         folds_alone: leave out the training on all rows.
     """
     label = "wide" if pool.shared_draw else "folds"
+    purpose = () if pool.way == "shared" else (architecture.key,)
     given = Assignment(
         trial_id=0, attempt=1, replicate=seed if division is None else division,
         architecture=architecture, dataset=DatasetSpec(name="digits"), estimators=names,
-        plan=planned(pool, data, folds), seed=derive_seed(seed, label, architecture.key),
+        plan=planned(pool, data, folds), seed=derive_seed(seed, label, *purpose),
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, way(pool.way):
         trial = Trial.start(given, data, Path(folder))
+        found = watched(trial) if pool.others else None
         while trial.status is TrialStatus.RUNNING and not (folds_alone and not _due(trial)):
             trial.advance(given.plan.epochs)
-        return trial, trial.finish(TrialStatus.PRUNED, "the folds are enough")
+        return trial, trial.finish(TrialStatus.PRUNED, "the folds are enough"), found
 
 
 def _due(trial: Trial) -> bool:
@@ -315,9 +339,12 @@ def row_of(
 ) -> dict[str, Any]:
     """Train one network and return its row."""
     started, row = time.process_time(), dict[str, Any]()
-    if names := tuple(name for name in pool.scores if name in TRAINED):
-        trial, record = trained(pool, data, architecture, seed, names, folds=pool.folds)
+    names = tuple(name for name in pool.scores if name in TRAINED)
+    if names or pool.fresh:
+        trial, record, found = trained(pool, data, architecture, seed, names, folds=pool.folds)
         row |= of_record(pool, trial, record)
+        if found is not None and record.status is TrialStatus.COMPLETE:
+            row |= columns(trial, found)
         if fresh is not None and record.status is TrialStatus.COMPLETE:
             row |= {
                 f"fresh_{m}": -_loss(trial, fresh, m) for m in pool.fresh if m <= len(fresh.y_test)
@@ -325,7 +352,7 @@ def row_of(
     for name in pool.scores:
         if name[0] == "e" and name[1:].rstrip("r").isdigit() and name not in row:
             own = 1000 + zlib.crc32(architecture.key.encode()) % 10**6 if name[-1] == "r" else None
-            _, record = trained(
+            _, record, _ = trained(
                 pool, data, architecture, seed, ("conditional_evidence",), division=own,
                 folds=int(name[1:].rstrip("r")), folds_alone=True,
             )  # fmt: skip
