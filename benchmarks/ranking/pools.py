@@ -268,18 +268,23 @@ def drawn(pool: Pool, root: Path, seed: int) -> tuple[TensorData, TensorData | N
         cut = slice(pool.n_train), slice(pool.n_train, None)
         return to_tensors(sets.split(pool.data, x, y, *cut), "cpu"), None
     x, y = sets.raw(pool.data, root)
-    order = random(0).permutation(len(y))
-    if pool.shared_draw:
-        train, test = order[: pool.n_train], order[pool.n_train :][: pool.n_test]
-        return to_tensors(sets.split(pool.data, x, y, train, test), "cpu"), None
-    test, others = order[: pool.n_test], order[pool.n_test :]
-    own = random([seed, 17]).permutation(others)
-    train, fresh = own[: pool.n_train], own[pool.n_train :]
+    train, test, fresh = rows_of(pool, len(y), seed)
     both = [
         to_tensors(sets.split(pool.data, x, y, train, of), "cpu")
         for of in (test, fresh)[: 1 + bool(pool.fresh)]
     ]
     return both[0], both[-1] if pool.fresh else None
+
+
+def rows_of(pool: Pool, n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the positions of training rows, test rows and fresh rows among n rows."""
+    order = np.random.default_rng(0).permutation(n)
+    if pool.shared_draw:
+        train, others = order[: pool.n_train], order[pool.n_train :]
+        return train, others[: pool.n_test], others[pool.n_test :]
+    test, others = order[: pool.n_test], order[pool.n_test :]
+    own = np.random.default_rng([seed, 17]).permutation(others)
+    return own[: pool.n_train], test, own[pool.n_train :]
 
 
 def planned(pool: Pool, data: TensorData, folds: int | None) -> TrainingPlan:
