@@ -231,6 +231,8 @@ def watched(trial: Trial) -> Found | None:
 def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     """Return test losses of the predictors, and scores, of a complete trial; per datum.
 
+    With K folds, K = 5 in the names below:
+
     test_nll_X    log loss of predictor X with its own factor; alone_X without one
     held5         H;  check5  E again
     factored5     plain five folds with the factor fitted on the other folds, of the network
@@ -243,12 +245,13 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     folds = next(s for s in trial.scorers.values() if isinstance(s, Folds))
     assert training is not None
     y, y_test = data.y_train, data.y_test
+    of = len(found.held)
     row: dict[str, Any] = {
-        "held5": sum(found.held) / n,
-        "check5": sum(found.evidence) / n,
+        f"held{of}": sum(found.held) / n,
+        f"check{of}": sum(found.evidence) / n,
     }
-    row |= {f"e5_{k}": v for k, v in enumerate(found.evidence, 1)}
-    row |= {f"plain5_{k}": v for k, v in enumerate(found.plain, 1)}
+    row |= {f"e{of}_{k}": v for k, v in enumerate(found.evidence, 1)}
+    row |= {f"plain{of}_{k}": v for k, v in enumerate(found.plain, 1)}
     row |= {f"without_{k}": v for k, v in enumerate(found.tested, 1)}
     plan = trial.assignment.plan
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
@@ -265,15 +268,15 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
         factor = spread_factor(table[:, :-wide], table[:, -wide:], y)
         row[f"test_nll_{name}"] = -float(log_densities(outputs, factor * spread, y_test).mean())
         row[f"alone_{name}"] = -float(log_densities(outputs, spread, y_test).mean())
-        row[f"factored5_{name}"] = _factored(table, wide, trial)
+        row[f"factored{of}_{name}"] = _factored(table, wide, trial)
     assert folds.unseen is not None
     wide = 1 if y.ndim == 1 else y.shape[1]
-    row["factored5"] = _factored(folds.unseen, wide, trial)
+    row[f"factored{of}"] = _factored(folds.unseen, wide, trial)
     if y.ndim > 1:
         z = (y - folds.unseen[:, :-wide]) / folds.unseen[:, -wide:]
         student = torch.distributions.StudentT(torch.tensor(_DEGREES, dtype=torch.float64))
         log = student.log_prob(z.double()) - folds.unseen[:, -wide:].double().log()
-        row["robust5"] = float(log.sum()) / n
+        row[f"robust{of}"] = float(log.sum()) / n
     return row
 
 

@@ -12,6 +12,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
     rank         as folds; new sets, for docs/decisions/0027, with other predictors (last_layers.py)
+    rank/large   four of them with 2,000 rows and two folds
     rank/WAY     the same networks with less noise, one of `ways.py`
 
 Columns, per datum and larger is better, empty where a score is not defined:
@@ -245,6 +246,14 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         if pool.n_train < 2000
     },
     "rank": _RANK,
+    "rank/large": {
+        name: Pool(data, 2000, n_test, FEW, scores=("conditional_evidence", "two_fold"), n_seeds=2,
+                   fresh=_FRESH, others=True)
+        for name, data, n_test in (
+            ("texture", "keel:texture", 3000), ("optdigits", "keel:optdigits", 3000),
+            ("satellite", "satellite", 3000), ("synth4", "synth4", 1500),
+        )
+    },
     **{f"rank/{name}": _ways(name) for name in WAYS},
 }
 

@@ -15,6 +15,14 @@ marginalised over a uniform prior in log T; no evidence of all data (docs/refere
 `value` is the mean over folds of the sum over the data of a fold; `..._accuracy` is the fraction
 of the same data that is classified correctly.
 
+    elpd = Σ_k Σ_{n in fold k} log p(y_n | f_n, c_k s_n)        K = `plan.folds`
+
+    s_n  spread of the prediction: softmax temperature, or standard deviation of noise and network
+    c_k  factor on it, fitted on the predictions of all other folds, as the delivered one is on all
+
+This is the expected log pointwise predictive density of K-fold cross-validation (Vehtari, Gelman &
+Gabry 2017, section 2.4) of the network as it is delivered (docs/decisions/0027).
+
 With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
 time: each is predicted by a network trained on the earlier ones alone, the first one is only
 learned from, and `value` is the sum: a prequential log evidence of the data after the first block
@@ -36,7 +44,7 @@ from torch import Tensor
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
-from nas_evidence.maths.spread_factor import spread_factor
+from nas_evidence.maths.spread_factor import log_densities, spread_factor
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
@@ -68,6 +76,7 @@ OUTPUTS, SPREAD = "two_fold/outputs", "two_fold/spread"
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
 #: Folds of each division of the data.
+ELPD = "elpd"
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 10}
 
 
@@ -303,7 +312,37 @@ class Folds(Scorer):
                 score, sorted(folds, key=_number), labels=labels, in_time=self.in_time
             )
         ]
-        return known + self.given_folds.estimates()
+        return known + self.given_folds.estimates() + self._elpd()
+
+    def _elpd(self) -> list[EvidenceEstimate]:
+        """Return the estimate of `elpd` from the folds so far, nothing before the first."""
+        folds = sorted(self.done.get(self.kept_of, ()), key=_number)
+        if ELPD not in self.names or not folds:
+            return []
+        if failed := [fold for fold in folds if fold.log_predictive is None]:
+            note = f"the training on {failed[0].n_trained} data diverged"
+            return [EvidenceEstimate(estimator=ELPD, value=-math.inf, valid=False, note=note)]
+        assert self.unseen is not None
+        context = self.context
+        table = cross_fitted(self.unseen, context.data, context.assignment)
+        y = context.data.y_train.cpu()
+        at = context.data.n_outputs
+        terms = []
+        order = order_of_data(len(y), context.assignment, self.units)
+        for task in all_folds(self.kept_of, order, self.units)[: len(folds)]:
+            own = table[task.predicted]
+            log = log_densities(own[:, :at], own[:, at:], y[task.predicted])
+            terms.append(Term(term="elpd", group=f"fold {task.number}", value=float(log.sum())))
+        total, n = sum(term.value for term in terms), sum(fold.n_data for fold in folds)
+        return [
+            EvidenceEstimate(
+                estimator=ELPD,
+                value=total if self.in_time else total / len(folds),
+                per_datum=total / n,
+                terms=tuple(terms),
+                note=f"{n} data predicted in {said_parts(len(folds), self.in_time)}",
+            )
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current trainings."""
