@@ -489,8 +489,50 @@ def of_other_folds() -> dict[str, Any]:
     return compared(pools, ("e5", "plain5", "five_fold", "e2", *scores), pairs, together="all")
 
 
+#: Of decision 27: the scores of the network as trained, and the estimate that was named.
+RANK_SCORES = ("e5", "held5", "plain5", "factored5", "mean5", "five_fold", "two_fold", "kfac_ggn",
+               "sotl", "fresh_60", "fresh_150")  # fmt: skip
+NAMED = "noisy-trend"
+
+
+def of_rank() -> dict[str, Any]:
+    """Return the numbers of decision 27, of the pools to choose on and of those kept aside."""
+    found: dict[str, Any] = {}
+    named = [f"{score}@{NAMED}" for score in ("e5", "plain5", "factored5", "mean5")]
+    pairs = [(score, "e5") for score in ("held5", "plain5", "factored5", "mean5")]
+    pairs += [("factored5", "plain5"), *((one, one.split("@")[0]) for one in named)]
+    pairs += [("factored5@noisy-trend", "e5"), ("plain5@noisy-trend", "e5")]
+    for part, aside in (("chosen on", False), ("kept aside", True)):
+        names = [n for n, pool in POOLS["rank"].items() if pool.aside == aside]
+        names = [n for n in names if (RESULTS / "rank" / f"{n}.csv").exists()]
+        pools = {n: with_estimates(read("rank", n, complete=True), named) for n in names}
+        if pools:
+            found[part] = compared(pools, (*RANK_SCORES, *named), pairs) | {"losses": _losses(pools)}
+    return found
+
+
+def _losses(pools: Mapping[str, Ranked]) -> dict[str, Any]:
+    """Return the mean test log loss of each predictor, and its difference from the network's."""
+    found: dict[str, Any] = {}
+    random = np.random.default_rng(0)
+    for kind, real in (("classes", False), ("real targets", True)):
+        own = [pool for pool in pools.values() if pool.real == real]
+        if not own:
+            continue
+        as_trained = np.array([np.nanmean(pool.loss) for pool in own])
+        found[kind] = {"A": [float(as_trained.mean())]}
+        for name in PREDICTORS:
+            each = [np.nanmean(pool.scores[f"test_nll_{name}"]) for pool in own]
+            gap = np.array(each) - as_trained
+            drawn = gap[random.integers(0, len(gap), (2000, len(gap)))].mean(1)
+            ends = (gap.mean(), *np.quantile(drawn, [0.05, 0.95]))
+            found[kind][name] = [float(v) for v in (np.mean(each), *ends)]
+    return found
+
+
 #: By the name of a file in benchmarks/results.
 FILES = {
+    "ranking_rank": of_rank,
     "ranking_wide": lambda: of_wide(SMALL),
     "ranking_large": lambda: of_wide(LARGE),
     "ranking_own": lambda: of_wide(OWN),
