@@ -12,6 +12,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
     rank         as folds; new sets, for docs/decisions/0027, with other predictors (last_layers.py)
+    rank/second  further new sets, for the second look of 0027
     rank/large   four of them with 2,000 rows and two folds
     rank/WAY     the same networks with less noise, one of `ways.py`
 
@@ -181,6 +182,23 @@ def _ways(name: str) -> dict[str, Pool]:
     return {own: pool._replace(way=name, **few) for own, pool in pools.items()}
 
 
+def _second(data: str, n_train: int, n_test: int) -> Pool:
+    """Return a pool of the second look, fixed before any of them was trained."""
+    scores = ("conditional_evidence", "five_fold", *LAPLACE)
+    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=True)
+
+
+_SECOND = {
+    "banana": _second("keel:banana", 300, 3000), "magic": _second("keel:magic", 300, 3000),
+    "pima": _second("keel:pima", 300, 390), "german": _second("keel:german", 300, 600),
+    "chess": _second("keel:chess", 300, 2500), "mushroom": _second("keel:mushroom", 150, 3000),
+    "tictactoe": _second("keel:tic-tac-toe", 300, 500),
+    "letter": _second("keel:letter", 500, 3000), "synth6": _second("synth6", 300, 3000),
+    "synth3": _second("synth3", 150, 3000), "synth8": _second("synth8", 500, 3000),
+    "whitewine": _second("common:winequality_white", 300, 3000),
+    "bikes": _second("common:boom_bikes", 300, 390), "friedman3": _second("friedman3", 300, 2000),
+    "friedman2": _second("friedman2", 150, 2000), "linear": _second("linnoise", 300, 2000),
+}  # fmt: skip
 _OTHER: dict[str, Any] = {"scores": ("e10", "e5r"), "n_seeds": 2}
 _FOLDS = {
     "satellite": Pool("satellite", 300, 3000), "waveform": Pool("waveform", 300, 500),
@@ -246,6 +264,7 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         if pool.n_train < 2000
     },
     "rank": _RANK,
+    "rank/second": _SECOND,
     "rank/large": {
         name: Pool(data, 2000, n_test, FEW, scores=("conditional_evidence", "two_fold"), n_seeds=2,
                    fresh=_FRESH, others=True)
