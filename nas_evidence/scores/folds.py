@@ -15,13 +15,10 @@ marginalised over a uniform prior in log T; no evidence of all data (docs/refere
 `value` is the mean over folds of the sum over the data of a fold; `..._accuracy` is the fraction
 of the same data that is classified correctly.
 
-    elpd = Σ_k Σ_{n in fold k} log p(y_n | f_n, c_k s_n)        K = `plan.folds`
+    elpd = Σ_k Σ_{n in fold k} log p(y_n | f_n, T)        K = `plan.folds`
 
-    s_n  spread of the prediction: softmax temperature, or standard deviation of noise and network
-    c_k  factor on it, fitted on the predictions of all other folds, as the delivered one is on all
-
-This is the expected log pointwise predictive density of K-fold cross-validation (Vehtari, Gelman &
-Gabry 2017, section 2.4) of the network as it is delivered (docs/decisions/0027).
+leaves the scale as it was learned: it is the expected log pointwise predictive density of K-fold
+cross-validation (Vehtari, Gelman & Gabry 2017, section 2.4).
 
 With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
 time: each is predicted by a network trained on the earlier ones alone, the first one is only
@@ -29,7 +26,7 @@ learned from, and `value` is the sum: a prequential log evidence of the data aft
 given that block, each block's density a mixture over the scales.
 
 The networks of a division are trained once for all scores made from them: `conditional_evidence`
-(given_folds.py) with five folds also yields `five_fold`.
+(given_folds.py) with five folds also yields `five_fold`, and `elpd` with any.
 """
 
 import math
@@ -44,7 +41,7 @@ from torch import Tensor
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
-from nas_evidence.maths.spread_factor import log_densities, spread_factor
+from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
@@ -238,6 +235,25 @@ def fold_estimates(
     return found
 
 
+def elpd_estimate(folds: Sequence[Fold], *, in_time: bool = False) -> EvidenceEstimate:
+    """Return the estimate `elpd`, its value as those of `fold_estimates`."""
+    if failed := [fold for fold in folds if fold.as_trained is None]:
+        note = f"the training on {failed[0].n_trained} data diverged"
+        return EvidenceEstimate(estimator=ELPD, value=-math.inf, valid=False, note=note)
+    terms = tuple(
+        Term(term=ELPD, group=f"fold {fold.number}", value=fold.as_trained or 0.0)
+        for fold in folds
+    )
+    n, total = sum(fold.n_data for fold in folds), sum(term.value for term in terms)
+    return EvidenceEstimate(
+        estimator=ELPD,
+        value=total if in_time else total / len(folds),
+        per_datum=total / n,
+        terms=terms,
+        note=f"{n} data predicted in {said_parts(len(folds), in_time)}",
+    )
+
+
 class Folds(Scorer):
     """Trains without each fold, several folds side by side, and predicts it; before the training.
 
@@ -312,37 +328,10 @@ class Folds(Scorer):
                 score, sorted(folds, key=_number), labels=labels, in_time=self.in_time
             )
         ]
-        return known + self.given_folds.estimates() + self._elpd()
-
-    def _elpd(self) -> list[EvidenceEstimate]:
-        """Return the estimate of `elpd` from the folds so far, nothing before the first."""
         folds = sorted(self.done.get(self.kept_of, ()), key=_number)
-        if ELPD not in self.names or not folds:
-            return []
-        if failed := [fold for fold in folds if fold.log_predictive is None]:
-            note = f"the training on {failed[0].n_trained} data diverged"
-            return [EvidenceEstimate(estimator=ELPD, value=-math.inf, valid=False, note=note)]
-        assert self.unseen is not None
-        context = self.context
-        table = cross_fitted(self.unseen, context.data, context.assignment)
-        y = context.data.y_train.cpu()
-        at = context.data.n_outputs
-        terms = []
-        order = order_of_data(len(y), context.assignment, self.units)
-        for task in all_folds(self.kept_of, order, self.units)[: len(folds)]:
-            own = table[task.predicted]
-            log = log_densities(own[:, :at], own[:, at:], y[task.predicted])
-            terms.append(Term(term="elpd", group=f"fold {task.number}", value=float(log.sum())))
-        total, n = sum(term.value for term in terms), sum(fold.n_data for fold in folds)
-        return [
-            EvidenceEstimate(
-                estimator=ELPD,
-                value=total if self.in_time else total / len(folds),
-                per_datum=total / n,
-                terms=tuple(terms),
-                note=f"{n} data predicted in {said_parts(len(folds), self.in_time)}",
-            )
-        ]
+        if ELPD in self.names and (len(folds) == self.n_folds[self.kept_of] or (folds and alone)):
+            known.append(elpd_estimate(folds, in_time=self.in_time))
+        return known + self.given_folds.estimates()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current trainings."""

@@ -226,7 +226,7 @@ _ALL = [
     ),
     Score(
         name="elpd",
-        summary="K-fold cross-validation: log predictive density of the network as delivered",
+        summary="K-fold cross-validation: log predictive density of the network as trained",
         implementation="nas_evidence.scores.folds:Folds",
         taken="before",
         unit="nats",

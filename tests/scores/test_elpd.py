@@ -1,20 +1,18 @@
-"""`elpd`: what each fold is predicted to be by the network without it, as it is delivered."""
+"""`elpd`: what each fold is predicted to be by the network without it, as it was trained."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
+from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.plumbing.tensor_seals import read_tensors
-from nas_evidence.scores.folds import all_folds
+from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
-from nas_evidence.training.parts import order_of_data
+from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
 from nas_evidence.workers.trial import Trial
 
 NAME = "elpd"
@@ -40,52 +38,29 @@ def real() -> TensorData:
     return to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
 
 
-def class_factor(logits: torch.Tensor, y: torch.Tensor) -> float:
-    """The factor of decision 20 by trying many: 160 rows shrink it to 1."""
-    own, weight = logits.softmax(1), 160 / len(y)
-    grid = torch.exp(torch.linspace(-1.5, 1.5, 6001, dtype=torch.float64)).tolist()
-    best = [
-        float(
-            (logits / c).log_softmax(1).gather(1, y[:, None]).sum()
-            + weight * (own * (logits / c).log_softmax(1)).sum()
-        )
-        for c in grid
-    ]
-    return grid[best.index(max(best))]
-
-
-def test_each_fold_is_predicted_with_the_factor_of_the_others(
-    data: TensorData, tmp_path: Path
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
+def test_it_is_what_the_networks_without_a_fold_say_of_each_datum_of_it(
+    likelihood: str, data: TensorData, real: TensorData, tmp_path: Path
 ) -> None:
-    assignment = given()
-    found = found_in(run(assignment, data, tmp_path))
-    kept = read_tensors(tmp_path / "model.safetensors")[0]
-    logits = kept["kept/two_fold/outputs"].double() / kept["kept/two_fold/spread"].double()
+    rows = data if likelihood == "categorical" else real
+    assignment, n = given(likelihood=likelihood), len(rows.x_train)
+    found = found_in(run(assignment, rows, tmp_path))
     terms = {term.group: term.value for term in found.terms}
-    for task in all_folds("five_fold", order_of_data(50, assignment)):
-        c = class_factor(logits[task.trained], data.y_train[task.trained])
-        log = (logits[task.predicted] / c).log_softmax(1)
-        expected = float(log.gather(1, data.y_train[task.predicted][:, None]).sum())
-        assert terms[f"fold {task.number}"] == pytest.approx(expected, abs=3e-3)  # of the grid
+    for task in fold_tasks("five_fold", order_of_data(n, assignment), assignment.plan)[:2]:
+        part = part_of(task.trained, rows, assignment, task.purpose)
+        alone = new_run(part)
+        while not train_slice(alone, part):
+            pass
+        f = alone.training.model.eval()(rows.x_train[task.predicted]).detach().double()
+        y = rows.y_train[task.predicted]
+        if likelihood == "categorical":
+            log = (f / alone.training.temperature).log_softmax(1).gather(1, y[:, None])
+        else:
+            log = torch.distributions.Normal(f, alone.training.noise_std).log_prob(y.double())
+        assert terms[f"fold {task.number}"] == pytest.approx(float(log.sum()), rel=1e-5)
     assert found.value == pytest.approx(sum(terms.values()) / 5)
-    assert found.per_datum == pytest.approx(sum(terms.values()) / 50)
-    assert found.note == "50 data predicted in 5 folds"
-
-
-def test_real_targets_are_predicted_with_noise_and_network(
-    real: TensorData, tmp_path: Path
-) -> None:
-    assignment = given(likelihood="gaussian")
-    found = found_in(run(assignment, real, tmp_path))
-    kept = read_tensors(tmp_path / "model.safetensors")[0]
-    f, s = (kept[f"kept/two_fold/{name}"].double() for name in ("outputs", "spread"))
-    z, total = (real.y_train.double() - f) / s, 0.0
-    for task in all_folds("five_fold", order_of_data(40, assignment)):
-        others = z[task.trained]
-        c = math.sqrt((float(others.square().sum()) + 10) / (len(others) + 10))
-        normal = torch.distributions.Normal(f[task.predicted], c * s[task.predicted])
-        total += float(normal.log_prob(real.y_train[task.predicted].double()).sum())
-    assert found.per_datum == pytest.approx(total / 40, abs=1e-6)
+    assert found.per_datum == pytest.approx(sum(terms.values()) / n)
+    assert found.note == f"{n} data predicted in 5 folds"
 
 
 def test_the_evidence_of_the_same_folds_costs_no_training_more_and_changes_nothing(
@@ -106,17 +81,14 @@ def test_a_parked_trial_ends_bit_identical(data: TensorData, tmp_path: Path) -> 
     assert_parking_changes_nothing((NAME,), given(), data, tmp_path, slices=1)
 
 
-def test_the_first_fold_alone_has_no_factor(data: TensorData, tmp_path: Path) -> None:
+def test_the_first_fold_alone_is_the_score_at_the_first_rung(
+    data: TensorData, tmp_path: Path
+) -> None:
     assignment = given(epochs=2).model_copy(update={"first_fold_alone": True})
     trial = Trial.start(assignment, data, tmp_path)
     early = trial.advance(2).scores[NAME]
-    [scorer] = [s for s in trial.scorers.values() if NAME in s.names]
-    unseen = scorer.unseen  # type: ignore[attr-defined]
-    rows = all_folds("five_fold", order_of_data(50, assignment))[0].predicted
-    log = (unseen[rows, :-1] / unseen[rows, -1:]).double().log_softmax(1)
-    assert early == pytest.approx(
-        float(log.gather(1, data.y_train[rows][:, None]).mean()), abs=1e-6
-    )
+    found = found_in(ended(trial))
+    assert early == pytest.approx(found.terms[0].value / 10)
 
 
 def test_a_fold_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Path) -> None:
