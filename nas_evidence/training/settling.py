@@ -31,14 +31,14 @@ loss of such networks doubled and trebled. Where the first mode is not reached i
 a settling with labels ends. With real targets it ends where evidence falls on the way to that
 mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more. Of 64 networks on eight sets the
 16 whose settled state is kept in the end never fell so, and the other 48 all did
-(docs/explanation/epochs.md). The mode at the scheduled hyperparameters comes first and is never
-kept: those were learned at no mode, and there the log loss rose on six of eight sets of labels.
-A linear network has a convex loss and always ends at one of the two modes, up to the rounding of
-its weights to float32.
+(docs/experiments/training-length.md). The mode at the scheduled hyperparameters comes first and
+is never kept: those were learned at no mode, and there the log loss rose on six of eight sets of
+labels. A linear network has a convex loss and always ends at one of the two modes, up to the
+rounding of its weights to float32.
 
 By default networks settle where the targets are real numbers: after 40 epochs the log loss fell by
 0.05 to 0.39 nats per datum on five sets, and for no network it rose. With labels no rule helped
-on every set (docs/explanation/settling.md), and only linear networks settle.
+on every set (docs/experiments/settling.md), and only linear networks settle.
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
 slice is one round of (a) and (b). The training is not changed before the settling ends.
