@@ -136,3 +136,23 @@ def test_the_seconds_of_small_studies_are_those_of_the_results() -> None:
                 r["end"] for r in runs if (r["race"], r["rows"], r["data"]) == (races, 300, data)
             ]
             assert float(cell) in known, label
+
+
+def test_the_state_and_the_index_say_of_the_papers_what_was_counted() -> None:
+    found = re.search(
+        r"Of (\d+) figures and tables, (\d+) agree in full, (\d+) in part and (\d+) not",
+        page("papers"),
+    )
+    assert found is not None
+    rows, full, part, none = map(int, found.groups())
+    index = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    state = (ROOT / "docs" / "state.md").read_text(encoding="utf-8")
+    assert f"Of {rows}, {full} in full and {part} in part" in index
+    assert f"{full + part + none} of {rows} run, {full} agree in full" in state
+
+
+def test_the_state_says_of_costs_what_the_page_of_costs_says() -> None:
+    state, text = (ROOT / "docs" / "state.md").read_text(encoding="utf-8"), page("cost")
+    digits, images = re.findall(r"\*\*no\*\*: ([\d.]+) times on digits, ([\d.]+) on", state)[0]
+    assert f"The shipped study costs {digits} times" in text
+    assert f"costs **{images}** now" in text
