@@ -17,12 +17,12 @@ import numpy as np
 from judge import markdown, number
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "explanation" / "ranking-results.md"
+PAGE = ROOT / "docs" / "experiments" / "ranking-pools.md"
 #: Which tables each page has.
 PAGES = {
     PAGE: ("small", "seeds", "ahead", "large", "accuracy", "own", "ahead-own", "ahead-large",
            "search"),
-    PAGE.with_name("ranking.md"): ("overview", "density", "folds"),
+    ROOT / "docs" / "explanation" / "ranking.md": ("overview", "density", "folds"),
     ROOT / "README.md": ("trust",),
 }  # fmt: skip
 RESULTS = ROOT / "benchmarks" / "results"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
-#: A search shall not wait for its forecast: mostly one architecture of a family is timed.
+#: Seconds for the forecast of a search, so that one architecture of a family is mostly timed.
 _FORECAST_PATIENCE = 0.5
 #: Trials of which none is worth a forecast, which takes about as long as a short one.
 _FEW = 2

@@ -6,10 +6,9 @@
 
 The folds are those of `conditional_evidence`, in a study without it of `two_fold`; each is
 predicted by what was fitted on the others. The densities are those of the predictions as they are,
-as on test rows; cross-validation itself marginalises their scale, which helps an overconfident
-model that nobody would scale. The first seed of an architecture is good partly
-by luck, in its split too, since it was chosen by its score; those that were trained later were
-not. So several seeds count, the latest first.
+as on test rows; cross-validation itself marginalises their scale, which hides overconfidence. The
+first seed of an architecture was chosen by its score, so it is partly lucky (winner's curse);
+later seeds were not. So several seeds count, the latest first.
 
 The interval of b is that of `maths/paired.py` over the data, for the differences averaged over
 seeds. It leaves out that few splits were tried, and that networks and simple models of all data,

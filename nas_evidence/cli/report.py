@@ -282,7 +282,7 @@ def exported(
     from nas_evidence.reporting.study_tables import architecture_text
 
     done = export_winner(tables, to, arrays, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
-    again = "" if done.rescored_value is None else ", evidence computed again and equal"
+    again = "" if done.rescored_value is None else ", evidence recomputed: identical"
     name = architecture_text(done.architecture.family, done.architecture.values)
     return f"export: {place or done.folder} (trial {done.trial_id}: {name}{again})"
 

@@ -21,7 +21,7 @@ from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
 #: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
-#: benchmarks/plans.py, see docs/explanation/epochs.md.
+#: benchmarks/plans.py, see docs/experiments/training-length.md.
 ROWS_SHOWN, FEWEST_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 40_000, 625, 20, 300
 #: Learning rate at the start, of adam.
 LEARNING_RATE = 0.02

@@ -217,8 +217,8 @@ def _described(
         "top": top,
         "chosen": list(chosen),
         "members": members,
-        "stacking": "convex weights that maximise the mean log predictive density of data that "
-        "the predicting network had not seen (its folds); for the gain they are cross-fitted",
+        "stacking": "convex weights that maximise the mean log predictive density of "
+        "out-of-fold predictions; for the gain they are cross-fitted",
         "n_data": found.n,
         "best_member": chosen[found.best],
         "best_member_per_datum": found.single,

@@ -38,7 +38,7 @@ def check_installed() -> None:
     if missing:
         raise UserError(
             f"--onnx needs {', '.join(missing)}: install it with "
-            "`pip install 'nas-evidence[onnx]'`."
+            "`pip install '.[onnx]'` in a clone."
         ).with_code("onnx-needs-packages")
 
 

@@ -1,4 +1,4 @@
-"""What networks of an architecture say of data they have not seen: the folds of the study.
+"""Out-of-fold predictions of an architecture, as a study keeps them.
 
 A trial that computes `conditional_evidence` or `two_fold` keeps, beside its weights, the outputs
 for each datum of the network trained without its fold. They calibrate the model card and weigh the
@@ -43,7 +43,7 @@ def stored_unseen(winner: Winner, n: int) -> Tensor | None:
 
 
 def delivered_unseen(winner: Winner, data: TensorData) -> Tensor | None:
-    """Return the same as it would have been delivered: the factor is fitted on other folds."""
+    """Return `stored_unseen` calibrated as delivered: the factor is fitted on the other folds."""
     table = stored_unseen(winner, len(data.x_train))
     if table is None:
         return None
@@ -88,8 +88,8 @@ def unseen_reliability(winner: Winner, data: TensorData) -> Reliability:
     found = _unseen(winner, data)
     if found is None:
         raise UserError(
-            f"trial {winner.assignment.trial_id} keeps no predictions of data that its network "
-            "had not seen: give data with the target, or search with the score "
+            f"trial {winner.assignment.trial_id} keeps no out-of-fold predictions: "
+            "give data with the target, or search with the score "
             "conditional_evidence"
         ).with_code("no-unseen-predictions")
     predicted, y = found

@@ -214,7 +214,7 @@ class _Past:
     """The trials that one sampler learns from: up to `MAX_LEARNT` finished ones, and running ones.
 
     Of more finished trials it sees the best, which are all that TPE models as good, and of the
-    others as many as fit, evenly spaced by number (docs/decisions/0013-tpe-learns-from-256.md).
+    others as many as fit, evenly spaced by number (docs/decisions/0007-shared-names-in-tpe.md).
     The choice depends on numbers and values alone, so that what a sampler sees does not depend on
     the speed of workers once all are told.
     """

@@ -1,24 +1,24 @@
 """Conditional evidence of last layers of the networks that are trained without a fold.
 
-    log p(D_k | D_without_k)  ~  log q(D) − log q(D_without_k)
+    log p(y_k | y_-k)  ~  log q(y) − log q(y_-k)
 
     q  evidence of the Bayesian last layer at its own optimum (evidence/last_layer.py)
 
-The network is trained on D_without_k as for cross-validation, once for all scores of a division.
-Features, prior mean, precisions, noise or temperature have seen D_without_k alone and are the same
+The network is trained on y_-k as for cross-validation, once for all scores of a division.
+Features, prior mean, precisions, noise or temperature have seen y_-k alone and are the same
 in both terms. So nothing is plugged in: the density is joint over the fold, averaged over the
 posterior of the linear model given the other folds, and exact for linear networks with Gaussian
 noise.
 
-    E_K = (1/N) Σ_k log q(D_k | D_without_k) with K = `plan.folds` folds
+    E_K = (1/N) Σ_k log q(y_k | y_-k) with K = `plan.folds` folds
 
 `value` is the mean over the folds predicted, `per_datum` their sum by their number of data. It is
 the conditional marginal likelihood of Lotfi et al. (2022), averaged over folds. For an exact p and
 by Fong & Holmes (2020, Proposition 2),
 
-    log p(D) = Σ_{p=1..N} (mean over data and hold-out sets of p of the log score of one of them)
+    log p(y) = Σ_{p=1..N} (mean over data and hold-out sets of p of the log score of one of them)
 
-and the mean of log p(D_k | D_without_k) over folds of N/K data estimates the terms p <= N/K: those
+and the mean of log p(y_k | y_-k) over folds of N/K data estimates the terms p <= N/K: those
 in which most has been learned; the terms with fewer data, where priors of networks mislead, are
 left out. Here q is a Laplace approximation over the last layer, so this holds exactly only where
 features and hyperparameters are fixed. The folds' densities estimate different numbers, which

@@ -240,7 +240,7 @@ _ALL = [
     _at_end("temperature_ladder", "replica exchange over temperatures",
             "temperature_ladder:score", "EXACT_ON_LINEAR"),
     replace(
-        _at_end("sto_lk", "chunks predicted by ensembles that are drawn, then optimised",
+        _at_end("sto_lk", "sample-then-optimise ensembles that predict chunk after chunk",
                 "sample_then_optimise:score", "LOWER_BOUND"),
         own_order=True,
     ),

@@ -1,6 +1,6 @@
 """The log joints of K networks of one architecture, with their gradients, as one program.
 
-    loss_k(θ) = −κ log p(D_k|θ) + ½ θᵀ D_k θ
+    loss_k(θ) = −κ log p(y_k|θ) + ½ θᵀ Δ_k θ
 
 Each has its own data, noise or temperature, and prior. On few data a pass of one network is mostly
 the calls of its operators, which all share here. Networks with convolutions, without a stacked
@@ -76,7 +76,7 @@ class _SideBySide:
     targets    int64 [K, N], or float64 [K, N, C]
     is_real    1, and 0 for padding [K, N, 1]
     spread     noise standard deviation, or temperature [K, 1, 1]
-    precision  the diagonals of D [K, P]
+    precision  the diagonals of Δ [K, P]
     power      κ
     rows       of a batch
     """

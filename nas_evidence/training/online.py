@@ -1,10 +1,10 @@
 """Online updates of the hyperparameters during training.
 
-    every F epochs   log q(D) = kappa l − ½ theta^T Delta theta − ½ log|kappa H + Delta| / |Delta|
-                     maximised over log Delta, and over log s or log T, at fixed theta
+    every F epochs   log q(y) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|
+                     maximised over log δ, and over log σ of real targets, at fixed θ
 
-    l  log likelihood, nats      H  curvature of its negative [P, P]      kappa  likelihood power
-    Delta  prior precisions      s  noise of real targets                 T  softmax temperature
+    l  log likelihood, nats      H  curvature of its negative [P, P]      κ  likelihood power
+    Δ  = diag(δ), prior precisions                                        σ  noise of real targets
 
 Differs from the published code (Immer et al. 2021): the pass sees a fixed training set, with
 `augment` the images after one draw for the whole trial, in evaluation mode and leaves the mode as

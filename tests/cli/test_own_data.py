@@ -105,7 +105,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
         "classification, 2 classes: cat, dog",
         "features: 1 numeric column and 1 of categories, missing values in 1 filled with the "
         "median",
-        "column 'id' is left out: it numbers the rows; --numeric id to keep",
+        "column 'id' is left out: it looks like a row number; --numeric id to keep",
         "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
     ]
     assert "trust:  There are no test rows" in text
@@ -134,7 +134,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     again = ("--trials", 3, "--executor", "inline")
     assert "trials: 3 complete" in run("resume", "moved/pets", *again, folder=home).stdout
     assert (
-        "evidence computed again and equal"
+        "evidence recomputed: identical"
         in run("export", "moved/pets", "--to", "winner", folder=home).stdout
     )
 
