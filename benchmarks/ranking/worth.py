@@ -1,6 +1,7 @@
 """What a ranking is worth in labelled rows, and beside a hold-out: docs/decisions/0027.
 
-    python benchmarks/ranking/worth.py [--group GROUP] [--pools NAME ...] [--out F]
+    python benchmarks/ranking/worth.py [--group GROUP] [--pools NAME ...]
+    python benchmarks/ranking/worth.py --results    # benchmarks/results/ranking_worth.json
 
 A person with m labelled rows more ranks networks that are trained on all n rows by their log loss
 on these m. `pools.py` trained the same networks and stored that for some m (`fresh_m`).
@@ -38,6 +39,7 @@ ESTIMATE = "mean5@noisy-trend"
 #: Trainings by rows: five of 0.8 and the last; 0.8.
 _OURS, _HOLD_OUT = 5.0, 0.8
 _DRAWS = 400
+GROUPS, MOST_ROWS = ("folds", "rank", "rank/second"), 1000
 HELD = ("ours", "ours_equal", "hold_out", "hold_out_again")
 
 
@@ -100,9 +102,15 @@ def worth(pool: Ranked, scores: Sequence[str]) -> dict[str, Any]:
                  for one, rows, of in zip(some, draws, of_rows, strict=True)]  # fmt: skip
         ends = np.quantile(drawn, [0.05, 0.95], method="nearest")
         found["scores"][score] = {
-            "rho": rho, "rows": rows_for(rho, rhos), "rows_90": [float(v) for v in ends],
+            "rho": rho, "rows": _known(rows_for(rho, rhos)),
+            "rows_90": [_known(float(v)) for v in ends],
         }  # fmt: skip
     return found
+
+
+def _known(rows: float) -> float | None:
+    """Return a number of rows for JSON, None beyond those known."""
+    return rows if math.isfinite(rows) else None
 
 
 def beside_hold_out(pool: Ranked, score: str) -> dict[str, float] | None:
@@ -140,12 +148,10 @@ def paired(of: Sequence[Mapping[str, float]], one: str, other: str) -> list[floa
     return [float(v) for v in (each.mean(), *np.quantile(drawn, [0.05, 0.95]))]
 
 
-def said(rows: float, fresh: Mapping[str, float]) -> str:
+def said(rows: float | None, fresh: Mapping[str, float]) -> str:
     """Return a number of rows for a cell."""
     sizes = [int(m) for m in fresh]
-    if rows != rows:
-        return "-"
-    if math.isinf(rows):
+    if rows is None:
         return f"> {max(sizes)}"
     return f"< {min(sizes)}" if rows == 0 else f"{rows:.0f}"
 
@@ -178,6 +184,7 @@ def of_group(group: str, names: Sequence[str], folder: Path = RESULTS) -> dict[s
         name: with_estimates(read(group, name, folder, complete=True), [ESTIMATE])
         for name in names
     }
+    pools = {name: pool for name, pool in pools.items() if by_rows(pool)}
     found: dict[str, Any] = {
         name: {**worth(pool, SCORES), "hold_out": beside_hold_out(pool, "e5")}
         for name, pool in pools.items()
@@ -195,18 +202,24 @@ def of_group(group: str, names: Sequence[str], folder: Path = RESULTS) -> dict[s
 
 
 def main() -> None:
-    """Print the tables, or write them."""
+    """Print the tables of a group, or write the numbers of all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--group", default="rank", choices=("rank", "folds"))
+    parser.add_argument("--group", default="rank", choices=GROUPS)
     parser.add_argument("--pools", nargs="+", help="by default all that were trained")
     parser.add_argument("--folder", type=Path, default=RESULTS)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--results", action="store_true", help="write the file of results")
     given = parser.parse_args()
-    there = [n for n in POOLS[given.group] if (given.folder / given.group / f"{n}.csv").exists()]
-    found = of_group(given.group, given.pools or there, given.folder)
-    print(table(found))
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    def of(group: str) -> dict[str, Any]:
+        there = [n for n in POOLS[group] if (given.folder / group / f"{n}.csv").exists()]
+        there = [n for n in there if POOLS[group][n].n_train <= MOST_ROWS]
+        return of_group(group, given.pools or there, given.folder)
+
+    if not given.results:
+        print(table(of(given.group)))
+        return
+    text = json.dumps({group: of(group) for group in GROUPS}, indent=1) + "\n"
+    (RESULTS.parent / "ranking_worth.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
