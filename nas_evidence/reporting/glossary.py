@@ -67,6 +67,7 @@ TERMS: Mapping[str, str] = {
 #: The same for one line of a terminal.
 BRIEF: Mapping[str, str] = {
     "conditional_evidence": "how probable each fold is, predicted from the other rows",
+    "elpd": "log probability of each row by the network trained without its fold",
     "nats per datum": "log probability, averaged over rows (larger is better)",
     "log loss": "minus the log probability of rows not trained on (smaller is better)",
     "SOTL": "training losses of all epochs, summed",

@@ -222,7 +222,7 @@ def _values(report: Report) -> dict[str, object]:
 def _ranked_by(study: Study) -> str:
     """Return the score that ranks in words, with its name."""
     score, folds = study.spec.objective, study.spec.plan.folds
-    words = declared(score).summary
+    words = declared(score).summary.replace("K-fold", f"{folds}-fold")
     if score == "conditional_evidence":
         words = f"the {words.replace('K folds', f'{folds} folds')}"
     return f"{words}: {score}"
