@@ -155,28 +155,38 @@ def by_another_seed(pool: str) -> tuple[float, float] | None:
     return found["scores"][score]["rho"], found["attainable"]
 
 
-def trust(large: Sequence[Pool], worth: Mapping[str, Any]) -> str:
+def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, Any]) -> str:
     """Return how far the default score with its default folds is to be trusted, by kind of data.
 
     Always rho with the test log loss of other seeds. Few data are drawn anew for each seed; of
     many the networks share the training rows.
     """
-    many = [found for p in large if (found := by_another_seed(p["pool"]))]
-    rows = [v for v, _ in many]
-    lines = [["classes, 1,000 to 60,000 rows, two folds", str(len(many)), number(_mean(rows)),
-              f"{min(rows):.2f} to {max(rows):.2f}", number(_mean([top for _, top in many])), "-"]]  # fmt: skip
+    parts = [part for part in folds.values() if isinstance(part, Mapping)]
+    more = [pool for part in parts for name, pool in part.get("pools", {}).items()
+            if name in FEW and pool["n_data"] > 1000]  # fmt: skip
+    lines = [
+        _line("classes, 1,000 to 60,000 rows, two folds: `conditional_evidence`",
+              [found for p in large if (found := by_another_seed(p["pool"]))]),
+        _line("real targets, 2,000 rows, five folds: `elpd`",
+              [(pool["scores"]["plain5"]["rho"], pool["attainable"]) for pool in more]),
+    ]  # fmt: skip
     for name, pools in _by_kind(worth).items():
         score = "elpd" if "real" in name else "conditional_evidence"
-        of = [pool["scores"][COLUMNS[score]] for pool in pools]
-        rhos = [one["rho"] for one in of]
-        lines.append([
-            f"{name}, five folds: `{score}`", str(len(pools)), number(_mean(rhos)),
-            f"{min(rhos):.2f} to {max(rhos):.2f}", number(_mean([p["attainable"] for p in pools])),
-            _median_rows(pools, COLUMNS[score]),
-        ])  # fmt: skip
+        column = COLUMNS[score]
+        rhos = [(pool["scores"][column]["rho"], pool["attainable"]) for pool in pools]
+        line = _line(f"{name}, five folds: `{score}`", rhos)
+        lines.append([*line[:-1], _median_rows(pools, column)])
     header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
               "worth as many extra labelled rows"]  # fmt: skip
     return markdown(header, lines)
+
+
+def _line(name: str, rhos: Sequence[tuple[float, float]]) -> list[str]:
+    """Return a line of `trust` from rho and attainable of each pool, its worth not measured."""
+    own = [rho for rho, _ in rhos]
+    top = number(_mean([top for _, top in rhos]))
+    span = f"{min(own):.2f} to {max(own):.2f}"
+    return [name, str(len(own)), number(_mean(own)), span, top, "not measured"]
 
 
 #: Columns of the pools by the name of a score.
@@ -358,7 +368,7 @@ def tables() -> Mapping[str, str]:
         "ahead-large": ahead(large["differences"]),
         "search": searches(search["rows"]),
         "overview": overview(wide["pools"], large["pools"]),
-        "trust": trust(large["pools"], worth),
+        "trust": trust(folds, large["pools"], worth),
         "worth": worth_of(worth),
         "hold-out": held_out(worth),
         "new-pools": new_pools(worth),
