@@ -57,7 +57,8 @@ _NOISY: dict[str, Any] = {"medians": (1.0, 0.1, 0.8), "widths": (0.5, 0.3, 0.3),
 PRIORS = {
     "same": Prior(), "trend": Prior(slope=1.0), "above": Prior(above=True),
     "both": Prior(slope=1.0, above=True), "noisy": Prior(**_NOISY),
-    "noisy-trend": Prior(**_NOISY, slope=1.0), "noisy-both": Prior(**_NOISY, slope=1.0, above=True),
+    "noisy-trend": Prior(**_NOISY, slope=1.0),
+    "noisy-both": Prior(**_NOISY, slope=1.0, above=True),
     "half": Prior((1.0, 0.1, 0.5), (0.7, 0.5, 0.5)),
     "half-trend": Prior((1.0, 0.1, 0.5), (0.7, 0.5, 0.5), slope=1.0),
 }  # fmt: skip
@@ -217,9 +218,7 @@ def with_estimates(pool: Ranked, scores: Iterable[str]) -> Ranked:
             known = np.isfinite(values[:, k])
             if known.sum() > 2:
                 own = [[v] for v in values[known, k]]
-                posterior = ArchitecturePosterior(
-                    points[known], ordered, own, prior=PRIORS[prior]
-                )
+                posterior = ArchitecturePosterior(points[known], ordered, own, prior=PRIORS[prior])
                 found[score][known, k] = posterior.mean()
     return pool._replace(scores=found)
 
@@ -507,7 +506,9 @@ def of_rank() -> dict[str, Any]:
         names = [n for n in names if (RESULTS / "rank" / f"{n}.csv").exists()]
         pools = {n: with_estimates(read("rank", n, complete=True), named) for n in names}
         if pools:
-            found[part] = compared(pools, (*RANK_SCORES, *named), pairs) | {"losses": _losses(pools)}
+            found[part] = compared(pools, (*RANK_SCORES, *named), pairs) | {
+                "losses": _losses(pools)
+            }
     return found
 
 

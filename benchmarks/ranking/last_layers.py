@@ -41,7 +41,7 @@ PREDICTORS = "BCD"
 
 @dataclass(frozen=True)
 class Weights:
-    """Gaussian weights of a last layer: mean [C, d], Cholesky factor of the precision [C d, C d]."""
+    """Gaussian weights: mean [C, d], Cholesky factor of the precision [C d, C d]."""
 
     mean: Tensor
     factor: Tensor
@@ -91,7 +91,9 @@ class Model:
         return found.view(c * d, c * d)
 
 
-def updated(model: Model, centre: Tensor, precision: Tensor, start: Tensor) -> tuple[Weights, float]:
+def updated(
+    model: Model, centre: Tensor, precision: Tensor, start: Tensor
+) -> tuple[Weights, float]:
     """Return Laplace's posterior from the prior N(centre, precision⁻¹), and its log normaliser.
 
     The normaliser leaves out ½ log|precision|. Exact for Gaussian likelihoods.

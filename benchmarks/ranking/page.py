@@ -24,7 +24,9 @@ PAGE = ROOT / "docs" / "experiments" / "ranking-pools.md"
 PAGES = {
     PAGE: ("small", "seeds", "ahead", "large", "accuracy", "own", "ahead-own", "ahead-large",
            "search", "new-pools"),
-    ROOT / "docs" / "explanation" / "ranking.md": ("overview", "density", "folds", "worth", "hold-out"),
+    ROOT / "docs" / "explanation" / "ranking.md": (
+        "overview", "density", "folds", "worth", "hold-out",
+    ),
     ROOT / "README.md": ("trust",),
 }  # fmt: skip
 RESULTS = ROOT / "benchmarks" / "results"
@@ -165,16 +167,16 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, A
     more = [pool for part in parts for name, pool in part.get("pools", {}).items()
             if name in FEW and pool["n_data"] > 1000]  # fmt: skip
     lines = [
-        _line("classes, 1,000 to 60,000 rows, two folds: `conditional_evidence`",
+        _line("classes, 1,000 to 60,000 rows, two folds",
               [found for p in large if (found := by_another_seed(p["pool"]))]),
-        _line("real targets, 2,000 rows, five folds: `elpd`",
-              [(pool["scores"]["plain5"]["rho"], pool["attainable"]) for pool in more]),
+        _line("real targets, 2,000 rows, five folds",
+              [(pool["scores"]["e5"]["rho"], pool["attainable"]) for pool in more]),
     ]  # fmt: skip
     for name, pools in _by_kind(worth).items():
-        score = "elpd" if "real" in name else "conditional_evidence"
+        score = "conditional_evidence"
         column = COLUMNS[score]
         rhos = [(pool["scores"][column]["rho"], pool["attainable"]) for pool in pools]
-        line = _line(f"{name}, five folds: `{score}`", rhos)
+        line = _line(f"{name}, five folds", rhos)
         lines.append([*line[:-1], _median_rows(pools, column)])
     header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
               "worth as many extra labelled rows"]  # fmt: skip
@@ -243,7 +245,14 @@ def held_out(worth: Mapping[str, Any]) -> str:
                 number(float(np.median(values)), 3), number(_mean(values), 3),
                 "" if key == "ours" else f"{sum(v < 0 for v in gap)} of {len(gap)}",
             ])  # fmt: skip
-    header = ["data", "who", "trainings a network", "loss, median", "mean", "five folds lose less on"]
+    header = [
+        "data",
+        "who",
+        "trainings a network",
+        "loss, median",
+        "mean",
+        "five folds lose less on",
+    ]
     return markdown(header, lines)
 
 

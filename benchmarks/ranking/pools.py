@@ -11,7 +11,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
                  `search` proposes for so many rows (docs/decisions/0017)
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
-    rank         as folds; new sets, for docs/decisions/0027, with other predictors (last_layers.py)
+    rank         as folds; new sets of decision 27, with other predictors (last_layers.py)
     rank/second  further new sets, for the second look of 0027
     rank/large   four of them with 2,000 rows and two folds
     rank/WAY     the same networks with less noise, one of `ways.py`
@@ -266,11 +266,21 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
     "rank": _RANK,
     "rank/second": _SECOND,
     "rank/large": {
-        name: Pool(data, 2000, n_test, FEW, scores=("conditional_evidence", "two_fold"), n_seeds=2,
-                   fresh=_FRESH, others=True)
+        name: Pool(
+            data,
+            2000,
+            n_test,
+            FEW,
+            scores=("conditional_evidence", "two_fold"),
+            n_seeds=2,
+            fresh=_FRESH,
+            others=True,
+        )
         for name, data, n_test in (
-            ("texture", "keel:texture", 3000), ("optdigits", "keel:optdigits", 3000),
-            ("satellite", "satellite", 3000), ("synth4", "synth4", 1500),
+            ("texture", "keel:texture", 3000),
+            ("optdigits", "keel:optdigits", 3000),
+            ("satellite", "satellite", 3000),
+            ("synth4", "synth4", 1500),
         )
     },
     **{f"rank/{name}": _ways(name) for name in WAYS},

@@ -129,7 +129,8 @@ def judge(folder: Path, prior: str, score: str) -> str:
         table["mean"] = (table["score"] + table["plain"]) / 2
         for seed, study in table.groupby("seed"):
             each[file.stem, seed] = {
-                "real": bool(study["real"].iloc[0]), **choices(study, prior, score)
+                "real": bool(study["real"].iloc[0]),
+                **choices(study, prior, score),
             }
     found = pd.DataFrame(each).T
     text, random = "", np.random.default_rng(0)

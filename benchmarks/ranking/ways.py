@@ -1,9 +1,9 @@
 """Ways to less noise in a score, each alone: section "The rule" of docs/decisions/0027.
 
-    shared    networks of one seed start from the first units of one wide network, and see the
-              same minibatches
-    averaged  the mean of the weights over the last quarter of the epochs, in folds and on all rows
-    steps     folds take as many steps as the training on all rows, not as many epochs
+shared    networks of one seed start from the first units of one wide network, and see the
+          same minibatches
+averaged  the mean of the weights over the last quarter of the epochs, in folds and on all rows
+steps     folds take as many steps as the training on all rows, not as many epochs
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,10 @@ def way(name: str) -> Iterator[None]:
 
 
 def _cut(
-    architecture: ArchitectureSpec, shape: tuple[int, ...], n_outputs: int, generator: torch.Generator
+    architecture: ArchitectureSpec,
+    shape: tuple[int, ...],
+    n_outputs: int,
+    generator: torch.Generator,
 ) -> nn.Module:
     """Return a network whose weights are the first of those of the widest, by fan-in."""
     own = models.build(architecture, shape, n_outputs, torch.Generator().manual_seed(0))
@@ -74,13 +77,13 @@ def _averaged(epoch: Any) -> Any:
     return one
 
 
-def _longer(rows: Tensor | None, data: Any, assignment: Assignment, *more: Any, **also: Any) -> Any:
+def _longer(
+    rows: Tensor | None, data: Any, assignment: Assignment, *more: Any, **also: Any
+) -> Any:
     """Return a part with as many steps as all rows have."""
     part = parts.part_of(rows, data, assignment, *more, **also)
     plan, share = part.assignment.plan, len(data.x_train) / len(part.data.x_train)
     epochs = round(plan.epochs * share)
     online = plan.online.model_copy(update={"every": max(1, round(plan.online.every * share))})
     longer = plan.model_copy(update={"epochs": epochs, "online": online})
-    return parts.Part(
-        part.data, part.assignment.model_copy(update={"plan": longer}), part.learn
-    )
+    return parts.Part(part.data, part.assignment.model_copy(update={"plan": longer}), part.learn)

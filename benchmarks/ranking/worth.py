@@ -28,7 +28,15 @@ from typing import Any
 
 import numpy as np
 from judge import (
-    RESULTS, Ranked, attainable, between_seeds, markdown, number, read, spearman, with_estimates,
+    RESULTS,
+    Ranked,
+    attainable,
+    between_seeds,
+    markdown,
+    number,
+    read,
+    spearman,
+    with_estimates,
 )  # fmt: skip
 from judge import _signed as values_of
 from pools import POOLS
@@ -167,14 +175,19 @@ def table(found: Mapping[str, Any]) -> str:
                 cells.append("-")
                 continue
             low, high = (said(v, pool["fresh"]) for v in one["rows_90"])
-            cells.append(f"{number(one['rho'])}: {said(one['rows'], pool['fresh'])} ({low} to {high})")
+            cells.append(
+                f"{number(one['rho'])}: {said(one['rows'], pool['fresh'])} ({low} to {high})"
+            )
         lines.append([name, str(pool["n_data"]), number(pool["attainable"]), *cells])
     text = markdown(["pool", "rows", "attainable", *SCORES], lines)
     held = [[name, *(f"{pool['hold_out'][k]:.3f}" for k in HELD)]
             for name, pool in found["pools"].items() if pool["hold_out"]]  # fmt: skip
-    text += "\n" + markdown(["pool: loss above the least", "ours", "equal", "hold-out", "again"], held)
+    text += "\n" + markdown(
+        ["pool: loss above the least", "ours", "equal", "hold-out", "again"], held
+    )
     rows = [[kind, what, *(f"{v:+.3f}" for v in three)]
-            for kind, of in found["differences"].items() for what, three in of.items()]  # fmt: skip
+            for kind, of in found["differences"].items()
+            for what, three in of.items()]  # fmt: skip
     return text + "\n" + markdown(["pools", "difference", "mean", "5 %", "95 %"], rows)
 
 

@@ -270,9 +270,8 @@ REMOVED: Mapping[str, str] = {
     "stochastic_ggn": "kfac_ggn",
     "thermodynamic_box": "thermodynamic",
 }
-#: The objective if a study names none: the first of these in its `estimators`; the first one only
-#: for real targets (docs/decisions/0027).
-PREFERRED = ("elpd", "conditional_evidence", "two_fold", "kfac_ggn")
+#: The objective if a study names none: the first of these in its `estimators`.
+PREFERRED = ("conditional_evidence", "two_fold", "kfac_ggn")
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
 #: Scores from outside the package that have been imported, by reference.

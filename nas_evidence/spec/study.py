@@ -438,18 +438,11 @@ def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
     plan = data.get("plan")
     if plan and plan.augment:
         return ("diag_ef", "kfac_ggn", "two_fold")
-    of_plan = ("conditional_evidence", "elpd") if _is_real(data) else ("conditional_evidence",)
-    return ("diag_ef", "kfac_ggn", *of_plan)
-
-
-def _is_real(data: Mapping[str, Any]) -> bool:
-    plan = data.get("plan")
-    return bool(plan and plan.likelihood != "categorical")
+    return ("diag_ef", "kfac_ggn", "conditional_evidence")
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
-    order = PREFERRED if _is_real(data) else PREFERRED[1:]
-    asked = [name for name in order if name in data.get("estimators", ())]
+    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
     others = [str(name) for name in data.get("estimators", ())]
     return (*asked, *others, PREFERRED[-1])[0]
 
@@ -480,12 +473,10 @@ class StudySpec(Frozen):
     plan: TrainingPlan = TrainingPlan()
     estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
     """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
-    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`, and for real
-    targets `elpd`."""
+    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
-    """The score that ranks; if absent the first of `elpd` (for real targets alone),
-    `conditional_evidence`, `two_fold` and `kfac_ggn` that is in `estimators`, else the first of
-    them."""
+    """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
+    else `kfac_ggn`, else the first of them."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
