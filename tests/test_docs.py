@@ -77,6 +77,13 @@ def test_every_page_is_in_the_index() -> None:
         assert [p.name for p in pages if f"({p.name})" not in listed] == []
 
 
+def test_pages_that_a_user_reads_speak_of_the_present() -> None:
+    past = re.compile(r"earlier (?:version|rule|run)|until november|a day later", re.IGNORECASE)
+    pages = [p for p in PAGES if p.parent.name not in INDEXED and p.name != "CHANGELOG.md"]
+    found = {p.name: past.findall(p.read_text(encoding="utf-8")) for p in pages}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
 def test_each_reader_of_the_index_has_at_most_five_steps() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     steps = [

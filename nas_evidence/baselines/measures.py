@@ -1,4 +1,4 @@
-"""What predictions of held-out data are worth: losses, metrics, comparisons, what figures draw.
+"""Measures of held-out predictions: losses, metrics, comparisons, and the data of figures.
 
 Losses of real targets are those of standardised targets, like the scores; RMSE, MAE and the pairs
 are in the unit of the targets.

@@ -1,4 +1,4 @@
-"""The winner and simple models on data that none has seen.
+"""The winner and simple models on held-out test rows.
 
 The winner's predictions of the test rows are computed from its stored weights. Without a test
 split see `on_folds`.

@@ -1,4 +1,4 @@
-"""What all scores together say of each architecture: a Gaussian process over its coordinates.
+"""A Gaussian process over architectures: the score of each, given the scores of all.
 
     v_ai = h(z_ai)                            score of replicate i of architecture a
     z_ai = m + g(x_a) + e_a + s n_ai          n_ai standard normal: the luck of a seed

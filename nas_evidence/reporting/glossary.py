@@ -1,4 +1,4 @@
-"""The terms of the page in words for someone who meets them first.
+"""The glossary of the report: each term is explained where it first appears.
 
 A term in a sentence becomes a word that a mouse, a finger or the keyboard can ask: the
 explanation is part of the page and is shown by its style sheet, without a script.
