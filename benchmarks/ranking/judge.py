@@ -20,7 +20,7 @@ judged by the mean test log loss of the other seeds:
 
 Scores that no column has are made of others: `mean5` is the mean of e5 and plain5, and NAME@PRIOR
 is what `ArchitecturePosterior` makes of NAME under one of `PRIORS` (docs/decisions/0027).
-`--predictor X` judges by the loss of another predictor, see `last_layers.py`.
+`--predictor X` judges by the loss of another predictor, see `_last_layers.py`.
 
 `--own` judges by the loss of the same seed, `--second` by its accuracy or RMSE: then the bootstrap
 draws networks within each pool, and rho has an interval of 95 % of the same kind. All seeds of
@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from last_layers import PREDICTORS
+from _last_layers import PREDICTORS
 from pools import KEY, POOLS, RESULTS
 from scipy.stats import rankdata
 

@@ -11,10 +11,10 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
                  `search` proposes for so many rows (docs/decisions/0017)
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
-    rank         as folds; new sets of decision 27, with other predictors (last_layers.py)
+    rank         as folds; new sets of decision 27, with other predictors (_last_layers.py)
     rank/second  further new sets, for the second look of 0027
     rank/large   four of them with 2,000 rows and two folds
-    rank/WAY     the same networks with less noise, one of `ways.py`
+    rank/WAY     the same networks with less noise, one of `_ways.py`
 
 Columns, per datum and larger is better, empty where a score is not defined:
 
@@ -45,8 +45,8 @@ import torch
 
 path.insert(0, str(Path(__file__).parents[1]))
 import _sets as sets
-from last_layers import Found, columns, watched
-from ways import WAYS, way
+from _last_layers import Found, columns, watched
+from _ways import WAYS, way
 
 from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -92,8 +92,8 @@ class Pool(NamedTuple):
     scores        of `TRAINED` and `LAPLACE`; further trainings "eK" and "e5r"
     shared_draw   whether all seeds have the same training rows
     fresh         numbers of fresh rows to score each network on
-    others        whether other predictors are tested, see `last_layers.py`
-    way           to less noise, see `ways.py`
+    others        whether other predictors are tested, see `_last_layers.py`
+    way           to less noise, see `_ways.py`
     """
 
     data: str
