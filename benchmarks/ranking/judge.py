@@ -503,12 +503,15 @@ def of_rank() -> dict[str, Any]:
     pairs += [("factored5@noisy-trend", "e5"), ("plain5@noisy-trend", "e5")]
     for part, aside in (("chosen on", False), ("kept aside", True)):
         names = [n for n, pool in POOLS["rank"].items() if pool.aside == aside]
-        names = [n for n in names if (RESULTS / "rank" / f"{n}.csv").exists()]
         pools = {n: with_estimates(read("rank", n, complete=True), named) for n in names}
-        if pools:
-            found[part] = compared(pools, (*RANK_SCORES, *named), pairs) | {
-                "losses": _losses(pools)
-            }
+        judged_all = compared(pools, (*RANK_SCORES, *named), pairs)
+        found[part] = judged_all | {"losses": _losses(pools)}
+    second = [name for name in ("plain5", "mean5", *named) if "factored" not in name]
+    pools = {
+        n: with_estimates(read("rank/second", n, complete=True), second)
+        for n in POOLS["rank/second"]
+    }
+    found["second look"] = compared(pools, ("e5", *second), [(one, "e5") for one in second])
     return found
 
 
