@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from nas_evidence.plumbing.user_error import UserError, no_such_file
-from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, with_task
+from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, TargetScaleName, with_task
 from nas_evidence.spec.families import add_family, domains_of, reference_of
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
 from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
@@ -71,6 +71,10 @@ class DataOptions(TypedDict, total=False):
     class_weight: Annotated[
         str | Mapping[Any, float] | None,
         Meant("What an error on a class costs, or balanced.", "CLASS=N,..."),
+    ]
+    target_scale: Annotated[
+        TargetScaleName | None,
+        Meant("Scale on which real targets have normal noise; by default identity."),
     ]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 

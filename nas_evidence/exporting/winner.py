@@ -172,7 +172,12 @@ def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> f
         power = plan.likelihood_power
         draws.append(
             laplace_estimate(
-                kind, curvature, winner.model, winner.precision, likelihood_power=power
+                kind,
+                curvature,
+                winner.model,
+                winner.precision,
+                likelihood_power=power,
+                log_jacobian=data.log_jacobian,
             )
         )
     return mean_estimate(draws).value

@@ -120,6 +120,7 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
             data,
             x_train=select(data.x_train, rows),
             y_train=data.y_train[rows.to(data.y_train.device)],
+            own=None if data.own is None else data.own.at(rows.numpy()),
         )
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
@@ -158,7 +159,12 @@ class Passes:
         """Return the Laplace evidence from one pass, at the current hyperparameters."""
         power = self.assignment.plan.likelihood_power
         return laplace_estimate(
-            kind, pass_, self.state.model, self.state.prior_precision, likelihood_power=power
+            kind,
+            pass_,
+            self.state.model,
+            self.state.prior_precision,
+            likelihood_power=power,
+            log_jacobian=self.data.log_jacobian,
         )
 
     def at(self, likelihood: Likelihood) -> "Passes":
