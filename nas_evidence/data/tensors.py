@@ -14,7 +14,8 @@ from torch import Tensor
 from nas_evidence.data.arrays import ArrayData, Inputs, Task
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
-from nas_evidence.maths.target_scale import TargetScale, fit
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale, TargetScale, fit
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class OwnTargets:
     def seen_on(self, scale: TargetScale) -> tuple[Tensor, NDArray[np.float64]]:
         """Return the training targets on another scale, as `TensorData.seen_from`, on the CPU."""
         return _seen(self.train, scale, "cpu"), scale.log_jacobian(self.train, self.unit)
+
+    def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
+        """Return predictive densities from outputs and spread [n, C] of a network."""
+        to, by = self.scale.centre, self.scale.spread
+        mean, std = (v.detach().cpu().double().numpy() * by for v in (outputs, spread))
+        return self.scale.density(mean + to, std)
 
     def at(self, rows: NDArray[np.int64]) -> "OwnTargets":
         """Return some training rows alone, on the same scale."""

@@ -263,8 +263,12 @@ class TargetScale:
             self.least[rows],
         )
 
-    def density(self, normals: Normals) -> "Normals | OnScale":
-        """Return what normal distributions of g(y) say of y."""
+    def density(self, mean: Floats, std: Floats) -> "Normals | OnScale":
+        """Return what normal distributions of g(y), with means and stds [n, C], say of y."""
+        return self.mixture(Normals.single(mean, std))
+
+    def mixture(self, normals: Normals) -> "Normals | OnScale":
+        """Return what mixtures of normal distributions of g(y) say of y."""
         return normals if self.name == "identity" else OnScale(normals, self)
 
     def to_json(self) -> dict[str, Any]:
@@ -313,7 +317,9 @@ def fit(name: str, y: Floats) -> TargetScale:
 
 def identity(mean: Floats, std: Floats) -> TargetScale:
     """Return the scale on which targets are only standardised, by these values [C]."""
-    return TargetScale("identity", np.zeros((0, len(mean))), mean, std, np.full(len(mean), -np.inf))
+    return TargetScale(
+        "identity", np.zeros((0, len(mean))), mean, std, np.full(len(mean), -np.inf)
+    )
 
 
 def by_row(scales: Sequence[tuple[NDArray[Any], TargetScale]], n: int) -> TargetScale:
@@ -324,9 +330,7 @@ def by_row(scales: Sequence[tuple[NDArray[Any], TargetScale]], n: int) -> Target
     first = scales[0][1]
     shape = (n, len(first.centre))
     parameters = np.broadcast_to(first.parameters[:, None], (len(first.parameters), *shape)).copy()
-    others = [
-        np.broadcast_to(v, shape).copy() for v in (first.centre, first.spread, first.least)
-    ]
+    others = [np.broadcast_to(v, shape).copy() for v in (first.centre, first.spread, first.least)]
     for rows, scale in scales:
         parameters[:, rows] = scale.parameters[:, None]
         for own, value in zip(others, (scale.centre, scale.spread, scale.least), strict=True):
@@ -352,7 +356,7 @@ class OnScale:
     polynomials of g of degree 127, and in float64 for the logarithm with a spread below 6.
 
     >>> log = fit("log", np.array([[1.0], [np.e**2]]))
-    >>> found = log.density(Normals.single(np.array([[1.0]]), np.array([0.5])))
+    >>> found = log.density(np.array([[1.0]]), np.array([0.5]))
     >>> round(float(found.mean[0, 0] / np.exp(1 + 0.5**2 / 2)), 12)
     1.0
     """
@@ -363,8 +367,7 @@ class OnScale:
     @cached_property
     def mean(self) -> Floats:
         """The means [n, C]; the median where float64 does not hold the mean."""
-        mean = self._expected(lambda y: y)
-        return np.where(np.isfinite(mean), mean, self.quantile(0.5))
+        return np.where(np.isfinite(self._mean), self._mean, self.quantile(0.5))
 
     @cached_property
     def std(self) -> Floats:
@@ -373,9 +376,13 @@ class OnScale:
         return np.sqrt(self._expected(lambda y: np.square(y - mean)))
 
     @property
-    def without_mean(self) -> int:
+    def n_medians(self) -> int:
         """How many rows have a median in place of a mean."""
-        return int((~np.isfinite(self._expected(lambda y: y))).any(1).sum())
+        return int((~np.isfinite(self._mean)).any(1).sum())
+
+    @cached_property
+    def _mean(self) -> Floats:
+        return self._expected(lambda y: y)
 
     def log_density(self, targets: Floats) -> Floats:
         """Return the joint log density of the targets of each datum [n]; -inf off the support."""
