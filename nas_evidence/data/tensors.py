@@ -1,6 +1,7 @@
 """Data on the training device, normalised, and the order of the batches."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,8 @@ from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, TargetScale, fit
+
+_ROOT_2_PI = math.sqrt(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,17 @@ class OwnTargets:
     def seen_on(self, scale: TargetScale) -> tuple[Tensor, NDArray[np.float64]]:
         """Return the training targets on another scale, as `TensorData.seen_from`, on the CPU."""
         return _seen(self.train, scale, "cpu"), scale.log_jacobian(self.train, self.unit)
+
+    @cached_property
+    def least_noise(self) -> float:
+        """Noise whose density at its mode, times the least gap between targets, is 1.
+
+        A value that can be told from its neighbours has a probability of at most 1, so a smaller
+        noise makes its density mean nothing. Standardised, of the closest targets of any column.
+        """
+        z = self.scale.standardised(self.train)
+        gaps = [np.diff(np.unique(column)) for column in z.T]
+        return min((float(gap.min()) for gap in gaps if len(gap)), default=0.0) / _ROOT_2_PI
 
     def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
         """Return predictive densities from outputs and spread [n, C] of a network."""
@@ -88,6 +102,11 @@ class TensorData:
     def log_jacobian(self) -> float:
         """Σ log |dz/du| of the training rows, nats: 0 where `own` is None."""
         return 0.0 if self.own is None else self.own.log_jacobian
+
+    @property
+    def least_noise(self) -> float:
+        """The least noise that is learned, standardised: 0 where `own` is None."""
+        return 0.0 if self.own is None else self.own.least_noise
 
     def fitted_to(self, rows: Tensor) -> OwnTargets | None:
         """Return the targets of some training rows with the scale fitted to them; kept."""

@@ -70,15 +70,16 @@ class Exported(nn.Module):
         """Return predictions on the scale of the targets [n, C] in their own unit."""
         if self.curve == "identity":
             return outputs
-        found: Tensor = CURVES[self.curve].inverse(outputs, self.curve_parameters, torch)
-        return found
+        # In float64: exponents of yeo_johnson may be small.
+        found: Tensor = CURVES[self.curve].inverse(outputs.double(), self.curve_parameters, torch)
+        return found.to(outputs.dtype)
 
     def slope(self, outputs: Tensor) -> Tensor:
         """Return the derivative of the scale at predictions in their own unit [n, C]."""
         if self.curve == "identity":
             return torch.ones_like(outputs)
-        found: Tensor = CURVES[self.curve].log_slope(outputs, self.curve_parameters, torch)
-        return found.exp()
+        logs: Tensor = CURVES[self.curve].log_slope(outputs.double(), self.curve_parameters, torch)
+        return logs.exp().to(outputs.dtype)
 
     def on_scale(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs, real targets on their scale."""

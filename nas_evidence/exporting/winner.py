@@ -109,7 +109,7 @@ def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
         scale=scale,
         shift=shift,
         curve=on.name,
-        parameters=torch.from_numpy(on.parameters).float() if len(on.parameters) else None,
+        parameters=torch.from_numpy(on.parameters) if len(on.parameters) else None,
     ).eval()
 
 

@@ -42,8 +42,9 @@ Floats = NDArray[np.float64]
 MOST_FITTED = 20_000
 #: Smallest and largest b or y + c, in standard deviations of the targets.
 _LEAST, _MOST = 1e-3, 1e3
-#: Smallest exponent of yeo_johnson: its formulas need no limit of their own.
-_TINY = 1e-9
+#: Smallest exponent of yeo_johnson: its formulas need no limit of their own, also where exp(t) - 1
+#: takes the place of expm1 (ONNX).
+_TINY = 1e-6
 _NODES, _WEIGHTS = hermegauss(64)
 
 
@@ -150,6 +151,13 @@ def _yeo_johnson_log_slope(y: Any, p: Any, xp: Any) -> Any:
     return (_exponent(y, p, xp) - 1) * xp.log1p(xp.abs(y / p[1])) - xp.log(p[1])
 
 
+def _sinh_arcsinh_inverse(g: Any, p: Any, xp: Any) -> Any:
+    # By exp and log: onnxruntime has neither function for float64.
+    arcsinh = xp.sign(g) * xp.log(xp.abs(g) + xp.sqrt(g * g + 1))
+    v = (arcsinh + p[2]) / p[3]
+    return p[0] + p[1] * (xp.exp(v) - xp.exp(-v)) / 2
+
+
 def _sinh_arcsinh_log_slope(y: Any, p: Any, xp: Any) -> Any:
     u = (y - p[0]) / p[1]
     w = xp.abs(p[3] * xp.arcsinh(u) - p[2])
@@ -190,7 +198,7 @@ CURVES: Mapping[str, _Curve] = {
     "sinh_arcsinh": _Curve(
         ("a", "b", "epsilon", "delta"),
         lambda y, p, xp: xp.sinh(p[3] * xp.arcsinh((y - p[0]) / p[1]) - p[2]),
-        lambda g, p, xp: p[0] + p[1] * xp.sinh((xp.arcsinh(g) + p[2]) / p[3]),
+        _sinh_arcsinh_inverse,
         _sinh_arcsinh_log_slope,
         _fit_sinh_arcsinh,
     ),

@@ -255,7 +255,8 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
     curvature = pass_.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        noise_std = fit_noise(state, curvature, noise, plan, highest)
+        learned = fit_noise(state, curvature, noise, plan, highest)
+        noise_std = max(learned, passes.data.least_noise)
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
     precision = refit_precision(state, curvature, scale, plan, highest)
     return _Best(precision, noise_std, pass_)

@@ -1,5 +1,6 @@
 """Scales of real targets: bijections, their slopes, fits, and densities mapped through them."""
 
+import itertools
 import json
 import math
 from typing import get_args
@@ -226,7 +227,7 @@ def test_the_density_integrates_to_one_and_has_the_mean_and_the_spread_of_integr
         return sum(
             quad(lambda y: y**power * math.exp(float(found.log_density(np.array([[y]]))[0])), a, b,
                  epsabs=0, epsrel=1e-9, limit=200)[0]
-            for a, b in zip(ends[:-1], ends[1:], strict=True)
+            for a, b in itertools.pairwise(ends)
         )  # fmt: skip
 
     total, mean, square = (integral(k) for k in range(3))

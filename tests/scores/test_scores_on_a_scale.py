@@ -31,6 +31,7 @@ from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
+from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.workers.trial import Trial
 
 NAME = "conditional_evidence"
@@ -279,8 +280,6 @@ def test_metrics_of_the_test_are_of_what_is_delivered(tmp_path: Path) -> None:
     while trial.status is TrialStatus.RUNNING:
         trial.advance(20)
     record, own = trial.finish(), data.own
-    from nas_evidence.training.predictive import predictive_spread
-
     spread = predictive_spread(trial.training, given.plan, data.x_train, data.y_train)
     m = outputs_of(trial.training, data.x_test).double().numpy() * own.scale.spread
     m, s = m + own.scale.centre, spread(data.x_test).numpy() * own.scale.spread
@@ -302,3 +301,16 @@ def test_several_targets_have_a_scale_each() -> None:
     each = [fit("yeo_johnson", data.own.train[:, [c]]).log_jacobian(
         data.own.train[:, [c]], data.own.unit[[c]]) for c in range(2)]  # fmt: skip
     np.testing.assert_allclose(both, sum(each), rtol=1e-12)
+
+
+def test_the_noise_is_not_learned_below_the_resolution_of_the_targets(tmp_path: Path) -> None:
+    """Two values that a linear network tells apart without error, one unit of log y apart."""
+    x = np.repeat([[0.0, 0, 0], [1.0, 0, 0]], 30, 0).astype(np.float32)
+    y = np.exp(x[:, :1].astype(float))
+    arrays = replace(arrays_of(y, "log", n_test=1), x_train=x[:-1], x_test=x[-1:])
+    data, given = to_tensors(arrays, "cpu"), assignment_of("kfac_ggn", epochs=60)
+    gap = 1 / np.log(y[:-1]).std()
+    assert data.least_noise == pytest.approx(gap / math.sqrt(2 * math.pi), rel=1e-9)
+    found = run(given, data, tmp_path / "scaled")
+    assert found.noise_std == pytest.approx(data.least_noise, rel=1e-9)
+    assert run(given, replace(data, own=None), tmp_path / "plain").noise_std < data.least_noise
