@@ -101,7 +101,7 @@ def targets_of(
         change = "" if asked else "; --task classification to change"
         return Targets(train_real, test_real, (), _said_real(train_real), change)
     if scale != "identity":
-        raise UserError(f"{where}: {scale_of_classes(scale)}").with_code("target-scale-of-classes")
+        raise scale_of_classes(scale, f"the values of {where}")
     if y.ndim == 2:
         raise UserError(
             f"{where}: a classification needs one label per row, but the shape is "

@@ -30,12 +30,12 @@ TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh
 LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
 
 
-def scale_of_classes(scale: str) -> str:
-    """Return what is said of a scale of targets that are classes."""
-    return (
-        f"`target_scale` is of real targets, but the targets are classes and it is {scale!r}; "
-        "leave it out, or give task = regression"
-    )
+def scale_of_classes(scale: str, what: str = "the targets") -> UserError:
+    """Return the error of a scale of targets that are classes."""
+    return UserError(
+        f"`target_scale` {scale!r} is for real targets, but {what} are classes; leave it out, or "
+        "give task = regression"
+    ).with_code("target-scale-of-classes")
 
 
 def _class_weight(value: object) -> object:
@@ -176,7 +176,7 @@ class DatasetSpec(Frozen):
         if self.scale != "identity" and (
             self.task == "classification" or self.name not in (*OWN_DATA, "diabetes")
         ):
-            raise UserError(scale_of_classes(self.scale)).with_code("target-scale-of-classes")
+            raise scale_of_classes(self.scale)
         if self.test_path is not None and self.test_fraction is not None:
             raise UserError(
                 "`test_fraction` splits off test rows, but test_path names some already; "
