@@ -249,7 +249,7 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
         random_state: Any = 0,
         time_limit: float | str | None = None,
         metric: str | None = None,
-        target_scale: TargetScaleName | None = None,
+        target_scale: TargetScaleName | Literal["auto"] | None = None,
     ) -> None:
         """Keep the arguments: those of both estimators, and the scale of the targets.
 

@@ -124,8 +124,9 @@ class DatasetSpec(Frozen):
     """What an error on a row of a class costs, {rare = 5} or "rare=5", above 0, and 1 for classes
     that are not named; "balanced" is n / (K n_k). The class with the largest weight times
     probability is predicted, and accuracy is weighted; training and scores do not change."""
-    target_scale: TargetScaleName | None = None
-    """Scale on which real targets have normal noise; if absent, "identity". Prices, durations and
+    target_scale: TargetScaleName | Literal["auto"] | None = None
+    """Scale on which real targets have normal noise; if absent, "identity". "auto" takes that of
+    most conditional evidence for one small network, before the study begins. Prices, durations and
     concentrations often need "log" (all above 0), "shifted_log" or "yeo_johnson" (any sign).
     Scores are log densities of the targets themselves, so they compare between scales."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
@@ -135,8 +136,9 @@ class DatasetSpec(Frozen):
 
     @property
     def scale(self) -> TargetScaleName:
-        """The scale of real targets."""
-        return self.target_scale or "identity"
+        """The scale of real targets; "identity" until "auto" has been decided."""
+        asked = self.target_scale
+        return "identity" if asked is None or asked == "auto" else asked
 
     @property
     def units_column(self) -> str | None:
@@ -173,10 +175,15 @@ class DatasetSpec(Frozen):
             ).with_code("dataset-target-missing")
         if self.class_weight is not None and self.task == "regression":
             raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
-        if self.scale != "identity" and (
+        if self.target_scale not in (None, "identity") and (
             self.task == "classification" or self.name not in (*OWN_DATA, "diabetes")
         ):
-            raise scale_of_classes(self.scale)
+            raise scale_of_classes(self.target_scale)
+        if self.target_scale == "auto" and self.name not in OWN_DATA:
+            raise UserError(
+                f'`target_scale = "auto"` is for data of your own, but name = "{self.name}"; '
+                "name a scale"
+            ).with_code("target-scale-auto-of-named-data")
         if self.test_path is not None and self.test_fraction is not None:
             raise UserError(
                 "`test_fraction` splits off test rows, but test_path names some already; "

@@ -11,7 +11,8 @@ import nas_evidence
 from nas_evidence.api.request import DataOptions, asked_for
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.maths.target_scale import fit
+from nas_evidence.maths.target_scale import CURVES, fit
+from nas_evidence.scores.scale_choice import chosen_scale
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.toml import dump_study, parse_study
 
@@ -127,3 +128,46 @@ def test_the_estimator_takes_a_scale() -> None:
     assert found.study_.spec.dataset.target_scale == "log"
     assert (found.predict(frame[["x"]]) > 0).all()
     assert found.get_params()["target_scale"] == "log"
+
+
+@pytest.mark.slow
+def test_auto_takes_the_scale_of_most_evidence_and_says_all_values(table: Path) -> None:
+    found = asked_for(
+        str(table),
+        ["plan.epochs=30", "plan.settle=0"],
+        DataOptions(target="price", target_scale="auto"),
+    )
+    values = chosen_scale(
+        found.spec.model_copy(update={"dataset": found.spec.dataset}), found.arrays
+    ).values
+    assert tuple(values) == tuple(CURVES)
+    best = max(values, key=lambda name: values[name])
+    assert best != "identity"  # the logarithm of these prices is linear
+    assert found.spec.dataset.target_scale == best
+    assert found.arrays.scale.name == best
+    said = [s for s in found.decided if s.startswith("scale of the target")]
+    assert len(said) == 1
+    assert f"scale of the target: {best}, by conditional_evidence" in said[0]
+    assert all(f"{name} {value:.3f}" in said[0] for name, value in values.items())
+    assert f'target_scale = "{best}"' in dump_study(found.spec)
+
+
+@pytest.mark.slow
+def test_auto_leaves_out_a_scale_whose_support_does_not_hold_all_targets(tmp_path: Path) -> None:
+    frame = prices()
+    frame.loc[3, "price"] = 0.0
+    frame.to_csv(tmp_path / "mine.csv", index=False)
+    found = asked_for(
+        str(tmp_path / "mine.csv"), ["plan.epochs=8", "plan.settle=0"],
+        DataOptions(target="price", target_scale="auto"),
+    )  # fmt: skip
+    assert found.spec.dataset.target_scale in set(CURVES) - {"log"}
+
+
+def test_auto_is_refused_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    prices().assign(price=["a", "b"] * 30).to_csv(path, index=False)
+    with refused("target-scale-of-classes", "'auto'"):
+        asked(path, target_scale="auto")
+    with pytest.raises(ValueError, match="data of your own"):
+        DatasetSpec(name="diabetes", target_scale="auto")
