@@ -312,14 +312,15 @@ class Predictor:
         self.members = tuple(members)
         self.classes = tuple(meaning["classes"])
         self.targets = tuple(meaning["targets"])
-        fitted, mean, std = (meaning.get(k) for k in ("target_scale", "target_mean", "target_std"))
-        self.scale = (
-            identity(np.array(mean), np.array(std))
-            if fitted is None
-            else TargetScale.from_json(fitted)
-        )
         prepared = meaning["preparation"]
         self.preparation = None if prepared is None else Preparation.from_json(prepared)
+
+    @property
+    def scale(self) -> TargetScale:
+        """The scale of real targets."""
+        if (fitted := self.meaning.get("target_scale")) is not None:
+            return TargetScale.from_json(fitted)
+        return identity(*(np.array(self.meaning[key]) for key in ("target_mean", "target_std")))
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
