@@ -26,6 +26,8 @@ NEEDS_CLASSES = (
 )
 #: Scales on which real targets are modelled, see `maths/target_scale.py`.
 TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh"]
+#: The same, or which one is taken; one list, since typer knows no union.
+AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh", "auto"]
 #: Task -> likelihood of its targets.
 LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
 
@@ -124,7 +126,7 @@ class DatasetSpec(Frozen):
     """What an error on a row of a class costs, {rare = 5} or "rare=5", above 0, and 1 for classes
     that are not named; "balanced" is n / (K n_k). The class with the largest weight times
     probability is predicted, and accuracy is weighted; training and scores do not change."""
-    target_scale: TargetScaleName | Literal["auto"] | None = None
+    target_scale: AskedScale | None = None
     """Scale on which real targets have normal noise; if absent, "identity". "auto" takes that of
     most conditional evidence for one small network, before the study begins. Prices, durations and
     concentrations often need "log" (all above 0), "shifted_log" or "yeo_johnson" (any sign).
