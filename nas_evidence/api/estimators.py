@@ -13,7 +13,7 @@ import pandas as pd
 
 from nas_evidence.api.studies import search
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.dataset import TargetScaleName
+from nas_evidence.spec.dataset import AskedScale
 
 if TYPE_CHECKING:
     from nas_evidence.api.studies import Study
@@ -249,7 +249,7 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
         random_state: Any = 0,
         time_limit: float | str | None = None,
         metric: str | None = None,
-        target_scale: TargetScaleName | Literal["auto"] | None = None,
+        target_scale: AskedScale | None = None,
     ) -> None:
         """Keep the arguments: those of both estimators, and the scale of the targets.
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_h
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import (
     OWN_DATA,
+    AskedScale,
     DatasetSpec,
-    TargetScaleName,
     scale_of_classes,
     with_task,
 )
@@ -79,7 +79,7 @@ class DataOptions(TypedDict, total=False):
         Meant("What an error on a class costs, or balanced.", "CLASS=N,..."),
     ]
     target_scale: Annotated[
-        TargetScaleName | Literal["auto"] | None,
+        AskedScale | None,
         Meant("Scale on which real targets have normal noise; by default identity."),
     ]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]

@@ -21,7 +21,7 @@ from nas_evidence.maths.target_scale import (
     fit,
     identity,
 )
-from nas_evidence.spec.dataset import TargetScaleName
+from nas_evidence.spec.dataset import AskedScale, TargetScaleName
 
 NAMES = tuple(CURVES)
 #: Parameters within the bounds of a fit, and some at them.
@@ -59,6 +59,7 @@ def log_likelihood(name: str, y: np.ndarray) -> float:
 
 def test_the_names_of_the_study_file_are_the_curves() -> None:
     assert get_args(TargetScaleName) == NAMES
+    assert get_args(AskedScale) == (*NAMES, "auto")
     assert all(len(curve.parameters) <= 4 for curve in CURVES.values())
 
 
