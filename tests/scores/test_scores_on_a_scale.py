@@ -26,10 +26,11 @@ from nas_evidence.scores.folds import (
 )
 from nas_evidence.scores.given_folds import GivenFolds
 from nas_evidence.scores.protocol import Context
+from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.online import passes_of
+from nas_evidence.training.online import passes_of, sample_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
 from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.workers.trial import Trial
@@ -314,3 +315,35 @@ def test_the_noise_is_not_learned_below_the_resolution_of_the_targets(tmp_path: 
     found = run(given, data, tmp_path / "scaled")
     assert found.noise_std == pytest.approx(data.least_noise, rel=1e-9)
     assert run(given, replace(data, own=None), tmp_path / "plain").noise_std < data.least_noise
+
+
+def test_a_settled_evidence_has_the_jacobian(tmp_path: Path) -> None:
+    """What is kept is decided by comparing both evidences, so both must have it."""
+    data, given = log_normal(60), assignment_of("full_ggn", epochs=20, settle=1.0)
+    plain = run(given, replace(data, own=None), tmp_path / "plain")
+    scaled = run(given, data, tmp_path / "scaled")
+    assert (scaled.kept, plain.kept) == ("settled", "settled")
+    assert scaled.best_evidence - plain.best_evidence == pytest.approx(data.log_jacobian, rel=1e-9)
+
+
+def test_the_sample_of_an_update_has_the_targets_of_its_own_rows() -> None:
+    data = log_normal(60)
+    given = assignment_of(online={"every": 2, "rows": 16})
+    sample, _ = sample_of(data, given)
+    np.testing.assert_allclose(
+        data.own.scale.standardised(sample.own.train), sample.y_train, rtol=1e-5, atol=1e-6
+    )
+    each = data.own.scale.log_jacobian(sample.own.train, data.own.unit)
+    assert sample.log_jacobian == pytest.approx(each.sum(), rel=1e-12)
+
+
+def test_a_sampled_evidence_has_the_jacobian() -> None:
+    data, given = log_normal(60), assignment_of("sgd_entropy")
+    context = Context(new_run(part_of(None, data, given, "any")).training, data, given)
+
+    def sampled(*given: object, **known: object) -> EvidenceEstimate:
+        return EvidenceEstimate(estimator="sgd_entropy", value=-80.0, per_datum=-2.0)
+
+    found = sampled_score("sgd_entropy", sampled, context)
+    assert found.value == pytest.approx(-80 + data.log_jacobian)
+    assert found.per_datum == pytest.approx(-2 + data.log_jacobian / 40)
