@@ -108,6 +108,7 @@ path = "sales.csv"
 target = "sold"
 time_column = "date"              # each block of rows is predicted from the earlier ones
 test_fraction = 0.2               # the latest rows
+target_scale = "shifted_log"      # sold is positive and skewed
 """,
         """\
 [dataset]

@@ -72,8 +72,8 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     for start in range(0, len(arrays.x_test), _BATCH):
         raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
         with torch.no_grad():
-            outputs = model(raw).double()
-        means.append(outputs.softmax(-1) if posterior is None else outputs)
+            found = model.on_scale(raw).double()
+        means.append(found.softmax(-1) if posterior is None else found)
         if posterior is not None:
             inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
             spread = posterior.output_covariance(model.model, inputs)
@@ -82,7 +82,8 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     if posterior is None:
         return Predicted(outputs)
     total = torch.cat(variances).numpy() + winner.noise_std**2
-    return Predicted(outputs, winner.spread_factor * np.sqrt(total) * arrays.y_std)
+    scale = arrays.scale
+    return Predicted(outputs, winner.spread_factor * np.sqrt(total) * scale.spread, scale)
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:

@@ -66,6 +66,7 @@ def laplace_estimate(
     prior_precision: Mapping[str, float] | Tensor,
     *,
     likelihood_power: float = 1.0,
+    log_jacobian: float = 0.0,
     at_mode_correction: bool = False,
 ) -> EvidenceEstimate:
     """Return the Laplace evidence of a model with its terms.
@@ -77,6 +78,8 @@ def laplace_estimate(
         prior_precision: > 0; one value per tensor of `model.parameters()`, by name or [G]; with
             diagonal kinds and full_ggn as a matrix also one per parameter [P].
         likelihood_power: κ > 0, on log likelihood and curvature.
+        log_jacobian: Σ log |dz/du| of targets z in place of those that densities are of, nats; κ
+            is on it too.
         at_mode_correction: add ½ gᵀ (H + Δ)⁻¹ g; needs a pass with its gradient.
 
     Raises:
@@ -107,6 +110,7 @@ def laplace_estimate(
     scaled = precision / likelihood_power  # κ H with precision δ equals H with δ / κ
     log_det_ratio = pass_.curvature.log_det_ratio(scaled).cpu()
     value = log_likelihood - 0.5 * float(scatter.sum() + log_det_ratio.sum())
+    value += likelihood_power * log_jacobian
     log_det_groups = names if len(log_det_ratio) == len(names) else ("all",)
     effective = pass_.curvature.effective_parameters(scaled).cpu()
     notes = [f"likelihood power {likelihood_power:g}"] if likelihood_power != 1 else []
@@ -120,6 +124,9 @@ def laplace_estimate(
         Term(term="clamped_eigenvalues", group="all", value=pass_.curvature.n_clamped),
         Term(term="n_data", group="all", value=pass_.n_data),
     ]
+    if log_jacobian:
+        value_of_scale = likelihood_power * log_jacobian
+        terms.append(Term(term="log_jacobian", group="all", value=value_of_scale))
     if likelihood_power != 1:
         terms.append(Term(term="likelihood_power", group="all", value=likelihood_power))
     if pass_.gradient is not None:

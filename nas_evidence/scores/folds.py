@@ -33,8 +33,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,6 +43,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
+from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
@@ -70,6 +72,11 @@ from nas_evidence.training.together import MOST_TOGETHER
 MOST_KEPT = 1_000_000
 #: Names of these predictions in a file of weights.
 OUTPUTS, SPREAD = "two_fold/outputs", "two_fold/spread"
+#: Why a fold has no density although the network without it is trained.
+OUTSIDE_SUPPORT = (
+    "a held-out target is outside the support of the scale fitted to the other folds; give "
+    "target_scale = yeo_johnson"
+)
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
 #: Folds of each division of the data.
@@ -99,6 +106,7 @@ class Fold(Frozen):
     as_trained      the same with the scale of the training, 1
     scale           the likeliest of `SCALES`
     hits            number of correctly classified data; None for real targets
+    note            why there is no value, if not because the training diverged
     """
 
     number: int
@@ -109,6 +117,7 @@ class Fold(Frozen):
     scale: float = 1.0
     hits: int | None = None
     seconds: float = 0.0
+    note: str = ""
 
 
 def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
@@ -117,8 +126,12 @@ def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Like
     return torch.tensor(scaled, dtype=torch.float64)
 
 
-def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
+def log_predictive(
+    outputs: Tensor, targets: Tensor, likelihood: Likelihood, log_jacobian: float = 0.0
+) -> LogPredictive:
     """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
+
+    The log Jacobian of the targets is added, see `TargetScale.log_jacobian`.
 
     >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
@@ -129,8 +142,8 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
     if isinstance(likelihood, Categorical):
         hits = int((outputs.argmax(-1) == targets).sum())
     return LogPredictive(
-        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)),
-        as_trained=float(values[SCALES.index(1.0)]),
+        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)) + log_jacobian,
+        as_trained=float(values[SCALES.index(1.0)]) + log_jacobian,
         scale=SCALES[int(values.argmax())],
         hits=hits,
     )
@@ -202,7 +215,7 @@ def fold_estimates(
     """
     names = [score, f"{score}_accuracy"] if labels else [score]
     if failed := [fold for fold in folds if fold.log_predictive is None]:
-        note = f"the training on {failed[0].n_trained} data diverged"
+        note = failed[0].note or f"the training on {failed[0].n_trained} data diverged"
         return [
             EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=note)
             for name in names
@@ -307,7 +320,7 @@ class Folds(Scorer):
             trained = run.training
             predicted = self._predict(trained, self.context.data, task)
             fold = fold.model_copy(update=predicted)
-        self.given_folds.finished(task, trained, fold.as_trained)
+        self.given_folds.finished(task, trained, fold.as_trained, fold.note)
         seconds = fold.seconds + seconds_of(run)
         self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
         self.context.training.evidence_seconds += seconds
@@ -371,7 +384,7 @@ class Folds(Scorer):
         if self.unseen is None:
             return None
         data = self.context.data
-        return _fitted(self.unseen, data.y_train.cpu())
+        return _fitted(self.unseen, targets_of_folds(data, self.context.assignment).seen)
 
     def _part(self, task: FoldTask) -> Part:
         return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
@@ -390,17 +403,18 @@ class Folds(Scorer):
     def _predict(self, trained: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
         started, rows = time.perf_counter(), task.predicted
-        x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
+        x, (y, log_jacobian) = select(data.x_train, rows), data.seen_from(task.trained, rows)
+        if not np.isfinite(log_jacobian).all():
+            return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
         outputs = outputs_of(trained, x)
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)
-            spread = predictive_spread(
-                trained, plan, seen, data.y_train[task.trained.to(data.y_train.device)]
-            )
+            own, _ = data.seen_from(task.trained, task.trained)
+            spread = predictive_spread(trained, plan, seen, own)
             self._remember(outputs, rows.to("cpu"), spread(x))
-        found = log_predictive(outputs, y, likelihood)
+        found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}
 
     def _remember(self, outputs: Tensor, rows: Tensor, spread: Tensor) -> None:
@@ -427,6 +441,37 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     return _nothing(data) if folds.unseen is None else folds.unseen
 
 
+class FoldTargets(NamedTuple):
+    """Training targets as the networks of a division see them that have not seen them.
+
+    seen          like `y_train`, on the CPU
+    log_jacobian  log |dz/du| of each datum [n], nats; 0 for labels and the scale "identity"
+    scale         of each datum; None for these
+    """
+
+    seen: Tensor
+    log_jacobian: np.ndarray
+    scale: TargetScale | None = None
+
+
+def targets_of_folds(data: TensorData, assignment: Assignment) -> FoldTargets:
+    """Return all targets on the scales of the folds whose predictions a trial keeps.
+
+    Those that no fold predicts are on the scale of the first fold.
+    """
+    n = len(data.y_train)
+    if data.own is None:
+        return FoldTargets(data.y_train.cpu(), np.zeros(n))
+    division = kept_division(assignment.plan, assignment.estimators, n)
+    scales = []
+    for task in all_folds(division, order_of_data(n, assignment, data.units), data.units):
+        fitted = data.fitted_to(task.trained)
+        assert fitted is not None
+        scales.append((task.predicted.numpy(), fitted.scale))
+    scale = by_row(scales, n)
+    return FoldTargets(*data.own.seen_on(scale), scale)
+
+
 def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Tensor:
     """Return `Folds.unseen` with each fold's spread times the factor fitted on the other folds.
 
@@ -435,7 +480,8 @@ def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Ten
         data: that it is of.
         assignment: of the trial.
     """
-    n, found, targets, units = len(table), table.clone(), data.y_train.cpu(), data.units
+    n, found, units = len(table), table.clone(), data.units
+    targets = targets_of_folds(data, assignment).seen
     division = kept_division(assignment.plan, assignment.estimators, n)
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     for task in all_folds(division, order_of_data(n, assignment, units), units):

@@ -270,7 +270,7 @@ def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | N
     state.curve.append(
         CurvePoint(
             epoch=epoch,
-            train_nll_per_datum=mean,
+            train_nll_per_datum=mean - member.data.log_jacobian / len(member.data.x_train),
             learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
             noise_std=state.noise_std if gaussian else None,

@@ -315,7 +315,7 @@ def _end_round(one: Settler, end: _End) -> bool:
     before = _log_hyperparameters(working, plan)
     pass_ = _update(settling, data, assignment)
     settling.work += pass_cost(plan, data) * cost
-    settling.evidence = _laplace_value(pass_, working, plan)
+    settling.evidence = _laplace_value(pass_, working, plan, data.log_jacobian)
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
@@ -552,16 +552,20 @@ def _evidence(training: Training, data: TensorData, assignment: Assignment) -> f
     """Return the Laplace evidence of the online curvature in nats, or None if not finite."""
     plan = assignment.plan
     passes = passes_of(training, data, assignment)
-    return _laplace_value(passes.of(plan.online.curvature)[0], training, plan)
+    pass_ = passes.of(plan.online.curvature)[0]
+    return _laplace_value(pass_, training, plan, data.log_jacobian)
 
 
-def _laplace_value(pass_: CurvaturePass, training: Training, plan: TrainingPlan) -> float | None:
+def _laplace_value(
+    pass_: CurvaturePass, training: Training, plan: TrainingPlan, log_jacobian: float
+) -> float | None:
     value = laplace_estimate(
         plan.online.curvature,
         pass_,
         training.model,
         training.prior_precision,
         likelihood_power=plan.likelihood_power,
+        log_jacobian=log_jacobian,
     ).value
     return value if math.isfinite(value) else None
 

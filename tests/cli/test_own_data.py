@@ -220,7 +220,8 @@ def test_a_mistake_ends_the_command_with_its_sentence_and_writes_nothing(home: P
 def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., object]) -> None:
     taken = [name for name in signature(verb).parameters if name in DataOptions.__annotations__]
     assert taken == ["target", "task", "test", "test_fraction", "drop", "categorical", "numeric",
-                     "groups", "time_column", "weights", "class_weight", "image_size"]  # fmt: skip
+                     "groups", "time_column", "weights", "class_weight", "target_scale",
+                     "image_size"]  # fmt: skip
     assert signature(verb).parameters["drop"].default is None
 
 
