@@ -119,6 +119,11 @@ class Fold(Frozen):
     seconds: float = 0.0
     note: str = ""
 
+    @property
+    def failure(self) -> str:
+        """Return why there is no value."""
+        return self.note or f"the training on {self.n_trained} data diverged"
+
 
 def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
     """Return the log likelihood in nats at each of `SCALES` [M], float64, on the CPU."""
@@ -215,9 +220,8 @@ def fold_estimates(
     """
     names = [score, f"{score}_accuracy"] if labels else [score]
     if failed := [fold for fold in folds if fold.log_predictive is None]:
-        note = failed[0].note or f"the training on {failed[0].n_trained} data diverged"
         return [
-            EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=note)
+            EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=failed[0].failure)
             for name in names
         ]
     n = sum(fold.n_data for fold in folds)
@@ -251,8 +255,9 @@ def fold_estimates(
 def elpd_estimate(folds: Sequence[Fold], *, in_time: bool = False) -> EvidenceEstimate:
     """Return the estimate `elpd`, its value as those of `fold_estimates`."""
     if failed := [fold for fold in folds if fold.as_trained is None]:
-        note = f"the training on {failed[0].n_trained} data diverged"
-        return EvidenceEstimate(estimator=ELPD, value=-math.inf, valid=False, note=note)
+        return EvidenceEstimate(
+            estimator=ELPD, value=-math.inf, valid=False, note=failed[0].failure
+        )
     terms = tuple(
         Term(term=ELPD, group=f"fold {fold.number}", value=fold.as_trained or 0.0)
         for fold in folds
