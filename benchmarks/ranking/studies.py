@@ -25,7 +25,7 @@ from pools import POOLS, RESULTS, Pool, append, drawn, rows_of, sets, trained
 
 import nas_evidence
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
-from nas_evidence.proposing.coordinates import axes_of, parameters_of
+from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import read_study_tables, read_table

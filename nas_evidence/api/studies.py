@@ -108,6 +108,8 @@ class Study:
                 "family": one.family,
                 **one.values,
                 "n_parameters": one.n_parameters,
+                "estimate": one.estimate,
+                "estimate_error": one.estimate_error,
                 self.spec.objective: one.objective,
                 "spread": one.spread,
                 "sotl": one.sotl,

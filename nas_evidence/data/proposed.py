@@ -54,7 +54,7 @@ def proposed_text(
         f"seed = {seed}",
         f"n_trials = {n_trials}                    # trials = architecture x replicate",
         'objective = "conditional_evidence"  # which score ranks',
-        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence"]',
+        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence", "elpd"]',
         "",
         "[dataset]",
         *_dataset_lines(dataset, arrays),

@@ -62,7 +62,7 @@ class KeptModels:
 
     def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:
         self._folder, self._study = folder / "models", study
-        self._standings = Standings(study.objective)
+        self._standings = Standings(study)
         self._costs: dict[str, dict[int, list[float]]] = {}  # by architecture and trial
         self._points: dict[str, Point] = {}  # every coordinate larger-is-better
         self._front: set[str] = set()
@@ -111,7 +111,8 @@ class KeptModels:
         front = (self._standings.of(key) for key in self._front)
         # Those that raced come first, then the next finalists: any of them may win.
         in_race = self._standings.n_raced + self._study.n_finalists
-        best = (*self._standings.first(max(KEEP_BEST_MODELS, in_race)), *front)
+        n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
+        best = (*self._standings.first(n), *front)
         return {standing.trial_id for standing in best}
 
     def _limit(self, n_done: int) -> None:

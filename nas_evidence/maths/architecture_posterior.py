@@ -73,6 +73,11 @@ class Prior:
         return found
 
 
+#: What orders architectures of a few hundred rows, where a third of the variance of scores is the
+#: luck of a seed (docs/decisions/0027).
+OF_NOISY_SEEDS = Prior((1.0, 0.1, 0.8), (0.5, 0.3, 0.3), length=1.0, length_width=0.5, slope=1.0)
+
+
 @dataclass(frozen=True)
 class Warp:
     """From a score to z, and back: linear from `centre` upwards, logarithmic below it."""
@@ -84,6 +89,10 @@ class Warp:
         """Return scores in units of the spread."""
         t = (np.asarray(score, np.float64) - self.centre) / self.unit
         return np.where(t >= 0, t, -np.log1p(-np.minimum(t, 0.0)))
+
+    def slope(self, z: ArrayLike) -> Floats:
+        """Return the derivative of `score`."""
+        return self.unit * np.exp(np.maximum(-np.asarray(z, np.float64), 0.0))
 
     def score(self, z: ArrayLike) -> Floats:
         """Return the scores, the inverse of `z`."""
@@ -173,6 +182,20 @@ class ArchitecturePosterior:
             kept = deviation**2 / (deviation**2 + self.hyper.noise**2 / self._data.n[rest])
             found[rest] = mean + kept * (self._data.z[rest] - mean)
         return found
+
+    def deviation(self) -> Floats:
+        """Return the posterior standard deviation of z of each architecture tried [n].
+
+        Of those that are not conditioned on it is that given what the others say.
+        """
+        found, noise = np.empty(len(self._data.z)), self._noise
+        gone = solve_triangular(self._factor, np.diag(noise), lower=True)
+        found[self._which] = noise - (gone**2).sum(0)
+        if len(rest := self._rest):
+            prior = self.predict(self._data.points[rest])[1] ** 2
+            own = self.hyper.noise**2 / self._data.n[rest]
+            found[rest] = prior * own / (prior + own)
+        return np.sqrt(np.maximum(found, 0.0))
 
     def draws(self, n_draws: int, *, seed: int) -> Floats:
         """Return joint draws of the true scores of the architectures tried [n_draws, n].

@@ -32,16 +32,17 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.maths.pareto import is_matched
-from nas_evidence.proposing.coordinates import (
-    Parameters,
-    domains_of,
-    parameter_name,
-    random_parameters,
-)
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler
-from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point
+from nas_evidence.proposing.startup import domains_of, filled, random_point
 from nas_evidence.proposing.warm_start import Found
+from nas_evidence.spec.coordinates import (
+    Parameters,
+    is_ordered,
+    parameter_name,
+    quantile,
+    random_parameters,
+)
 from nas_evidence.spec.domains import Choice, Domain, FloatRange, ParameterValue
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 

@@ -7,6 +7,7 @@ sentence is a fact, or says what to do.
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from scipy.special import stdtrit
@@ -99,6 +100,8 @@ def headline(
 def _answer(study: Study, winner: RankedArchitecture) -> str:
     ranked = [one for one in study.ranking if one.rank is not None]
     score, raced = study.spec.objective, sum(one.raced for one in ranked)
+    if study.is_estimated:
+        score = "estimate"
     of = f"the best of {len(ranked)} architectures by {score}"
     if len(ranked) == 1:
         of = f"the only architecture with {score}"
@@ -167,14 +170,12 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
 
 def together_sentence(study: Study, found: Recommendation | None) -> str:
     """Say which architecture all scores together recommend, and what further trials would gain."""
+    if study.is_estimated:
+        return f"{_luck_sentence(study)} {_gain_sentence(study, found)}".strip()
     if found is None:
         return ""
     one = found.architecture
-    gain = ""
-    if found.gain is not None:
-        gain = (
-            f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
-        )
+    gain = _gain_sentence(study, found)
     if one is None:
         return gain
     if one is study.winner:
@@ -184,6 +185,32 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
         f"is {_in_unit(study, found.behind)} lower, but similar architectures score well. Give "
         f"--trial {one.trial_id} to `nas-evidence export` to take it. {gain}"
     ).rstrip()
+
+
+def _gain_sentence(study: Study, found: Recommendation | None) -> str:
+    """Say what further trials may gain, nothing if that is unknown."""
+    if found is None or found.gain is None:
+        return ""
+    return f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
+
+
+def _luck_sentence(study: Study) -> str:
+    """Say why the first architecture is not the one with the best score, if it is not."""
+    winner = study.ranking[0]
+    rivals = [one for one in study.ranking if one.estimate is not None]
+    best = max(rivals, key=lambda one: fmean(study.values(one)))
+    if best is winner:
+        return ""
+    lead = fmean(study.values(best)) - fmean(study.values(winner))
+    why = (
+        f"it has {_seeds(len(best.trial_ids))}"
+        if winner.raced and not best.raced
+        else "similar architectures score lower"
+    )
+    return (
+        f"The best score alone is {_in_unit(study, lead)} higher, that of {best.architecture} "
+        f"(trial {best.trial_id}); {why}, so this is likelier luck."
+    )
 
 
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:

@@ -438,7 +438,7 @@ def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
     plan = data.get("plan")
     if plan and plan.augment:
         return ("diag_ef", "kfac_ggn", "two_fold")
-    return ("diag_ef", "kfac_ggn", "conditional_evidence")
+    return ("diag_ef", "kfac_ggn", "conditional_evidence", "elpd")
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
@@ -473,10 +473,11 @@ class StudySpec(Frozen):
     plan: TrainingPlan = TrainingPlan()
     estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
     """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
-    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
+    `kfac_ggn`, `conditional_evidence` and `elpd`, with `augment` in their place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
     """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
-    else `kfac_ggn`, else the first of them."""
+    else `kfac_ggn`, else the first of them. With `conditional_evidence`, `elpd` and five folds
+    eight architectures or more are ranked by the estimate that all trials give of their mean."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""

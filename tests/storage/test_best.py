@@ -66,17 +66,17 @@ def rows(*records: TrialRecord) -> list[TrialRow]:
 
 
 def test_the_best_mean_wins_and_its_best_replicate_stands_for_it() -> None:
-    standings = Standings("kfac_ggn", rows(*TWO_SEEDS))
+    standings = Standings(STUDY, rows(*TWO_SEEDS))
     assert [one.trial_id for one in standings.first()] == [3, 4, 1]
     assert [one.mean for one in standings.first()] == [-300.0, -400.0, -500.0]
 
 
 def test_the_order_of_arrival_decides_nothing_and_equals_keep_the_order_of_trials() -> None:
     records = [record(i, i // 2 % 7, float(i % 3)) for i in range(40)]
-    expected = Standings("kfac_ggn", rows(*records)).first()
+    expected = Standings(STUDY, rows(*records)).first()
     for seed in range(5):
         random.Random(seed).shuffle(records)
-        assert Standings("kfac_ggn", rows(*records)).first() == expected
+        assert Standings(STUDY, rows(*records)).first() == expected
 
 
 def test_status_report_export_and_kept_weights_agree_on_the_winner(
@@ -104,7 +104,7 @@ def test_of_more_than_200_trials_the_weights_of_the_winner_are_always_kept(
     models = tmp_path / "models"
     models.mkdir()
     rng = random.Random(0)
-    standings, kept = Standings("kfac_ggn"), KeptModels(tmp_path, STUDY, {})
+    standings, kept = Standings(STUDY), KeptModels(tmp_path, STUDY, {})
     # The noise between seeds exceeds the differences: lucky trials are of bad architectures.
     for trial_id in range(300):
         width = trial_id // 2
@@ -131,7 +131,7 @@ def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
         (models / f"{one.trial_id}.safetensors").touch()
         done.append(TrialRow.of(one))
         kept.add(done[-1], len(done))
-        winner = Standings("kfac_ggn", done).best
+        winner = Standings(STUDY, done).best
         assert (models / f"{winner.trial_id}.safetensors").exists()
 
     done: list[TrialRow] = []

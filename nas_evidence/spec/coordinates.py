@@ -5,15 +5,14 @@ own domain (docs/decisions/0007-shared-names-in-tpe.md); a choice without order 
 family. An architecture that lacks a parameter is in the middle of it, or at an option of its own.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas_evidence.proposing.startup import is_ordered, quantile, searched
-from nas_evidence.spec.domains import Choice, Domain, ParameterValue
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue
 
 #: A quantile, or one of the options of a choice without order, by name.
 Parameters = dict[str, Any]
@@ -21,14 +20,38 @@ Parameters = dict[str, Any]
 Domains = Mapping[str, Mapping[str, Domain]]
 
 
+def is_ordered(domain: Domain) -> bool:
+    """Return whether the values are numbers that increase with the quantile."""
+    if not isinstance(domain, Choice):
+        return True
+    numbers = [o for o in domain.options if isinstance(o, int | float) and not isinstance(o, bool)]
+    return numbers == sorted(set(numbers)) and len(numbers) == len(domain.options)
+
+
+def quantile(domain: Domain, value: ParameterValue) -> float:
+    """Return the middle of the quantiles that `domain.at` maps to a member of an ordered domain.
+
+    >>> quantile(IntRange(low=1, high=4), 3)
+    0.625
+    """
+    if isinstance(domain, Choice):
+        return (domain.options.index(value) + 0.5) / len(domain.options)
+    number = float(value)
+    if isinstance(domain, IntRange) and not domain.log:
+        return ((number - domain.low) / domain.step + 0.5) / domain.size
+    if domain.low == domain.high:
+        return 0.5
+    if not domain.log:
+        return (number - domain.low) / (domain.high - domain.low)
+    low, high = float(domain.low), float(domain.high)
+    if isinstance(domain, IntRange):  # each member covers half a unit on either side
+        low, high = low - 0.5, high + 0.5
+    return math.log(number / low) / math.log(high / low)
+
+
 def parameter_name(family: str, key: str, domain: Domain) -> str:
     """Return what a key of a family is called as a parameter."""
     return key if is_ordered(domain) else f"{family}.{key}"
-
-
-def domains_of(study: StudySpec) -> Domains:
-    """Return the domains of the families that are searched."""
-    return {family: study.family[family] for family in searched(study)}
 
 
 def parameters_of(
