@@ -99,9 +99,7 @@ def headline(
 
 def _answer(study: Study, winner: RankedArchitecture) -> str:
     ranked = [one for one in study.ranking if one.rank is not None]
-    score, raced = study.spec.objective, sum(one.raced for one in ranked)
-    if study.is_estimated:
-        score = "estimate"
+    score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
     if len(ranked) == 1:
         of = f"the only architecture with {score}"
@@ -117,7 +115,7 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     """Say how sure the first rank is by the score, or why that is unknown and what to do."""
     if sure is None:
         return ""
-    score = study.spec.objective
+    score = study.ranks_by
     if sure.best is None and min(sure.repeats[: sure.finalists]) >= MIN_REPEATS:
         return f"Unknown: {score} does not differ between seeds, so its noise cannot be measured."
     if sure.best is None:
@@ -220,7 +218,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
         return ""
     if comparison is None or not comparison.baselines:
         if linear is winner:
-            return f"No: the linear model itself comes first by {study.spec.objective}."
+            return f"No: the linear model itself comes first by {study.ranks_by}."
         return (
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
@@ -404,7 +402,7 @@ def _reversed_by_tests(study: Study) -> str:
         return ""
     return (
         f"On the test data the winner is in the worse half of the architectures: "
-        f"{study.spec.objective} does not rank well here. Search again with another score, for "
+        f"{study.ranks_by} does not rank well here. Search again with another score, for "
         "example --set objective=five_fold, and another --out."
     )
 

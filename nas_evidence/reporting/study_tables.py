@@ -36,6 +36,8 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "categorical": ("test_nll_per_datum", "test_accuracy"),
     "gaussian": ("test_nll_per_datum", "test_rmse"),
 }
+#: What ranks architectures that are estimated: as a score, and as a column.
+ESTIMATE = "estimate"
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
@@ -148,6 +150,11 @@ class Study:
         return any(one.estimate is not None for one in self.ranking)
 
     @property
+    def ranks_by(self) -> str:
+        """Return the name of what the architectures are ranked by."""
+        return ESTIMATE if self.is_estimated else str(self.spec.objective)
+
+    @property
     def baseline(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)
@@ -195,6 +202,11 @@ def ranked_study(tables: StudyTables) -> Study:
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
     ranking = _ranking(complete, tables.standings, spec)
+    if any(one.estimate is not None for one in ranking):
+        names = (ESTIMATE, *names)
+        architectures[ESTIMATE] = pd.Series(
+            {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float
+        )
     return Study(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),

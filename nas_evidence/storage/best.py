@@ -7,8 +7,8 @@ the complete trials of architecture a whose value v_i (larger is better) is vali
 
 trial_a represents it. Studies that rank by `conditional_evidence` with five folds, and compute
 `elpd` as well, have few rows, and seeds that differ much. There v_i is the mean of both scores.
-The order is that of the *estimate*: the mean of the true value of a given the values of all, by the
-posterior of `maths/architecture_posterior.py` (docs/decisions/0027). In all others v_i is the
+The order is that of the *estimate*, the mean of the true value of a given the values of all, by
+the posterior of `maths/architecture_posterior.py` (docs/decisions/0027). In all others v_i is the
 objective, and the order that of mean_a.
 
 Those that the race of the finalists trained again come before all others: one seed owes its rank
