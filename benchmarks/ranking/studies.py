@@ -1,14 +1,16 @@
 """Searches as a user runs them, on the rows of pools: docs/decisions/0027.
 
     python benchmarks/ranking/studies.py run GROUP --data DIR --pools NAME ... [--seeds 0 1 2]
-    python benchmarks/ranking/studies.py judge [--folder DIR]
+                                             [--by estimate | score]
+    python benchmarks/ranking/studies.py judge
 
 `run` searches the training rows of a seed with everything left at its default: 24 trials, then the
-race of the finalists. Every architecture that was tried is trained once more on the draw of each
-other seed, for its test log loss there. One row a trial goes to
-benchmarks/results/ranking/studies/<pool>.csv: the score, plain five folds, the coordinates of the
-architecture in its space, and the mean loss of the other seeds. `judge` compares choices by that
-loss: its mean over studies less the least of the study, and rho of the search's own trials.
+race of the finalists. With `--by score` the observed `conditional_evidence` ranks, as it did
+before. Every architecture that was tried is trained once more on the draw of each other seed, for
+its test log loss there. One row a trial goes to
+benchmarks/results/ranking/rank/studies_{estimate,score}/<pool>.csv: the score, plain five folds,
+the coordinates of the architecture in its space, and the mean loss of the other seeds. `judge`
+compares the first architectures of both by that loss, and rho of each search's own trials.
 """
 
 import argparse
@@ -20,27 +22,31 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from judge import PRIORS, markdown, spearman
+from judge import markdown, spearman
 from pools import POOLS, RESULTS, Pool, append, drawn, rows_of, sets, trained
 
 import nas_evidence
-from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
+from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import read_study_tables, read_table
 
-FOLDER = RESULTS / "studies"
+BY_SCORE = {"estimators": ["diag_ef", "kfac_ggn", "conditional_evidence"]}
 SCORE, PLAIN = "conditional_evidence", "log_predictive_as_trained"
 _DRAWS = 2000
 
 
-def searched(pool: Pool, root: Path, seed: int, folder: Path) -> list[dict[str, Any]]:
+def searched(
+    pool: Pool, root: Path, seed: int, folder: Path, settings: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Search as a user does; return one row a complete trial, scores per datum."""
     x, y = sets.raw(pool.data, root)
     train, _, _ = rows_of(pool, len(y), seed)
     targets = y[train].ravel()
-    nas_evidence.search(x[train], targets, seed=seed, out=folder, progress=False)
+    nas_evidence.search(
+        x[train], targets, seed=seed, out=folder, progress=False, settings=settings
+    )
     tables = read_study_tables(folder)
     evidence, terms = (read_table(folder, name) for name in ("evidence", "terms"))
     score = evidence[evidence["estimator"] == SCORE].groupby("trial_id")["per_datum"].last()
@@ -77,14 +83,15 @@ def loss_elsewhere(pool: Pool, root: Path, seed: int, row: dict[str, Any]) -> fl
     return float(np.mean([np.nan if loss is None else loss for loss in losses]))
 
 
-def run(name: str, pool: Pool, root: Path, seed: int, out: Path) -> None:
+def run(name: str, pool: Pool, root: Path, seed: int, by: str, out: Path) -> None:
     """Run one study and add its rows, unless they are there."""
-    file = out / "studies" / f"{name}.csv"
+    file = out / f"studies_{by}" / f"{name}.csv"
     if file.exists() and (pd.read_csv(file)["seed"] == seed).any():
         return
     pool = pool._replace(others=False)
     with tempfile.TemporaryDirectory() as folder:
-        rows = searched(pool, root, seed, Path(folder) / "study")
+        settings = BY_SCORE if by == "score" else {}
+        rows = searched(pool, root, seed, Path(folder) / "study", settings)
     real = bool(np.issubdtype(sets.raw(pool.data, root)[1].dtype, np.floating))
     losses: dict[str, float] = {}
     for row in rows:
@@ -92,60 +99,53 @@ def run(name: str, pool: Pool, root: Path, seed: int, out: Path) -> None:
             losses[row["key"]] = loss_elsewhere(pool, root, seed, row)
         known = {"seed": seed, "real": real, "depth": None, "width": None, **row}
         append(file, known | {"test_nll": losses[row["key"]]})
-    print(name, seed, len(rows), flush=True)
+    print(name, seed, by, len(rows), flush=True)
 
 
-def choices(study: pd.DataFrame, prior: str, score: str) -> dict[str, float]:
-    """Return the loss of each choice less the least of the study, and rho of its search."""
-    raced = study["trial_id"].map(is_race)
-    found: dict[str, float] = {}
-    least = study["test_nll"].min()
-    for name, some in (("", study[~raced]), ("raced, ", study)):
+def first(study: pd.DataFrame, by: str) -> tuple[float, float]:
+    """Return the loss of the first architecture, and rho of the search before the race."""
+    study = study.assign(mean=(study["score"] + study["plain"]) / 2)
+    found = []
+    for some in (study[~study["trial_id"].map(is_race)], study):
         groups = some.groupby("key", sort=False)
-        values = [own[score].to_numpy() for _, own in groups]
+        values = [own["mean" if by == "estimate" else "score"].to_numpy() for _, own in groups]
         loss = groups["test_nll"].first().to_numpy()
-        points = groups[[c for c in study if c.startswith("at_")]].first().to_numpy(float)
-        ordered = [c == "1" for c in str(study["ordered"].iloc[0])]
-        mean = np.array([v.mean() for v in values])
-        posterior = ArchitecturePosterior(points, ordered, values, prior=PRIORS[prior])
-        estimate = posterior.mean()
-        seen = np.array([len(v) for v in values])
-        if name:  # those that the race trained again are compared among each other alone
-            mean, estimate = (np.where(seen > 1, v, -np.inf) for v in (mean, estimate))
-        else:
-            found["rho, score"] = float(spearman(mean, -loss))
-            found["rho, estimate"] = float(spearman(estimate, -loss))
-        found[f"{name}score"] = loss[mean.argmax()] - least
-        found[f"{name}estimate"] = loss[estimate.argmax()] - least
-    found["random"] = float(study.groupby("key")["test_nll"].first().mean() - least)
-    return found
+        order = np.array([v.mean() for v in values])
+        if by == "estimate":
+            points = groups[[c for c in study if c.startswith("at_")]].first().to_numpy(float)
+            ordered = [c == "1" for c in str(study["ordered"].iloc[0])]
+            order = ArchitecturePosterior(points, ordered, values, prior=OF_NOISY_SEEDS).mean()
+        raced = np.array([len(v) for v in values])
+        found.append((order, loss, raced))
+    order, loss, raced = found[1]
+    chosen = np.where(raced > 1, order, -np.inf) if (raced > 1).any() else order
+    return float(loss[chosen.argmax()]), float(spearman(found[0][0], -found[0][1]))
 
 
-def judge(folder: Path, prior: str, score: str) -> str:
-    """Return a table of means over studies, with differences and their intervals over pools."""
-    each = {}
-    for file in sorted((folder / "studies").glob("*.csv")):
-        table = pd.read_csv(file, dtype={"ordered": str})
-        table["mean"] = (table["score"] + table["plain"]) / 2
-        for seed, study in table.groupby("seed"):
-            each[file.stem, seed] = {
-                "real": bool(study["real"].iloc[0]),
-                **choices(study, prior, score),
-            }
-    found = pd.DataFrame(each).T
+def judge(folder: Path) -> str:
+    """Return a table of both, with differences and their intervals over pools."""
+    each: dict[tuple[str, int], dict[str, Any]] = {}
+    for by in ("score", "estimate"):
+        for file in sorted((folder / f"studies_{by}").glob("*.csv")):
+            for seed, study in pd.read_csv(file, dtype={"ordered": str}).groupby("seed"):
+                known = each.setdefault((file.stem, int(seed)), {})
+                known["real"] = bool(study["real"].iloc[0])
+                known[f"loss, {by}"], known[f"rho, {by}"] = first(study, by)
+                known[f"random, {by}"] = study.groupby("key")["test_nll"].first().mean()
+    found = pd.DataFrame(each).T.dropna()
     text, random = "", np.random.default_rng(0)
     for real, own in found.groupby("real"):
         own = own.drop(columns="real").astype(float)
         pools = own.groupby(level=0).mean()
         lines = [[name, *(f"{v:.4f}" for v in row)] for name, row in pools.iterrows()]
         lines.append(["mean", *(f"{v:.4f}" for v in pools.mean())])
-        text += f"\n{'real targets' if real else 'classes'}\n\n"
+        text += f"\n{'real targets' if real else 'classes'}, {len(own)} studies\n\n"
         text += markdown(["pool", *pools.columns], lines)
-        for name in ("rho, ", "", "raced, "):
-            gap = (pools[f"{name}estimate"] - pools[f"{name}score"]).to_numpy()
+        for name in ("loss", "rho", "random"):
+            gap = (pools[f"{name}, estimate"] - pools[f"{name}, score"]).to_numpy()
             drawn_gaps = gap[random.integers(0, len(gap), (_DRAWS, len(gap)))].mean(1)
             low, high = np.quantile(drawn_gaps, [0.05, 0.95])
-            text += f"\n{name}estimate - score: {gap.mean():+.4f} ({low:+.4f} to {high:+.4f})"
+            text += f"\n{name}, estimate - score: {gap.mean():+.4f} ({low:+.4f} to {high:+.4f})"
         text += "\n"
     return text
 
@@ -158,16 +158,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path())
     parser.add_argument("--pools", nargs="+", default=[])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--prior", choices=list(PRIORS), default="same")
-    parser.add_argument("--score", choices=("score", "plain", "mean"), default="score")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--by", choices=("estimate", "score"), default="estimate")
+    parser.add_argument("--out", type=Path, default=RESULTS / "rank")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.what == "judge":
-        print(judge(given.out, given.prior, given.score))
+        print(judge(given.out))
         return
     for seed, name in product(given.seeds, given.pools):
-        run(name, POOLS[given.group][name], given.data, seed, given.out)
+        run(name, POOLS[given.group][name], given.data, seed, given.by, given.out)
 
 
 if __name__ == "__main__":
