@@ -90,7 +90,7 @@ def _lines(rows: Iterable[Iterable[str]]) -> str:
 
 
 def _joined(said: Iterable[str], folder: Path) -> str:
-    kept = (one for one in said if not one.startswith("rows: "))
+    kept = (one for one in said if not one.startswith(("rows: ", "ranked by: ")))
     return " · ".join(kept).replace(str(folder), "…")
 
 

@@ -32,20 +32,17 @@ from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import read_study_tables, read_table
 
-BY_SCORE = {"estimators": ["diag_ef", "kfac_ggn", "conditional_evidence"]}
 SCORE, PLAIN = "conditional_evidence", "log_predictive_as_trained"
 _DRAWS = 2000
 
 
-def searched(
-    pool: Pool, root: Path, seed: int, folder: Path, settings: dict[str, Any]
-) -> list[dict[str, Any]]:
+def searched(pool: Pool, root: Path, seed: int, folder: Path, by: str) -> list[dict[str, Any]]:
     """Search as a user does; return one row a complete trial, scores per datum."""
     x, y = sets.raw(pool.data, root)
     train, _, _ = rows_of(pool, len(y), seed)
     targets = y[train].ravel()
     nas_evidence.search(
-        x[train], targets, seed=seed, out=folder, progress=False, settings=settings
+        x[train], targets, seed=seed, out=folder, progress=False, settings={"rank_by": by}
     )
     tables = read_study_tables(folder)
     evidence, terms = (read_table(folder, name) for name in ("evidence", "terms"))
@@ -90,8 +87,7 @@ def run(name: str, pool: Pool, root: Path, seed: int, by: str, out: Path) -> Non
         return
     pool = pool._replace(others=False)
     with tempfile.TemporaryDirectory() as folder:
-        settings = BY_SCORE if by == "score" else {}
-        rows = searched(pool, root, seed, Path(folder) / "study", settings)
+        rows = searched(pool, root, seed, Path(folder) / "study", by)
     real = bool(np.issubdtype(sets.raw(pool.data, root)[1].dtype, np.floating))
     losses: dict[str, float] = {}
     for row in rows:

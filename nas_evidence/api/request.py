@@ -130,7 +130,11 @@ class Asked:
     @property
     def decided(self) -> tuple[str, ...]:
         """What was decided about the data, in sentences; nothing if a study file decides."""
-        return self.arrays.meaning.said if self.proposed and self.arrays else ()
+        if not self.proposed or self.arrays is None:
+            return ()
+        from nas_evidence.data.proposed import order_sentence
+
+        return (*self.arrays.meaning.said, order_sentence(self.spec, self.arrays.n_train))
 
 
 def asked_for(

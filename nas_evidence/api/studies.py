@@ -88,7 +88,8 @@ class Study:
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
-        return f"Study({str(self.folder)!r}: {done}, ranked by {self.spec.objective})"
+        order = "the estimate" if self.spec.rank_by == "estimate" else self.spec.objective
+        return f"Study({str(self.folder)!r}: {done}, ranked by {order})"
 
     def _repr_html_(self) -> str:
         table = self.ranking

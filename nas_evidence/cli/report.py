@@ -223,7 +223,7 @@ def say_results(
     report = report_on(study, compared, place=Path(store.place), metric=metric)
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
-        f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
+        f"Ranking of {spec.name} by {study.ranks_by} ({study.objective_unit})", header, rows
     )
     out.print(study.order)
     paths = write_report(report, to or store.folder / "report")

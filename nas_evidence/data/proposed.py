@@ -17,7 +17,7 @@ from nas_evidence.data.arrays import ArrayData
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.domains import IntRange
-from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.study import ESTIMATED, StudySpec, TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
 #: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
@@ -124,6 +124,17 @@ def with_numbers(
     if stored is not None and stored.milestones == plan.milestone_epochs:
         plan = plan.model_copy(update={"milestones": stored.milestones})
     return plan
+
+
+def order_sentence(study: StudySpec, n_rows: int) -> str:
+    """Say what orders the architectures of a study of so many training rows, and the option."""
+    study = study.model_copy(update={"plan": with_numbers(study.plan, n_rows)})
+    if study.with_order(n_rows).rank_by == "score":
+        return f"ranked by: {study.objective}; change it with --set objective=NAME"
+    return (
+        f"ranked by: the estimate that all trials give of the mean of {' and '.join(ESTIMATED)}; "
+        "change it with --set rank_by=score"
+    )
 
 
 def name_of(path: Path) -> str:

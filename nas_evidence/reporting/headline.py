@@ -124,7 +124,11 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
         times = {1: "once", 2: "twice"}.get(few, f"{few} times")
         if few != most:
             times = f"{MIN_REPEATS} times"
-        lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
+        first, second = (
+            fmean(study.values(one)) if one.estimate is None else one.estimate
+            for one in study.ranking[:2]
+        )
+        lead = first - second
         return (
             f"Unknown. {who} was trained {times}; resume with --set finalists={sure.finalists} "
             f"to train the best again. The first leads the second by {_lead(study, lead)}."
@@ -207,7 +211,7 @@ def _luck_sentence(study: Study) -> str:
     )
     return (
         f"The best score alone is {_in_unit(study, lead)} higher, that of {best.architecture} "
-        f"(trial {best.trial_id}); {why}, so this is likelier luck."
+        f"(trial {best.trial_id}); {why}, so luck is the likelier cause."
     )
 
 

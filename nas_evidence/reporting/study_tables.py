@@ -19,9 +19,9 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.spec.toml import load_study
-from nas_evidence.storage.best import ESTIMATED, Standing, Standings, is_estimated
+from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.tables import (
     StudyTables,
     UnreadableFile,
@@ -126,17 +126,16 @@ class Study:
         """Return what the ranking is by, in a sentence."""
         ranked = [one for one in self.ranking if one.rank is not None]
         score, raced = self.spec.objective, sum(one.raced for one in ranked)
-        if self.is_estimated:
-            first = ""
-            if raced:
-                who = f"The first {raced} were" if raced > 1 else "The first one was"
-                first = f"{who} trained several times; the others follow. "
+        first = f"first {raced} were" if raced > 1 else "first one was"
+        if self.spec.rank_by == "estimate":
+            before = f"The {first} trained several times; the others follow. " if raced else ""
+            if not self.is_estimated:
+                return f"{before}Ranked by {self.ranks_by}, best first."
             return (
-                f"{first}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)} that all "
+                f"{before}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)} that all "
                 "trials together say of an architecture; one lucky seed counts less."
             )
         if 0 < raced < len(ranked):
-            first = f"first {raced} were" if raced > 1 else "first one was"
             return (
                 f"The {first} trained several times and ranked by the mean {score}; the others "
                 "follow by a single training, where a lucky score can exceed a mean above it."
@@ -152,7 +151,10 @@ class Study:
     @property
     def ranks_by(self) -> str:
         """Return the name of what the architectures are ranked by."""
-        return ESTIMATE if self.is_estimated else str(self.spec.objective)
+        if self.is_estimated:
+            return ESTIMATE
+        both = f"the mean of {' and '.join(ESTIMATED)}"
+        return both if self.spec.rank_by == "estimate" else str(self.spec.objective)
 
     @property
     def baseline(self) -> RankedArchitecture | None:
@@ -189,7 +191,7 @@ def ranked_study(tables: StudyTables) -> Study:
     names, epochs = _in_order(scores.columns, objective), _epochs(evidence)
     complete["objective"] = _shown(evidence, curves, scores, objective)
     complete["ranked"] = complete["objective"]
-    if is_estimated(spec):
+    if spec.rank_by == "estimate":
         parts = [_shown(evidence, curves, scores, name) for name in ESTIMATED]
         complete["ranked"] = sum(parts) / len(parts)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")

@@ -5,11 +5,10 @@ the complete trials of architecture a whose value v_i (larger is better) is vali
 
     mean_a = 1/|R_a| sum_{i in R_a} v_i      trial_a = argmax_{i in R_a} v_i
 
-trial_a represents it. Studies that rank by `conditional_evidence` with five folds, and compute
-`elpd` as well, have few rows, and seeds that differ much. There v_i is the mean of both scores.
-The order is that of the *estimate*, the mean of the true value of a given the values of all, by
-the posterior of `maths/architecture_posterior.py` (docs/decisions/0027). In all others v_i is the
-objective, and the order that of mean_a.
+trial_a represents it. Of few rows, seeds differ much: a study with `rank_by = "estimate"` has the
+mean of `conditional_evidence` and `elpd` as v_i, and the order of the *estimate*, the mean of the
+true value of a given the values of all, by the posterior of `maths/architecture_posterior.py`
+(docs/decisions/0027). In all others v_i is the objective, and the order that of mean_a.
 
 Those that the race of the finalists trained again come before all others: one seed owes its rank
 partly to luck, and is not compared with several.
@@ -22,10 +21,8 @@ from typing import Protocol
 
 from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import TrialStatus, is_race
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
 
-#: The two scores whose mean is estimated, and the folds with which it is.
-ESTIMATED, FOLDS = ("conditional_evidence", "elpd"), 5
 #: Fewest and most architectures that are estimated: of more, not all weights are kept, and an
 #: estimate may put any of them first.
 FEWEST, MOST = 8, 200
@@ -51,23 +48,9 @@ class FinishedTrial(Protocol):
         """Return the last value of each score if valid, larger is better."""
 
 
-def is_estimated(study: StudySpec) -> bool:
-    """Return whether enough architectures of a study are ranked by their estimates.
-
-    Not measured, and so left out: blocks in time, several objectives, two folds.
-    """
-    return (
-        study.objective == ESTIMATED[0]
-        and ESTIMATED[1] in study.estimators
-        and study.plan.folds == FOLDS
-        and not study.minimise
-        and study.dataset.time_column is None
-    )
-
-
 def ranked_value(values: Mapping[str, float], study: StudySpec) -> float | None:
     """Return the value of a trial by its scores, None if it has none."""
-    names = ESTIMATED if is_estimated(study) else (study.objective,)
+    names = ESTIMATED if study.rank_by == "estimate" else (study.objective,)
     known = [values.get(name) for name in names]
     return None if None in known else fmean(v for v in known if v is not None)
 
@@ -166,7 +149,7 @@ class Standings:
         found = sorted(self._by_key.values(), key=lambda one: min(one.values))
         if not (
             FEWEST <= len(found) <= MOST
-            and is_estimated(self._study)
+            and self._study.rank_by == "estimate"
             and all(_is_within(one.architecture, self._study) for one in found)
         ):
             return found

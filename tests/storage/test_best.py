@@ -4,7 +4,6 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from nas_evidence.api.studies import Study
 from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
+from nas_evidence.reporting.headline import headline, together_sentence
 from nas_evidence.reporting.study_tables import first_as_shown, load_study_tables
 from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import (
@@ -162,7 +162,10 @@ FEW_ROWS = StudySpec.model_validate(
         "estimators": ["conditional_evidence", "elpd"],
         "dataset": {"name": "digits"},
         "plan": {"folds": 5},
-        "family": {"mlp": {"width": {"low": 4, "high": 64, "log": True}, "depth": {"low": 1, "high": 3}}},
+        "rank_by": "estimate",
+        "family": {
+            "mlp": {"width": {"low": 4, "high": 64, "log": True}, "depth": {"low": 1, "high": 3}}
+        },
     }
 )
 
@@ -226,23 +229,12 @@ def test_the_estimate_is_nearer_to_the_truth_than_the_score_of_one_seed() -> Non
     assert nearer >= 9
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"plan": {"folds": 2}},
-        {"estimators": ["conditional_evidence"]},
-        {"objective": "elpd"},
-        {"minimise": ["n_parameters"], "finalists": 0},
-    ],
-)
-def test_other_studies_are_ranked_by_their_objective(changes: dict[str, Any]) -> None:
-    study = StudySpec.model_validate(FEW_ROWS.model_dump() | changes)
+def test_ranked_by_the_score_its_mean_decides_alone() -> None:
     records = searched()
-    found = Standings(study, rows(*records))
-    score = {"conditional_evidence": 0, "elpd": 1}[study.objective]
-    own = [one.evaluations[score].estimate.value for one in records]
+    found = Standings(FEW_ROWS.model_copy(update={"rank_by": "score"}), rows(*records))
+    own = np.array([one.evaluations[0].estimate.value for one in records])
     assert not found.is_estimated
-    assert [one.trial_id for one in found.first()] == [int(i) for i in np.argsort(-np.array(own))]
+    assert [one.trial_id for one in found.first()] == [int(i) for i in np.argsort(-own)]
 
 
 @pytest.mark.parametrize(("n", "is_estimated"), [(7, False), (8, True), (24, True)])
@@ -315,8 +307,8 @@ def test_a_trial_without_one_of_the_two_scores_has_no_rank() -> None:
 def test_the_sampler_is_told_what_ranks() -> None:
     one = few_rows_trial(0, 8, 1, -100.0, -40.0)
     assert told_of(rows(one), FEW_ROWS).values == (-70.0,)
-    alone = FEW_ROWS.model_copy(update={"estimators": ("conditional_evidence",)})
-    assert told_of(rows(one), alone).values == (-100.0,)
+    by_score = FEW_ROWS.model_copy(update={"rank_by": "score"})
+    assert told_of(rows(one), by_score).values == (-100.0,)
 
 
 def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
@@ -339,3 +331,28 @@ def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
     share = study.winner.estimate / Standings(FEW_ROWS, rows(*records)).best.estimate
     assert share == pytest.approx(0.01)
     assert abs(study.winner.estimate - per_datum) < 3 * study.winner.estimate_error
+
+
+def test_the_first_screen_says_why_the_best_score_alone_is_not_the_first(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
+    records = searched()
+    for one in records:
+        write_record(tmp_path, one, FEW_ROWS)
+    values = values_of(records)
+    luckiest = values.index(max(values))
+    study = load_study_tables(tmp_path)
+    lead = (max(values) - values[study.winner.trial_id]) / 100
+    assert together_sentence(study, None) == (
+        f"The best score alone is {lead:.3f} nats per datum higher, that of "
+        f"{_named(records[luckiest])} (trial {luckiest}); similar architectures score lower, so "
+        "luck is the likelier cause."
+    )
+    assert "Ranked by `estimate`" in study.order
+    assert headline(study, None, None, place=tmp_path).answer.endswith(
+        "the best of 24 architectures by estimate."
+    )
+
+
+def _named(one: TrialRecord) -> str:
+    values = one.architecture.values
+    return f"mlp, depth {values['depth']}, width {values['width']}"
