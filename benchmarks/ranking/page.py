@@ -158,7 +158,7 @@ def by_another_seed(pool: str) -> tuple[float, float] | None:
 
 
 def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, Any]) -> str:
-    """Return how far the default score with its default folds is to be trusted, by kind of data.
+    """Return how far what ranks by default is to be trusted, by kind of data.
 
     Always rho with the test log loss of other seeds. Few data are drawn anew for each seed; of
     many the networks share the training rows.
@@ -173,8 +173,7 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, A
               [(pool["scores"]["e5"]["rho"], pool["attainable"]) for pool in more]),
     ]  # fmt: skip
     for name, pools in _by_kind(worth).items():
-        score = "conditional_evidence"
-        column = COLUMNS[score]
+        column = COLUMNS["estimate"]
         rhos = [(pool["scores"][column]["rho"], pool["attainable"]) for pool in pools]
         line = _line(f"{name}, five folds", rhos)
         lines.append([*line[:-1], _median_rows(pools, column)])
