@@ -61,10 +61,10 @@ def share_for(memory_bytes: int, gpu_memory_bytes: int, *, min_share: float = 0.
 
 def fit(share: float, cpus: float, *, nodes: Iterable[Node], held: Iterable[Slot]) -> Slot | None:
     """Return the fullest slot with room for a worker, or None."""
-    held = list(held)
+    on = _by_node(held)
     options: list[tuple[float, float, Slot]] = []  # room left on the GPU, on the node
     for node in nodes:
-        here = [slot for slot in held if slot.node == node.name]
+        here = on.get(node.name, ())
         cpus_left = node.cpus - sum(slot.cpus for slot in here) - cpus
         if cpus_left < -_SLACK:
             continue
@@ -120,13 +120,38 @@ def make_room(
 def how_many(
     share: float, cpus: float, *, nodes: Sequence[Node], held: Iterable[Slot], most: int
 ) -> int:
-    """Return how many more workers of one kind fit beside those `held`, counted up to `most`."""
-    held = list(held)
-    count = 0
-    while count < most and (slot := fit(share, cpus, nodes=nodes, held=held)) is not None:
-        held.append(slot)
-        count += 1
+    """Return how many more workers of one kind fit beside those `held`, counted up to `most`.
+
+    One after another they fill a node up to its CPUs or its GPUs, so nodes can be counted apart.
+    """
+    count, here = 0, _by_node(held)
+    for node in nodes:
+        if count >= most:
+            break
+        slots = here.get(node.name, ())
+        room = most - count
+        if cpus:
+            room = min(room, _times(node.cpus - sum(slot.cpus for slot in slots), cpus))
+        if share:
+            left = [1.0] * node.gpus
+            for slot in slots:
+                if slot.gpu is not None:
+                    left[slot.gpu] -= slot.share
+            room = min(room, sum(_times(one, share) for one in left))
+        count += room
     return count
+
+
+def _times(left: float, each: float) -> int:
+    """Return how often `each` fits into what is left."""
+    return max(0, int((left + _SLACK) / each))
+
+
+def _by_node(held: Iterable[Slot]) -> dict[str, list[Slot]]:
+    found: dict[str, list[Slot]] = {}
+    for slot in held:
+        found.setdefault(slot.node, []).append(slot)
+    return found
 
 
 def shortage(share: float, cpus: float, *, nodes: Sequence[Node], workers: int) -> str:

@@ -3,7 +3,6 @@
 import itertools
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from records import asked
 
 from nas_evidence.data import load
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
-from nas_evidence.workers import packing
 from nas_evidence.workers import pool as pool_module
 from nas_evidence.workers.executor import Launch, Lost
 from nas_evidence.workers.packing import (
@@ -97,19 +95,17 @@ def test_small_trials_share_a_gpu_and_leave_the_other_whole() -> None:
     assert how_many(0.125, 1.0, nodes=nodes, held=held, most=99) == 8
 
 
-def test_room_is_counted_no_further_than_the_workers_that_may_start(
-    monkeypatch: pytest.MonkeyPatch,
+@given(nodes=nodes_of, asked=st.lists(shares, max_size=6), share=shares, most=st.integers(0, 30))
+def test_as_many_workers_are_counted_as_fit_one_after_another(
+    nodes: list[Node], asked: list[float], share: float, most: int
 ) -> None:
-    pool, _ = pool_of([Node(str(i), 64.0, 8) for i in range(16)], share=None, workers=8)
-    tries: list[float] = []
-
-    def counted(share: float, cpus: float, **where: Any) -> Slot | None:
-        tries.append(share)
-        return fit(share, cpus, **where)
-
-    monkeypatch.setattr(packing, "fit", counted)
-    assert pool.free == 8
-    assert len(tries) == 8
+    held: list[Slot] = []
+    for one in asked:
+        held += filter(None, [fit(one, 1.0, nodes=nodes, held=held)])
+    counted, more = how_many(share, 1.0, nodes=nodes, held=held, most=most), list(held)
+    while len(more) - len(held) < most and (slot := fit(share, 1.0, nodes=nodes, held=more)):
+        more.append(slot)
+    assert counted == len(more) - len(held)
 
 
 @settings(max_examples=60)
