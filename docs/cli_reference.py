@@ -6,6 +6,7 @@ python docs/cli_reference.py > docs/reference/cli.md
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
+from itertools import groupby
 from typing import Any
 
 from typer.main import get_command
@@ -22,13 +23,6 @@ Options such as `--set`, `--drop` and `--id` can be given again.
 """
 #: In so many verbs an option stands in a table of its own.
 _OFTEN = 3
-#: The verbs by what they are for.
-GROUPS = {
-    "Search": ("search", "resume", "init", "validate", "check-family"),
-    "Results": ("show", "report", "compare", "watch", "export", "predict"),
-    "Check": ("verify", "repair", "audit", "reproduce"),
-    "Clusters and running studies": ("submit", "status", "attach", "logs", "cancel"),
-}
 
 
 def page() -> str:
@@ -42,15 +36,12 @@ def _lines() -> Iterator[str]:
     shared = [row for row, n in Counter(rows).items() if n >= _OFTEN]
     yield _HEAD
     yield "| verb | what it does |\n|---|---|"
-    for names in GROUPS.values():
-        for name in names:
-            yield f"| [`{name}`](#{name}) | {_cell(_first(verbs[name].help))} |"
-    for title, names in GROUPS.items():
+    for name, verb in verbs.items():
+        yield f"| [`{name}`](#{name}) | {_cell(_first(verb.help))} |"
+    for title, names in groupby(verbs, lambda name: verbs[name].rich_help_panel):
         yield f"\n## {title}"
         for name in names:
-            yield from _verb(name, verbs.pop(name), shared)
-    if verbs:
-        raise ValueError(f"no group on the page of the command line for {', '.join(verbs)}")
+            yield from _verb(name, verbs[name], shared)
     yield "\n## Shared options\n\n| option | meaning |\n|---|---|"
     yield from sorted(shared)
 

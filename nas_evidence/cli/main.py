@@ -113,13 +113,18 @@ def _root(
         raise typer.Exit(0)
 
 
-VERBS = (
-    search, resume, init, validate, show, report, compare, watch, verify, repair, export,
-    predict, submit, status, attach, logs, cancel, check_family, reproduce,
-)  # fmt: skip
-for verb in VERBS:
-    app.command()(verb)
-app.command("audit")(audit_estimators)  # a room has that name
+#: The verbs by what they are for.
+VERBS = {
+    "Search": (search, resume, init, validate),
+    "Look": (status, show, report, compare, watch),
+    "Use": (predict, export),
+    "Cluster": (submit, attach, logs, cancel),
+    "Check": (verify, repair, check_family, audit_estimators, reproduce),
+}
+for group, verbs in VERBS.items():
+    for verb in verbs:
+        name = "audit" if verb is audit_estimators else None  # a room has that name
+        app.command(name, rich_help_panel=group)(verb)
 
 
 def _say_interrupted() -> None:
