@@ -148,6 +148,25 @@ class Study:
         return pd.DataFrame(rows)
 
     @property
+    def correlations(self) -> "pd.DataFrame":
+        """How far each score agrees with each test result: the rows of `correlations.csv`.
+
+        One row a score, target and group (`all`, or a family): Spearman's `rho`, Kendall's `tau`,
+        the partial rho given the number of parameters, and the regret of the first 1, 3 and 10,
+        each with its 95 % interval; see docs/how-to/reading-the-report.md. Undefined values are
+        missing, and `note` says why.
+
+        >>> study.correlations.query("group == 'all'")[["score", "target", "rho"]]  # doctest: +SKIP
+        """
+        import pandas as pd
+
+        from nas_evidence.reporting.contents import trust_of
+        from nas_evidence.reporting.correlations import COLUMNS
+
+        rows = trust_of(self._ranked()).rows
+        return pd.DataFrame([row.cells() for row in rows], columns=list(COLUMNS))
+
+    @property
     def best(self) -> "RankedArchitecture":
         """The best architecture.
 

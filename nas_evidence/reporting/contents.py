@@ -104,6 +104,18 @@ class Report:
         return {score: own for score, own in rho.items() if score in free and own >= least}
 
 
+def trust_of(study: Study) -> Trust:
+    """Compare every score of a study with every test result."""
+    return trust(
+        study.architectures,
+        scores=study.scores,
+        targets=study.targets,
+        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
+        group="family",
+        seed=study.spec.seed,
+    )
+
+
 def report_on(
     study: Study,
     comparison: Comparison | None = None,
@@ -124,14 +136,7 @@ def report_on(
     """
     metric = metric or study.spec.metric
     check_metric(metric, study.spec.plan.likelihood)
-    judged = trust(
-        study.architectures,
-        scores=study.scores,
-        targets=study.targets,
-        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
-        group="family",
-        seed=study.spec.seed,
-    )
+    judged = trust_of(study)
     early, matter, sure = early_trust(study), importances(study), certainty_of(study)
     compared = term_table(study)
     return Report(

@@ -18,6 +18,7 @@ from numpy.testing import assert_allclose
 from reported import study_folder, trial
 from scipy import stats
 
+import nas_evidence
 from nas_evidence.reporting import page as study_module
 from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.reporting.correlations import COLUMNS
@@ -77,6 +78,13 @@ class Tags(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_correlations_in_python_are_those_of_the_file(folder: Path, paths: ReportPaths) -> None:
+    found = nas_evidence.load(folder).correlations
+    written = pd.read_csv(paths.correlations)
+    pd.testing.assert_frame_equal(found.fillna({"note": ""}), written.fillna({"note": ""}),
+                                  check_dtype=False)  # fmt: skip
 
 
 def test_correlations_csv_holds_what_scipy_says_of_the_stored_trials(paths: ReportPaths) -> None:
