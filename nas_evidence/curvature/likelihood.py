@@ -2,8 +2,11 @@
 
     log p(D|θ) = Σ_n log p(y_n|f_n)        Λ_n = −∂² log p(y_n|f_n) / ∂f_n ∂f_nᵀ = Σ_k r_k r_kᵀ
 
-    f_n  outputs of the network  [C]    categorical  Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f / T)
-    y_n  target                         Gaussian     Λ = I / s²
+    f_n  outputs of the network [C]    categorical      Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f/T)
+    y_n  target                        Gaussian         Λ = I / s²
+                                       heteroscedastic  Λ = diag(τ, ½),  f = (μ, log τ)
+
+The last Λ is the generalised Gauss-Newton matrix of the natural parameters; see `Heteroscedastic`.
 
 Logs are natural and include all constants; larger is better. Probabilities, sums over data and
 roots are computed in float64; gradients and roots are returned in the dtype of the outputs, ready
@@ -18,6 +21,9 @@ import torch
 from torch import Tensor
 
 from nas_evidence.plumbing.user_error import UserError
+
+#: Largest |log τ| of a heteroscedastic target: standard deviations from 3e-7 to 3e6 of it.
+MOST_LOG_PRECISION = 30.0
 
 
 class Likelihood(Protocol):
@@ -168,6 +174,109 @@ class Gaussian:
         return math.log(2 * math.pi * self.noise_std**2)
 
 
+@dataclass(frozen=True)
+class Heteroscedastic:
+    """Gaussian noise whose precision is a second output for each target; targets float [n, C].
+
+        f = (μ, log τ)  outputs [n, 2 C]: first the C means, then the C log precisions
+        −log p(y|f) = ½ τ (y − μ)² − ½ log τ + ½ log 2π
+
+    The natural parameters are η₁ = τ μ and η₂ = −½ τ < 0 (Immer et al. 2023, Effective Bayesian
+    heteroscedastic regression with deep neural networks). The Hessian of −log p in them is that of
+    the log normaliser A(η) = −η₁²/(4 η₂) − ½ log(−2 η₂), the covariance of (y, y²). With the
+    Jacobian G = ∂η/∂f of the link, the generalised Gauss-Newton matrix is
+
+        Λ = Gᵀ ∇²A G = diag(τ, ½)
+
+    It is the Fisher information in f, E r rᵀ with r the residual of y ~ p(y|f), for this link as
+    for any smooth one: the part of the Hessian left out has mean zero. The whole Hessian in f,
+    [[τ, −τ z], [−τ z, ½ τ z²]] with z = y − μ, is indefinite wherever z ≠ 0.
+
+    Why this link: the mean is linear in the last layer, so its variance needs no further
+    approximation, and it cannot become a ratio of two small numbers far from the data. Λ is
+    diagonal, and the information on log τ is the same at any noise. At outputs of 0 a
+    standardised target has its mean 0 and variance 1. Log precisions act within
+    ±`MOST_LOG_PRECISION`.
+
+    factor  on every standard deviation; 1 but for predictions at another scale
+    """
+
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.factor > 0 and math.isfinite(self.factor)):
+            raise UserError(f"`factor > 0` must hold, but got {self.factor}").with_code(
+                "spread-factor-not-positive"
+            )
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the means μ [n, C] of the targets for outputs [n, 2 C]."""
+        return outputs[..., : outputs.shape[-1] // 2]
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        """Return the variances 1/τ of the targets [n, C], float64, for outputs [n, 2 C].
+
+        >>> Heteroscedastic().variance(torch.tensor([[5.0, 0.0]]))
+        tensor([[1.]], dtype=torch.float64)
+        """
+        return (-self._log_precision(outputs.double())).exp()
+
+    def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return Σ ½ log τ − ½ τ (y − μ)² − ½ log 2π in nats, float64 []."""
+        _check_pairs(outputs, targets)
+        return -self.nll(outputs.double(), targets.double()).sum()
+
+    def nll_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean over data, sum over targets, of −log p(y_n|f_n) in nats []."""
+        _check_pairs(outputs, targets)
+        return self.nll(outputs, targets).sum() / len(outputs)
+
+    def hessian_roots(self, outputs: Tensor) -> Tensor:
+        """Return the columns √τ_c e_c and √½ e_(C+c) [2 C, n, 2 C]; 0 for log τ out of bounds."""
+        return torch.diag_embed(self._root_diagonal(outputs.detach())).permute(1, 0, 2)
+
+    def n_roots(self, n_outputs: int) -> int:
+        """Return 2 C, the number of outputs."""
+        return n_outputs
+
+    def signed_root(self, outputs: Tensor, signs: Tensor) -> Tensor:
+        """Return Σ_k ε_k r_k for signs ε = ±1 [2 C, n] [1, n, 2 C]."""
+        return (signs.mT.to(outputs) * self._root_diagonal(outputs.detach()))[None]
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return (τ (y − μ), ½ − ½ τ (y − μ)²) [n, 2 C]."""
+        _check_pairs(outputs, targets)
+        return self.slope(outputs.detach().double(), targets.double()).to(outputs.dtype)
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return −log p(y|f) [...] in nats, in the dtype of outputs [..., 2 C]."""
+        log_precision = self._log_precision(outputs)
+        squares = (targets - self.mean(outputs)).square() * log_precision.exp()
+        return 0.5 * (squares - log_precision + math.log(2 * math.pi)).sum(-1)
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return ∂ log p(y|f) / ∂f [..., 2 C], in the dtype of outputs [..., 2 C]."""
+        error, tau = targets - self.mean(outputs), self._log_precision(outputs).exp()
+        weighed = tau * error
+        of_log = (0.5 - 0.5 * weighed * error) * self._moves(outputs)
+        return torch.cat([weighed, of_log], -1)
+
+    def _log_precision(self, outputs: Tensor) -> Tensor:
+        free = outputs[..., outputs.shape[-1] // 2 :]
+        inside = free.clamp(-MOST_LOG_PRECISION, MOST_LOG_PRECISION)
+        return inside - 2 * math.log(self.factor)
+
+    def _moves(self, outputs: Tensor) -> Tensor:
+        """Return ∂ log τ / ∂ output [n, C]: 1 within the bounds, else 0."""
+        return (outputs[..., outputs.shape[-1] // 2 :].abs() <= MOST_LOG_PRECISION).to(outputs)
+
+    def _root_diagonal(self, outputs: Tensor) -> Tensor:
+        """Return the diagonal of the root of Λ [n, 2 C], in the dtype of the outputs."""
+        found = outputs.double()
+        roots = [(0.5 * self._log_precision(found)).exp(), 0.5**0.5 * self._moves(found)]
+        return torch.cat(roots, -1).to(outputs.dtype)
+
+
 def _onehot_minus(p: Tensor, labels: Tensor) -> Tensor:
     """Return onehot(labels) − p, with 1 − p_y formed as Σ_{i≠y} p_i (no cancellation)."""
     others = p.scatter(1, labels[:, None], 0.0)
@@ -206,3 +315,12 @@ def _check_real(outputs: Tensor, targets: Tensor) -> None:
             f"but got {list(targets.shape)} for {list(outputs.shape)}; labels need the likelihood "
             '"categorical"'
         ).with_code("gaussian-targets")
+
+
+def _check_pairs(outputs: Tensor, targets: Tensor) -> None:
+    if outputs.ndim != 2 or targets.shape != (len(outputs), outputs.shape[1] / 2):
+        raise UserError(
+            "heteroscedastic targets must have the shape [n, C] for outputs [n, 2 C], a mean and "
+            f"a log precision for each, but got {list(targets.shape)} for {list(outputs.shape)}; "
+            'labels need the likelihood "categorical"'
+        ).with_code("heteroscedastic-targets")

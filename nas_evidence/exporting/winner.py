@@ -77,7 +77,7 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
     model = build(
         assignment.architecture,
         arrays.input_shape,
-        arrays.n_outputs,
+        assignment.plan.head_width(arrays.n_outputs),
         torch.Generator().manual_seed(0),
     )
     model.load_state_dict(network_only(tensors))

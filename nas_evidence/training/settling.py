@@ -63,7 +63,7 @@ from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import DivergedError, Training, begin
+from nas_evidence.training.loop import DivergedError, Training, begin, spread_of
 from nas_evidence.training.mode import (
     FULL_BATCH,
     MOST_PRODUCTS,
@@ -406,7 +406,7 @@ def _begin_descent(one: Settler) -> tuple[LogJoint, Start] | _End:
     inverse(settling.theta)  # decomposed here, where it may fail
     settling.work += pass_cost(plan, data) * cost
     joint = log_joint(working, data, plan, double=settling.double)
-    unit = working.noise_std if plan.likelihood == "gaussian" else working.temperature
+    unit = spread_of(working, plan)
     return joint, Start(
         settling.theta,
         settling.pairs,
@@ -436,7 +436,7 @@ def _finish(
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
     any_mode = _is_convex(assignment) or settling.held
-    anywhere = any_mode or assignment.plan.likelihood == "gaussian"
+    anywhere = any_mode or assignment.plan.likelihood != "categorical"
     for candidate in _candidates(settling, training, any_mode=any_mode):
         candidate.put_into(settling.working)
         if anywhere or _is_near_mode(settling, settling.working, training, data, assignment):
@@ -582,7 +582,6 @@ def _affordable(settling: Settling) -> int:
 
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
-    gaussian = plan.likelihood == "gaussian"
-    last = math.log(training.noise_std if gaussian else training.temperature)
+    last = math.log(spread_of(training, plan))
     precision = training.prior_precision.detach().cpu().log()
     return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])
