@@ -2,9 +2,9 @@
 
     log p(D|θ) = Σ_n log p(y_n|f_n)        Λ_n = −∂² log p(y_n|f_n) / ∂f_n ∂f_nᵀ = Σ_k r_k r_kᵀ
 
-    f_n  outputs of the network [C]    categorical      Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f/T)
-    y_n  target                        Gaussian         Λ = I / s²
-                                       heteroscedastic  Λ = diag(τ, ½),  f = (μ, log τ)
+    f_n  outputs of the network [C]   categorical      Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f/T)
+    y_n  target                       Gaussian         Λ = I / s²
+                                      heteroscedastic  Λ = diag(τ, ½),  f = (μ, log τ)
 
 The last Λ is the generalised Gauss-Newton matrix of the natural parameters; see `Heteroscedastic`.
 

@@ -1,0 +1,226 @@
+"""A mean and a noise for each datum: the likelihood, its Gauss-Newton matrix, and Laplace."""
+
+import math
+
+import pytest
+import torch
+from messages import refused
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.testing import assert_close
+
+from nas_evidence.curvature.likelihood import Heteroscedastic, random_signs
+from nas_evidence.evidence.estimate import estimate_evidence
+
+LIKELIHOOD = Heteroscedastic()
+
+
+def _data(n: int, n_targets: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, 2 * n_targets).double(), 2 * torch.randn(n, n_targets).double()
+
+
+def _natural(f: Tensor) -> Tensor:
+    """(η₁, η₂) of one target from (μ, log τ)."""
+    return torch.stack([f[1].exp() * f[0], -0.5 * f[1].exp()])
+
+
+def _log_normaliser(eta: Tensor) -> Tensor:
+    return -(eta[0] ** 2) / (4 * eta[1]) - 0.5 * (-2 * eta[1]).log()
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_log_likelihood_is_that_of_torch_with_every_constant(
+    n_targets: int, factor: float
+) -> None:
+    outputs, y = _data(6, n_targets)
+    std = factor * (-0.5 * outputs[:, n_targets:]).exp()
+    expected = Normal(outputs[:, :n_targets], std).log_prob(y).sum()
+    likelihood = Heteroscedastic(factor)
+    found = likelihood.log_likelihood(outputs.float(), y.float())
+    assert found.dtype == torch.float64
+    assert_close(likelihood.log_likelihood(outputs, y), expected)
+    assert_close(likelihood.nll_mean(outputs, y), -expected / 6)
+    assert_close(likelihood.variance(outputs), std.square())
+    assert torch.equal(likelihood.mean(outputs), outputs[:, :n_targets])
+
+
+def test_it_is_the_exponential_family_of_its_natural_parameters() -> None:
+    outputs, y = _data(5, 1)
+    each = [
+        eta[0] * t + eta[1] * t**2 - _log_normaliser(eta) - 0.5 * math.log(2 * math.pi)
+        for eta, t in ((_natural(f), t[0]) for f, t in zip(outputs, y, strict=True))
+    ]
+    assert_close(LIKELIHOOD.log_likelihood(outputs, y), torch.stack(each).sum())
+
+
+def test_roots_multiply_to_the_hessian_of_the_log_normaliser_pulled_back() -> None:
+    outputs, _ = _data(7, 1)
+    roots = LIKELIHOOD.hessian_roots(outputs)
+    assert roots.shape == (LIKELIHOOD.n_roots(2), 7, 2)
+    for n, f in enumerate(outputs):
+        link = torch.autograd.functional.jacobian(_natural, f)
+        inner = torch.autograd.functional.hessian(_log_normaliser, _natural(f))
+        assert_close(roots[:, n].T @ roots[:, n], link.T @ inner @ link)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_residual_is_the_gradient_of_the_log_likelihood(n_targets: int) -> None:
+    outputs, y = _data(6, n_targets)
+    outputs.requires_grad_()
+    (expected,) = torch.autograd.grad(LIKELIHOOD.log_likelihood(outputs, y), outputs)
+    assert_close(LIKELIHOOD.residual(outputs, y), expected)
+
+
+def test_the_matrix_is_the_expected_square_of_the_residual_and_the_expected_hessian() -> None:
+    """Fisher's equality, by Gauss-Hermite quadrature, which is exact here."""
+    torch.manual_seed(0)
+    outputs, _ = _data(1, 2)
+    roots = LIKELIHOOD.hessian_roots(outputs)[:, 0]
+    z, w = (torch.from_numpy(part) for part in _hermite(9))
+    square, second = torch.zeros(4, 4).double(), torch.zeros(4, 4).double()
+    std = LIKELIHOOD.variance(outputs).sqrt()[0]
+    for a, wa in zip(z, w, strict=True):
+        for b, wb in zip(z, w, strict=True):
+            y = (outputs[0, :2] + std * torch.stack([a, b]))[None]
+            r = LIKELIHOOD.residual(outputs, y)[0]
+            square += wa * wb * torch.outer(r, r)
+            second -= (
+                wa
+                * wb
+                * torch.autograd.functional.hessian(
+                    lambda f, y=y: LIKELIHOOD.log_likelihood(f[None], y), outputs[0]
+                )
+            )
+    assert_close(square, roots.T @ roots, rtol=1e-10, atol=1e-10)
+    assert_close(second, roots.T @ roots, rtol=1e-10, atol=1e-10)
+
+
+def _hermite(n: int) -> tuple:  # type: ignore[type-arg]
+    import numpy as np
+
+    z, w = np.polynomial.hermite_e.hermegauss(n)
+    return z, w / w.sum()
+
+
+def test_the_whole_hessian_in_mean_and_log_precision_is_indefinite() -> None:
+    f = torch.tensor([0.3, 0.2]).double()
+    y = torch.tensor([[1.0]]).double()
+    whole = -torch.autograd.functional.hessian(lambda f: LIKELIHOOD.log_likelihood(f[None], y), f)
+    assert float(torch.linalg.eigvalsh(whole)[0]) < -0.1
+
+
+def test_a_sampled_root_is_the_signed_sum_of_the_exact_roots() -> None:
+    outputs, _ = _data(9, 2)
+    signs = random_signs((4, 9), torch.Generator().manual_seed(0))
+    roots = LIKELIHOOD.hessian_roots(outputs)
+    expected = (signs[:, :, None] * roots).sum(0, keepdim=True)
+    assert_close(LIKELIHOOD.signed_root(outputs, signs), expected)
+
+
+def test_a_log_precision_out_of_bounds_has_no_slope_and_no_curvature() -> None:
+    outputs = torch.tensor([[0.0, 400.0], [0.0, -400.0]])
+    y = torch.zeros(2, 1)
+    assert bool(LIKELIHOOD.log_likelihood(outputs, y).isfinite())
+    assert torch.equal(LIKELIHOOD.residual(outputs, y)[:, 1], torch.zeros(2))
+    assert torch.equal(LIKELIHOOD.hessian_roots(outputs)[1], torch.zeros(2, 2))
+
+
+def test_targets_that_do_not_pair_with_the_outputs_are_refused() -> None:
+    for outputs, y in ((torch.zeros(3, 2), torch.zeros(3, 2)), (torch.zeros(3, 3), torch.ones(3))):
+        with refused("heteroscedastic-targets", list(y.shape), list(outputs.shape)):
+            LIKELIHOOD.log_likelihood(outputs, y)
+    with refused("spread-factor-not-positive", 0.0):
+        Heteroscedastic(0.0)
+
+
+def _network(n_targets: int) -> nn.Module:
+    torch.manual_seed(1)
+    layers = (nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2 * n_targets))
+    return nn.Sequential(*layers).double()
+
+
+def _dense(model: nn.Module, x: Tensor) -> Tensor:
+    """Σ_n J_nᵀ Λ_n J_n [P, P] by autograd, one datum and one output at a time."""
+    parameters, total = list(model.parameters()), torch.zeros(())
+    for datum in x:
+        outputs = model(datum[None])[0]
+        rows = [
+            torch.cat([g.flatten() for g in torch.autograd.grad(f, parameters, retain_graph=True)])
+            for f in outputs
+        ]
+        c = len(rows) // 2
+        tau = outputs[c:].detach().exp()
+        weights = [*tau, *torch.full((c,), 0.5).double()]
+        total = total + sum(w * torch.outer(r, r) for w, r in zip(weights, rows, strict=True))
+    return total
+
+
+def _laplace(model: nn.Module, fit: float, hessian: Tensor, delta: float) -> float:
+    theta = torch.cat([p.detach().flatten() for p in model.parameters()])
+    eye = torch.eye(len(theta)).double()
+    return float(
+        fit - 0.5 * delta * theta @ theta - 0.5 * torch.linalg.slogdet(eye + hessian / delta)[1]
+    )
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_laplace_values_are_those_of_dense_algebra(n_targets: int) -> None:
+    model, delta = _network(n_targets), 0.7
+    x, y = torch.randn(20, 3).double(), torch.randn(20, n_targets).double()
+    outputs = model(x).detach()
+    std = (-0.5 * outputs[:, n_targets:]).exp()
+    fit = float(Normal(outputs[:, :n_targets], std).log_prob(y).sum())
+    hessian = _dense(model, x)
+    sizes = [p.numel() for p in model.parameters()]
+    blocks = torch.block_diag(
+        *(part.split(sizes, 1)[i] for i, part in enumerate(hessian.split(sizes)))
+    )
+    expected = {
+        "full_ggn": hessian,
+        "block_ggn": blocks,
+        "diag_ggn": hessian.diagonal().diag(),
+    }
+    for kind, matrix in expected.items():
+        found = estimate_evidence(
+            model, x, y, likelihood="heteroscedastic", curvature=kind, prior_precision=delta
+        )
+        assert found.value == pytest.approx(_laplace(model, fit, matrix, delta), rel=1e-9)
+
+
+def test_kronecker_factors_are_those_of_their_definition() -> None:
+    model, delta = _network(1), 0.7
+    x, y = torch.randn(20, 3).double(), torch.randn(20, 1).double()
+    outputs = model(x).detach()
+    hidden = model[1](model[0](x)).detach()  # type: ignore[operator,index]
+    roots = LIKELIHOOD.hessian_roots(outputs)
+    w = model[2].weight.detach()  # type: ignore[index,union-attr]
+    below = torch.stack([(r @ w) * (1 - hidden.square()) for r in roots])  # type: ignore[operator]
+    blocks = []
+    for inputs, columns in ((x, below), (hidden, roots)):
+        g = torch.einsum("kno,knp->op", columns, columns)
+        blocks += [torch.kron(g, inputs.mT @ inputs / len(x)), g]
+    std = (-0.5 * outputs[:, 1:]).exp()
+    fit = float(Normal(outputs[:, :1], std).log_prob(y).sum())
+    found = estimate_evidence(
+        model, x, y, likelihood="heteroscedastic", curvature="kfac_ggn", prior_precision=delta
+    )
+    expected = _laplace(model, fit, torch.block_diag(*blocks), delta)
+    assert found.value == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_empirical_fisher_is_that_of_the_gradients() -> None:
+    model, delta = _network(1), 0.7
+    x, y = torch.randn(12, 3).double(), torch.randn(12, 1).double()
+    outputs, rows = model(x), []
+    for f, t in zip(outputs, y, strict=True):
+        log_p = Normal(f[0], (-0.5 * f[1]).exp()).log_prob(t[0])
+        gradients = torch.autograd.grad(log_p, list(model.parameters()), retain_graph=True)
+        rows.append(torch.cat([g.flatten() for g in gradients]))
+    outputs = outputs.detach()
+    fit = float(Normal(outputs[:, :1], (-0.5 * outputs[:, 1:]).exp()).log_prob(y).sum())
+    found = estimate_evidence(
+        model, x, y, likelihood="heteroscedastic", curvature="full_ef", prior_precision=delta
+    )
+    matrix = torch.stack(rows).mT @ torch.stack(rows)
+    assert found.value == pytest.approx(_laplace(model, fit, matrix, delta), rel=1e-9)

@@ -1,0 +1,168 @@
+"""Conditional evidence of a last layer whose outputs are mean and noise of real targets."""
+
+import math
+
+import pytest
+import torch
+from messages import refused
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
+from nas_evidence.evidence import noise_layer
+from nas_evidence.evidence.last_layer import late_given_early
+from nas_evidence.evidence.softmax_layer import LastLayer
+
+
+def _problem(n: int, d: int, n_targets: int = 1, seed: int = 0) -> tuple[LastLayer, Tensor]:
+    """Features with a last column of ones; the noise depends on the first one."""
+    random = torch.Generator().manual_seed(seed)
+    phi = torch.randn(n, d, dtype=torch.float64, generator=random)
+    phi[:, -1] = 1.0
+    a = torch.randn(d, n_targets, dtype=torch.float64, generator=random) / math.sqrt(d)
+    noise = torch.randn(n, n_targets, dtype=torch.float64, generator=random)
+    y = phi @ a + 0.4 * (0.5 * phi[:, :1]).exp() * noise
+    precision = 0.5 + torch.rand(d, dtype=torch.float64, generator=random)
+    return LastLayer(phi, torch.zeros(2 * n_targets, d).double(), precision), y
+
+
+def _log_density(phi: Tensor, y: Tensor, delta: Tensor, b: Tensor, power: float) -> Tensor:
+    """log ∫ p(y|a, b)^κ p(a) da of one target by the n x n covariance of y."""
+    variance = (-phi @ b).exp()
+    covariance = (phi / delta) @ phi.mT + torch.diag(variance / power)
+    exact = MultivariateNormal(torch.zeros(len(y)).double(), covariance).log_prob(y)
+    each = (1 - power) / 2 * (2 * math.pi * variance).log() - 0.5 * math.log(power)
+    return exact + each.sum()
+
+
+def _by_dense_algebra(layer: LastLayer, y: Tensor, n_early: int, power: float) -> float:
+    """log q(D) − log q(D_early): the mode by Newton's method with whole Hessians."""
+    delta = layer.precision
+
+    def log_q(n: int, target: Tensor, b: Tensor) -> tuple[float, Tensor]:
+        phi = layer.features[:n]
+
+        def joint(b: Tensor) -> Tensor:
+            fit = _log_density(phi, target[:n], delta, b, power)
+            return fit - 0.5 * (delta * b.square()).sum()
+
+        curvature = 0.5 * power * phi.mT @ phi + torch.diag(delta)
+        for _ in range(200):
+            slope = torch.autograd.functional.jacobian(joint, b)
+            whole = -torch.autograd.functional.hessian(joint, b)
+            matrix = whole if float(torch.linalg.eigvalsh(whole)[0]) > 0 else curvature
+            step, size = torch.linalg.solve(matrix, slope), 1.0
+            while joint(b + size * step) < joint(b) and size > 1e-9:
+                size /= 2
+            b = b + size * step
+            if float(slope @ step) < 1e-18:
+                break
+        ratio = torch.linalg.slogdet(curvature)[1] - delta.log().sum()
+        return float(joint(b) - 0.5 * ratio), b
+
+    total = 0.0
+    for target in y.mT:
+        early, b = log_q(n_early, target, torch.zeros_like(delta))
+        total += log_q(len(y), target, b)[0] - early
+    return total
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "n_targets", "power"),
+    [(50, 3, 1, 1.0), (30, 3, 2, 1.0), (40, 5, 1, 1.7), (24, 30, 1, 1.0)],
+)
+def test_the_value_is_that_of_dense_algebra(n: int, d: int, n_targets: int, power: float) -> None:
+    layer, y = _problem(n, d, n_targets)
+    found = late_given_early(layer, y, n * 4 // 5, Heteroscedastic(), power=power)
+    exact = _by_dense_algebra(layer, y, n * 4 // 5, power)
+    assert found.value == pytest.approx(exact, abs=1e-5)
+    assert found.standard_error is None
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_small_layer_is_close_to_its_integral(d: int) -> None:
+    """The weights of the log precision are integrated on a grid; 40 data given 30 or 160."""
+    layer, y = _problem(200, d, seed=2)
+    axes = [torch.linspace(-2.5, 4.5, 141 if d == 2 else 1001).double()] * d
+    grid = torch.cartesian_prod(*axes).view(-1, d)
+    cell = float(axes[0][1] - axes[0][0]) ** d
+
+    def log_evidence(n: int) -> float:
+        phi, target, delta = layer.features[:n], y[:n, 0], layer.precision
+        tau = (grid @ phi.mT).exp()
+        matrix = torch.einsum("gn,ni,nj->gij", tau, phi, phi) + torch.diag(delta)
+        sums = (tau * target) @ phi
+        mean = torch.linalg.solve(matrix, sums[:, :, None])[:, :, 0]
+        fit = 0.5 * (tau.log() - math.log(2 * math.pi) - tau * target.square()).sum(1)
+        fit = fit + 0.5 * (sums * mean).sum(1)
+        fit = fit - 0.5 * (torch.linalg.slogdet(matrix)[1] - delta.log().sum())
+        prior = 0.5 * (delta.log() - math.log(2 * math.pi)).sum()
+        logs = fit - 0.5 * (delta * grid.square()).sum(1) + prior
+        return float(logs.logsumexp(0)) + math.log(cell)
+
+    for n_early, n in ((30, 70), (160, 200)):
+        part = LastLayer(layer.features[:n], layer.weights, layer.precision)
+        found = late_given_early(part, y[:n], n_early, Heteroscedastic()).value
+        exact = log_evidence(n) - log_evidence(n_early)
+        assert found == pytest.approx(exact, abs=0.004 * (n - n_early))
+        assert abs(exact) > 5
+
+
+def test_laplace_over_both_weights_would_be_too_high_with_many_features() -> None:
+    """Why the weights of the mean are integrated: 15 data given 60, 40 features, one noise.
+
+    log τ is one number with the prior N(0, 9), over which a grid integrates.
+    """
+    n, n_early, d = 75, 60, 40
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(n, d, dtype=torch.float64, generator=random) / math.sqrt(d)
+    y = 2 * x.sum(1) / math.sqrt(d)
+    y = y + 0.4 * torch.randn(n, dtype=torch.float64, generator=random)
+    grid = torch.linspace(-6, 10, 1601).double()
+    found: dict[str, list[float]] = {"integral": [], "mean integrated": [], "both": []}
+    for m in (n_early, n):
+        phi, target = x[:m], y[:m]
+        values, u = torch.linalg.eigh(phi.mT @ phi)
+        sums, tau = u.mT @ phi.mT @ target, grid.exp()[:, None]
+        of_both = 0.5 * (m * (grid - math.log(2 * math.pi)) - tau[:, 0] * (target @ target))
+        of_both = of_both + 0.5 * (tau**2 * sums**2 / (1 + tau * values)).sum(1) - grid**2 / 18
+        log_det = (1 + tau * values).log().sum(1)
+        log_q, laplace = of_both - 0.5 * log_det, 0.5 * math.log(1 + 9 * m / 2)
+        width = math.log(float(grid[1] - grid[0])) - 0.5 * math.log(2 * math.pi * 9)
+        found["integral"].append(float(log_q.logsumexp(0)) + width)
+        found["mean integrated"].append(float(log_q.max()) - laplace)
+        best = of_both.argmax()
+        found["both"].append(float(of_both[best] - 0.5 * log_det[best]) - laplace)
+    each = {name: (late - early) / 15 for name, (early, late) in found.items()}
+    assert each["mean integrated"] == pytest.approx(each["integral"], abs=0.01)
+    assert each["both"] > each["integral"] + 0.05
+
+
+def test_growing_noise_is_worth_more_than_one_noise() -> None:
+    layer, y = _problem(400, 6, seed=3)
+    early = layer.features[:300]
+    rest = y[:300] - early @ torch.linalg.lstsq(early, y[:300]).solution
+    noise = float(rest.square().mean().sqrt())
+    one = late_given_early(layer, y, 300, Gaussian(noise)).value
+    assert late_given_early(layer, y, 300, Heteroscedastic()).value > one + 5
+
+
+def test_a_start_elsewhere_leads_to_the_same_value() -> None:
+    layer, y = _problem(60, 5, 2)
+    away = LastLayer(layer.features, torch.randn_like(layer.weights), layer.precision)
+    values = [late_given_early(one, y, 50, Heteroscedastic()).value for one in (layer, away)]
+    assert values[0] == pytest.approx(values[1], abs=1e-5)
+
+
+def test_too_large_a_layer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_layer, "MOST_WORK", 100)
+    layer, y = _problem(20, 3)
+    with refused("noise-layer-too-large", 100, 20, 3):
+        late_given_early(layer, y, 15, Heteroscedastic())
+
+
+def test_no_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_layer, "_STEPS", 1)
+    layer, y = _problem(60, 20)
+    with refused("noise-layer-without-optimum", 1):
+        late_given_early(layer, y, 50, Heteroscedastic())
