@@ -19,6 +19,8 @@ from nas_evidence.exporting.folder import laplace_posterior
 from nas_evidence.exporting.unseen import unseen_thresholds
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.storage.tables import StudyTables
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.predictive import mean_variance, noise_variance
 
 #: Rows predicted at once.
 _BATCH = 1024
@@ -68,6 +70,7 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     Real targets with the uncertainty of the weights, so that report and `predict` say one thing.
     """
     model, means, variances = with_preprocessing(winner, arrays), [], []
+    likelihood = likelihood_of(winner.assignment.plan, winner.noise_std, winner.temperature)
     posterior = None if arrays.task == "labels" else laplace_posterior(winner, arrays)
     for start in range(0, len(arrays.x_test), _BATCH):
         raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
@@ -77,11 +80,12 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
         if posterior is not None:
             inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
             spread = posterior.output_covariance(model.model, inputs)
-            variances.append(spread.diagonal(dim1=1, dim2=2).clamp(min=0))
+            noise = noise_variance(likelihood, model.model, inputs)
+            variances.append(mean_variance(spread, noise) + noise)
     outputs = torch.cat(means).numpy()
     if posterior is None:
         return Predicted(outputs)
-    total = torch.cat(variances).numpy() + winner.noise_std**2
+    total = torch.cat(variances).numpy()
     return Predicted(outputs, winner.spread_factor * np.sqrt(total) * arrays.y_std)
 
 

@@ -55,8 +55,8 @@ def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -
     if n * min(n, d) ** 2 > MOST_WORK:
         raise UserError(
             f"conditional_evidence of a heteroscedastic last layer needs rows x features² <= "
-            f"{MOST_WORK:g}, but got {n} rows and {d} features; use two_fold in `estimators`, narrower "
-            'networks, or likelihood = "gaussian"'
+            f"{MOST_WORK:g}, but got {n} rows and {d} features; use two_fold in `estimators`, "
+            'narrower networks, or likelihood = "gaussian"'
         ).with_code("noise-layer-too-large")
     phi, start = layer.features * layer.precision.rsqrt(), layer.weights * layer.precision.sqrt()
     if n < d:  # rows with the same inner products

@@ -31,7 +31,8 @@ class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
-    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added.
+    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added; log
+    precisions, which a network may have beside its means, are left out.
     """
 
     mean: Tensor
@@ -58,6 +59,8 @@ class Exported(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
         outputs: Tensor = self.model((inputs.to(self.mean.dtype) - self.mean) / self.std)
+        if self.shift is not None and outputs.shape[1] > len(self.shift):
+            outputs = outputs[:, : len(self.shift)]
         if self.scale is not None:
             outputs = outputs * self.scale
         return outputs if self.shift is None else outputs + self.shift

@@ -114,10 +114,11 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
     }
     if plan.likelihood == "categorical":
         return {**found, "temperature": winner.temperature}
+    if plan.likelihood == "gaussian":
+        found["noise_std"] = winner.noise_std  # on standardised targets, like the scores
+        found["noise_std_in_own_unit"] = (winner.noise_std * arrays.y_std).tolist()
     return {
         **found,
-        "noise_std": winner.noise_std,  # on standardised targets, like the scores
-        "noise_std_in_own_unit": (winner.noise_std * arrays.y_std).tolist(),
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
     }

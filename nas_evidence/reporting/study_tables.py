@@ -34,6 +34,7 @@ from nas_evidence.storage.tables import (
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "categorical": ("test_nll_per_datum", "test_accuracy"),
     "gaussian": ("test_nll_per_datum", "test_rmse"),
+    "heteroscedastic": ("test_nll_per_datum", "test_rmse"),
 }
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column

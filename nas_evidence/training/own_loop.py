@@ -186,7 +186,7 @@ def online_laplace(
     optimiser: torch.optim.Optimizer,
     data: Any,
     *,
-    likelihood: Literal["categorical", "gaussian"],
+    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     every: int = 5,
     burn_in: int = 0,
     curvature: str = "kfac_ggn_mc",
@@ -207,7 +207,8 @@ def online_laplace(
         optimiser: of its parameters, without weight decay.
         data: the training data: a DataLoader, a Dataset of pairs, or tensors (x, y). Without
             augmentation; kept on the device of the model.
-        likelihood: "categorical" for labels, "gaussian" for real targets.
+        likelihood: "categorical" for labels, "gaussian" for real targets with one noise,
+            "heteroscedastic" for those whose C log precisions are outputs after the C means.
         every: epochs between updates (F).
         burn_in: first epochs, without updates (B).
         curvature: of the evidence; see `nas_evidence.curvature.KINDS`.
@@ -251,7 +252,7 @@ def online_laplace(
     _check_optimiser(model, optimiser)
     parameter = next(model.parameters())
     x, y = (part.to(parameter.device) for part in _tensors(data))
-    if likelihood == "gaussian":
+    if likelihood != "categorical":
         y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
     elif not y.is_floating_point():
         y = y.long()
