@@ -35,7 +35,13 @@ from nas_evidence.audit.known_problems import (
     noise_problem,
 )
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
-from nas_evidence.audit.sampled import SAMPLED, STANDARD_ERRORS, noise_of, sampled_rows
+from nas_evidence.audit.sampled import (
+    OF_ONE_NOISE,
+    SAMPLED,
+    STANDARD_ERRORS,
+    noise_of,
+    sampled_rows,
+)
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
@@ -118,8 +124,10 @@ def estimators_in(problem: str) -> set[str]:
     found = {*CURVATURES, *SAMPLED}
     if problem.startswith(("linear", "noise")):
         found.add(_CONDITIONAL)
-    if problem.endswith("power") or problem.startswith("noise"):
+    if problem.endswith("power"):
         found -= set(SAMPLED)
+    if problem.startswith("noise"):
+        found -= set(OF_ONE_NOISE)
     if problem == "linear-noise":  # few draws from the prior predict too badly
         found.discard("sto_lk")
     return found
@@ -129,7 +137,7 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
     rows = {k: measured(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
-    if problem.power != 1 or not isinstance(problem.likelihood, Gaussian | Categorical):
+    if problem.power != 1:
         return found
     return found + sampled_rows(problem, seed)
 
