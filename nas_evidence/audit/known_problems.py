@@ -159,7 +159,8 @@ def definition(problem: Problem, kind: str) -> float | None:
     output_hessian = -vmap(jacrev(jacrev(log_p)))(outputs, y)
     if isinstance(problem.likelihood, Heteroscedastic):
         # Its mean over the target that the model draws, exact from two: it is quadratic in it.
-        mean, std = outputs[:, :1], (-0.5 * outputs[:, 1:]).exp()
+        mean = problem.likelihood.mean(outputs)
+        std = problem.likelihood.variance(outputs).sqrt()
         each = [-vmap(jacrev(jacrev(log_p)))(outputs, drawn) for drawn in (mean - std, mean + std)]
         output_hessian = torch.stack(each).mean(0)
     form = CURVATURES[kind]
@@ -275,7 +276,7 @@ def logistic_problem(name: str, seed: int, power: float = 1.0) -> Problem:
 
 
 def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
-    """Return real targets whose mean and log precision are proportional to one input."""
+    """Return real targets whose two natural outputs are proportional to one input."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(24, 1, dtype=torch.float64, generator=generator)
     noise = torch.randn(24, 1, dtype=torch.float64, generator=generator)
@@ -285,7 +286,7 @@ def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
     nn.init.zeros_(model.weight)
     precision = torch.tensor([0.5], dtype=torch.float64)
     density = network_density(model, x, y, Heteroscedastic())
-    axis = torch.linspace(-6, 6, 401, dtype=torch.float64)
+    axis = torch.linspace(-12, 12, 601, dtype=torch.float64)
     grid = torch.cartesian_prod(axis, axis)
     log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
     cell = 2 * math.log(float(axis[1] - axis[0]))

@@ -20,7 +20,7 @@ from nas_evidence.exporting.unseen import unseen_thresholds
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.loop import likelihood_of
-from nas_evidence.training.predictive import mean_variance, noise_variance
+from nas_evidence.training.predictive import variances
 
 #: Rows predicted at once.
 _BATCH = 1024
@@ -69,7 +69,7 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
 
     Real targets with the uncertainty of the weights, so that report and `predict` say one thing.
     """
-    model, means, variances = with_preprocessing(winner, arrays), [], []
+    model, means, total = with_preprocessing(winner, arrays), [], []
     likelihood = likelihood_of(winner.assignment.plan, winner.noise_std, winner.temperature)
     posterior = None if arrays.task == "labels" else laplace_posterior(winner, arrays)
     for start in range(0, len(arrays.x_test), _BATCH):
@@ -80,13 +80,14 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
         if posterior is not None:
             inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
             spread = posterior.output_covariance(model.model, inputs)
-            noise = noise_variance(likelihood, model.model, inputs)
-            variances.append(mean_variance(spread, noise) + noise)
+            noise, of_mean = variances(likelihood, model.model, inputs, spread)
+            total.append(of_mean + noise)
     outputs = torch.cat(means).numpy()
     if posterior is None:
         return Predicted(outputs)
-    total = torch.cat(variances).numpy()
-    return Predicted(outputs, winner.spread_factor * np.sqrt(total) * arrays.y_std)
+    return Predicted(
+        outputs, winner.spread_factor * torch.cat(total).sqrt().numpy() * arrays.y_std
+    )
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:

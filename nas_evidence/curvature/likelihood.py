@@ -4,7 +4,7 @@
 
     f_n  outputs of the network [C]   categorical      Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f/T)
     y_n  target                       Gaussian         Λ = I / s²
-                                      heteroscedastic  Λ = diag(τ, ½),  f = (μ, log τ)
+                                      heteroscedastic  Λ = τ ∇μ ∇μᵀ + ½ ∇log τ ∇log τᵀ
 
 The last Λ is the generalised Gauss-Newton matrix of the natural parameters; see `Heteroscedastic`.
 
@@ -21,9 +21,6 @@ import torch
 from torch import Tensor
 
 from nas_evidence.plumbing.user_error import UserError
-
-#: Largest |log τ| of a heteroscedastic target: standard deviations from 3e-7 to 3e6 of it.
-MOST_LOG_PRECISION = 30.0
 
 
 class Likelihood(Protocol):
@@ -176,27 +173,28 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Heteroscedastic:
-    """Gaussian noise whose precision is a second output for each target; targets float [n, C].
+    """Gaussian noise whose size is an output too: two for each target; targets float [n, C].
 
-        f = (μ, log τ)  outputs [n, 2 C]: first the C means, then the C log precisions
-        −log p(y|f) = ½ τ (y − μ)² − ½ log τ + ½ log 2π
+        f = (η, z)  outputs [n, 2 C]: first η of all targets, then z
+        τ = τ₀ + softplus(z + z₀),   μ = η / τ,   −log p(y|f) = ½ τ (y − μ)² − ½ log τ + ½ log 2π
 
-    The natural parameters are η₁ = τ μ and η₂ = −½ τ < 0 (Immer et al. 2023, Effective Bayesian
-    heteroscedastic regression with deep neural networks). The Hessian of −log p in them is that of
-    the log normaliser A(η) = −η₁²/(4 η₂) − ½ log(−2 η₂), the covariance of (y, y²). With the
-    Jacobian G = ∂η/∂f of the link, the generalised Gauss-Newton matrix is
+    η₁ = η and η₂ = −½ τ < 0 are the natural parameters (Immer et al. 2023, Effective Bayesian
+    heteroscedastic regression with deep neural networks); μ is the mean and 1/τ the variance. The
+    Hessian of −log p in them is that of the log normaliser A(η) = −η₁²/(4 η₂) − ½ log(−2 η₂), the
+    covariance of (y, y²). With the Jacobian G = ∂(η₁, η₂)/∂f of the link, the generalised
+    Gauss-Newton matrix, positive semi-definite, is
 
-        Λ = Gᵀ ∇²A G = diag(τ, ½)
+        Λ = Gᵀ ∇²A G = τ ∇μ ∇μᵀ + ½ ∇log τ ∇log τᵀ      ∇μ = (1, −μ τ′) / τ,  ∇log τ = (0, τ′ / τ)
 
     It is the Fisher information in f, E r rᵀ with r the residual of y ~ p(y|f), for this link as
-    for any smooth one: the part of the Hessian left out has mean zero. The whole Hessian in f,
-    [[τ, −τ z], [−τ z, ½ τ z²]] with z = y − μ, is indefinite wherever z ≠ 0.
+    for any smooth one: the part of the Hessian left out has mean zero.
 
-    Why this link: the mean is linear in the last layer, so its variance needs no further
-    approximation, and it cannot become a ratio of two small numbers far from the data. Λ is
-    diagonal, and the information on log τ is the same at any noise. At outputs of 0 a
-    standardised target has its mean 0 and variance 1. Log precisions act within
-    ±`MOST_LOG_PRECISION`.
+    Why this link: the slope in η is y − μ, whatever the noise. With outputs (μ, log τ) it is
+    τ (y − μ): rows that are fitted already pull most, their τ grows without bound, and wide
+    networks on few rows state a noise far below the true one (docs/reference/estimators.md). The
+    softplus grows linearly, so precisions do not run away as those of an exponential do. τ₀ keeps
+    the ratio μ finite far from the data; z₀ is such that outputs of 0 are the mean 0 and the
+    variance 1 of a standardised target.
 
     factor  on every standard deviation; 1 but for predictions at another scale
     """
@@ -210,16 +208,31 @@ class Heteroscedastic:
             )
 
     def mean(self, outputs: Tensor) -> Tensor:
-        """Return the means μ [n, C] of the targets for outputs [n, 2 C]."""
-        return outputs[..., : outputs.shape[-1] // 2]
+        """Return the means μ [..., C] of the targets for outputs [..., 2 C]."""
+        eta, z = outputs.chunk(2, -1)
+        return eta / precision_of(z)
 
     def variance(self, outputs: Tensor) -> Tensor:
-        """Return the variances 1/τ of the targets [n, C], float64, for outputs [n, 2 C].
+        """Return the variances 1/τ of the targets [..., C], float64, for outputs [..., 2 C].
 
         >>> Heteroscedastic().variance(torch.tensor([[5.0, 0.0]]))
         tensor([[1.]], dtype=torch.float64)
         """
-        return (-self._log_precision(outputs.double())).exp()
+        return self.factor**2 / precision_of(outputs.double().chunk(2, -1)[1])
+
+    def mean_variance(self, outputs: Tensor, covariance: Tensor) -> Tensor:
+        """Return the variances ∇μᵀ S ∇μ of the means [n, C] (the delta method), float64.
+
+        Args:
+            outputs: [n, 2 C].
+            covariance: S of the outputs [n, 2 C, 2 C].
+        """
+        by_eta, by_z = self._mean_slopes(outputs.double())
+        c = by_eta.shape[-1]
+        own = covariance.diagonal(dim1=1, dim2=2)
+        both = covariance[:, :c, c:].diagonal(dim1=1, dim2=2)
+        found = by_eta.square() * own[:, :c] + by_z.square() * own[:, c:]
+        return (found + 2 * by_eta * by_z * both).clamp(min=0)
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ ½ log τ − ½ τ (y − μ)² − ½ log 2π in nats, float64 []."""
@@ -232,8 +245,11 @@ class Heteroscedastic:
         return self.nll(outputs, targets).sum() / len(outputs)
 
     def hessian_roots(self, outputs: Tensor) -> Tensor:
-        """Return the columns √τ_c e_c and √½ e_(C+c) [2 C, n, 2 C]; 0 for log τ out of bounds."""
-        return torch.diag_embed(self._root_diagonal(outputs.detach())).permute(1, 0, 2)
+        """Return the columns √τ ∇μ, then √½ ∇log τ, of each target [2 C, n, 2 C]."""
+        by_eta, by_z, of_noise = map(torch.diag_embed, self._root_parts(outputs))
+        of_mean = torch.cat([by_eta, by_z], -1)
+        of_noise = torch.cat([torch.zeros_like(by_eta), of_noise], -1)
+        return torch.cat([of_mean, of_noise], -2).permute(1, 0, 2).to(outputs.dtype)
 
     def n_roots(self, n_outputs: int) -> int:
         """Return 2 C, the number of outputs."""
@@ -241,40 +257,63 @@ class Heteroscedastic:
 
     def signed_root(self, outputs: Tensor, signs: Tensor) -> Tensor:
         """Return Σ_k ε_k r_k for signs ε = ±1 [2 C, n] [1, n, 2 C]."""
-        return (signs.mT.to(outputs) * self._root_diagonal(outputs.detach()))[None]
+        by_eta, by_z, of_noise = self._root_parts(outputs)
+        one, other = signs.mT.to(by_eta).chunk(2, -1)
+        found = torch.cat([one * by_eta, one * by_z + other * of_noise], -1)
+        return found.to(outputs.dtype)[None]
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return (τ (y − μ), ½ − ½ τ (y − μ)²) [n, 2 C]."""
+        """Return ∂ log p(y_n|f_n) / ∂f_n [n, 2 C]."""
         _check_pairs(outputs, targets)
         return self.slope(outputs.detach().double(), targets.double()).to(outputs.dtype)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return −log p(y|f) [...] in nats, in the dtype of outputs [..., 2 C]."""
-        log_precision = self._log_precision(outputs)
-        squares = (targets - self.mean(outputs)).square() * log_precision.exp()
-        return 0.5 * (squares - log_precision + math.log(2 * math.pi)).sum(-1)
+        tau = precision_of(outputs.chunk(2, -1)[1]) / self.factor**2
+        squares = (targets - self.mean(outputs)).square() * tau
+        return 0.5 * (squares - tau.log() + math.log(2 * math.pi)).sum(-1)
 
     def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return ∂ log p(y|f) / ∂f [..., 2 C], in the dtype of outputs [..., 2 C]."""
-        error, tau = targets - self.mean(outputs), self._log_precision(outputs).exp()
-        weighed = tau * error
-        of_log = (0.5 - 0.5 * weighed * error) * self._moves(outputs)
-        return torch.cat([weighed, of_log], -1)
+        """Return ∂ log p(y|f) / ∂f [..., 2 C], in the dtype of outputs [..., 2 C].
 
-    def _log_precision(self, outputs: Tensor) -> Tensor:
-        free = outputs[..., outputs.shape[-1] // 2 :]
-        inside = free.clamp(-MOST_LOG_PRECISION, MOST_LOG_PRECISION)
-        return inside - 2 * math.log(self.factor)
+        With e = y − μ it is (e, τ′ (½/τ − ½ e² − e μ)) at factor 1.
+        """
+        z = outputs.chunk(2, -1)[1]
+        tau, mean = precision_of(z), self.mean(outputs)
+        error = targets - mean
+        pull = error / self.factor**2
+        of_z = precision_slope(z) * (0.5 / tau - pull * (0.5 * error + mean))
+        return torch.cat([pull, of_z], -1)
 
-    def _moves(self, outputs: Tensor) -> Tensor:
-        """Return ∂ log τ / ∂ output [n, C]: 1 within the bounds, else 0."""
-        return (outputs[..., outputs.shape[-1] // 2 :].abs() <= MOST_LOG_PRECISION).to(outputs)
+    def _mean_slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ∂μ/∂η and ∂μ/∂z [..., C]."""
+        eta, z = outputs.chunk(2, -1)
+        tau = precision_of(z)
+        return 1 / tau, -eta * precision_slope(z) / tau.square()
 
-    def _root_diagonal(self, outputs: Tensor) -> Tensor:
-        """Return the diagonal of the root of Λ [n, 2 C], in the dtype of the outputs."""
-        found = outputs.double()
-        roots = [(0.5 * self._log_precision(found)).exp(), 0.5**0.5 * self._moves(found)]
-        return torch.cat(roots, -1).to(outputs.dtype)
+    def _root_parts(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return √τ ∂μ/∂η, √τ ∂μ/∂z and √½ ∂log τ/∂z [n, C], float64."""
+        found = outputs.detach().double()
+        z = found.chunk(2, -1)[1]
+        tau = precision_of(z)
+        by_eta, by_z = self._mean_slopes(found)
+        root = tau.sqrt() / self.factor
+        return root * by_eta, root * by_z, 0.5**0.5 * precision_slope(z) / tau
+
+
+#: τ₀, and z₀ with which τ is 1 at z = 0.
+LEAST_PRECISION = 0.01
+_SHIFT = math.log(math.expm1(1 - LEAST_PRECISION))
+
+
+def precision_of(z: Tensor) -> Tensor:
+    """Return τ = τ₀ + softplus(z + z₀), the precision of the noise for outputs z."""
+    return LEAST_PRECISION + torch.nn.functional.softplus(z + _SHIFT)
+
+
+def precision_slope(z: Tensor) -> Tensor:
+    """Return τ′ = ∂τ/∂z, the logistic function of z + z₀."""
+    return torch.sigmoid(z + _SHIFT)
 
 
 def _onehot_minus(p: Tensor, labels: Tensor) -> Tensor:
@@ -320,7 +359,7 @@ def _check_real(outputs: Tensor, targets: Tensor) -> None:
 def _check_pairs(outputs: Tensor, targets: Tensor) -> None:
     if outputs.ndim != 2 or targets.shape != (len(outputs), outputs.shape[1] / 2):
         raise UserError(
-            "heteroscedastic targets must have the shape [n, C] for outputs [n, 2 C], a mean and "
-            f"a log precision for each, but got {list(targets.shape)} for {list(outputs.shape)}; "
+            "heteroscedastic targets must have the shape [n, C] for outputs [n, 2 C], two natural "
+            f"parameters for each, but got {list(targets.shape)} for {list(outputs.shape)}; "
             'labels need the likelihood "categorical"'
         ).with_code("heteroscedastic-targets")

@@ -52,8 +52,8 @@ def estimate_evidence(
             tensor in and out; see `nas_evidence.curvature.curvature_pass`.
         inputs: training inputs [n, ...], on the device of the model.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
-            model has one output. The outputs of "heteroscedastic" are C means, then C log
-            precisions.
+            model has one output. "heteroscedastic" has 2 C outputs, see
+            `nas_evidence.curvature.likelihood.Heteroscedastic`.
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         curvature: a name in `nas_evidence.curvature.KINDS`.
         prior_precision: > 0; one number, or one per tensor of `model.parameters()`, in their order

@@ -1,27 +1,23 @@
 """Conditional evidence of a Bayesian last layer that predicts mean and noise of real targets.
 
-    y_n = aᵀφ_n + e_n,   e_n ~ N(0, 1/τ_n),   log τ_n = bᵀφ_n,   a, b ~ N(0, I)
+    y_n = aᵀφ_n / τ_n + e_n,   e_n ~ N(0, 1/τ_n),   τ_n = τ(z_n),  z_n = bᵀφ_n,   a, b ~ N(0, I)
 
-    L(b) = κ Σ_n (½ log τ_n − ½ log 2π) − ½ log|M| − ½ κ Σ_n τ_n y_n (y_n − m_n)
+    L(b) = κ Σ_n (½ log τ_n − ½ log 2π − ½ τ_n y_n²) − ½ log|M| + ½ hᵀ M⁻¹ h
     log q = L(b*) − ½ ‖b*‖² − ½ log|H|                           b* largest L(b) − ½ ‖b‖²
-    H = I + Φᵀ [½ diag(t_n (s_nn + r_n²)) − t_n t_m (½ s_nm² + r_n s_nm r_m)] Φ,    t = κ τ
+    H = I + Φᵀ (diag(c) − diag(g) [w_n w_m (½ s_nm² + x_n s_nm x_m)] diag(g)) Φ
 
     φ_n   features divided by the roots of their prior precisions [d]; of a target, each alone
-    M     I + κ Σ_n τ_n φ_n φ_nᵀ       m_n = aᵀφ_n at the mean of a given b, κ M⁻¹ Σ_n τ_n y_n φ_n
-    s_nm  φ_nᵀ M⁻¹ φ_m                 r_n = y_n − m_n
+    M     I + Σ_n w_n φ_n φ_nᵀ, w = κ/τ     h = κ Σ_n y_n φ_n     g = ∂ log τ / ∂z
+    s_nm  φ_nᵀ M⁻¹ φ_m                      x_n = φ_nᵀ M⁻¹ h, the mean of aᵀφ_n given b
+    c     ½ g² (κ τ y² + w (s_nn + x²)) − g′ ∂L/∂ log τ
 
-The weights a of the mean are integrated exactly: L(b) is the log density of y given b, tempered by
-κ. Laplace's approximation is over b alone, with the Hessian H at the mode. Two simpler forms are
-biased where data are few (tests/evidence/test_noise_layer.py):
+aᵀφ and bᵀφ are the outputs η and z of `Heteroscedastic`. The weights a are integrated exactly:
+L(b) is the log density of y given b, tempered by κ. Laplace's approximation is over b alone, with
+the Hessian H at the mode: a Gauss-Newton matrix would count information on the noise that is lost
+where a is unknown.
 
-- Laplace over a and b together is at the largest joint density, where residuals are too small and
-  the noise with them. Its conditional density is too high by a part that rises with the number
-  of features: 0.091 nats per datum of 15 data given 60, with 40 features of the mean.
-- The Gauss-Newton matrix ½ κ Σ φ_n φ_nᵀ in place of H counts information on the noise that is
-  lost where a is unknown.
-
-b* is found by L-BFGS in coordinates in which that Gauss-Newton matrix plus I is the identity. A
-step costs three passes of N d² multiplications, H costs 2 N² d.
+b* is found by L-BFGS in coordinates in which I + ½ κ Σ φ_n φ_nᵀ is the identity. A step costs
+three passes of N d² multiplications, H costs 2 N² d.
 """
 
 import math
@@ -31,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import MOST_LOG_PRECISION
+from nas_evidence.curvature.likelihood import precision_of, precision_slope
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.plumbing.user_error import UserError
 
@@ -49,8 +45,8 @@ def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -
     """Return log q(late data | early data) in nats; the first `n_early` data are the early ones.
 
     Args:
-        layer: with the features of all data; its weights are those of C means, then C log
-            precisions [2 C, d], and start the search for b*.
+        layer: with the features of all data; its weights are those of η, then of z [2 C, d],
+            and start the search for b*.
         y: targets, float64 [N, C].
         n_early: number of early data.
         power: κ, on the log likelihood.
@@ -132,9 +128,11 @@ class _Problem:
     def _hessian(self, b: Tensor) -> Tensor:
         """Return H [d, d] at b; sums of squares of S over all pairs of data in float32."""
         at = self._given(b)
-        moved = at.tau[:, None] * self.features * at.moves[:, None]
-        of_mean = (at.error[:, None] * moved).mT @ at.white.mT  # Φᵀ t r V
-        weights = 0.5 * at.tau * (at.error.square() + at.white.square().sum(0)) * at.moves
+        moved = (at.weight * at.slope)[:, None] * self.features
+        of_mean = (at.x[:, None] * moved).mT @ at.white.mT  # Φᵀ g w x V
+        second = self.power * at.tau * self.y.square()
+        second = second + at.weight * (at.x.square() + at.white.square().sum(0))
+        weights = 0.5 * at.slope.square() * second - at.bend * at.gradient
         found = self.features.mT @ (weights[:, None] * self.features) - of_mean @ of_mean.mT
         found.diagonal().add_(1.0)
         v, phi = at.white.float(), moved.float()
@@ -146,45 +144,49 @@ class _Problem:
         return found
 
     def _given(self, b: Tensor) -> "_Given":
-        phi, free = self.features, self.features @ b
-        log_tau = free.clamp(-MOST_LOG_PRECISION, MOST_LOG_PRECISION)
-        tau = self.power * log_tau.exp()
-        weighted = tau[:, None] * phi
-        matrix = weighted.mT @ phi
+        phi, z = self.features, self.features @ b
+        tau, by_z = precision_of(z), precision_slope(z)
+        weight, slope = self.power / tau, by_z / tau
+        matrix = (weight[:, None] * phi).mT @ phi
         matrix.diagonal().add_(1.0)
         root = _cholesky(matrix)
-        a = torch.cholesky_solve((weighted.mT @ self.y)[:, None], root)[:, 0]
         white = torch.linalg.solve_triangular(root, phi.mT, upper=False)
+        x = white.mT @ (white @ (self.power * self.y))
+        known = x.square() + white.square().sum(0)
+        gradient = 0.5 * (self.power - self.power * tau * self.y.square() + weight * known)
+        bend = slope * (1 - by_z - slope)
         log_det = 2 * root.diagonal().log().sum()
-        return _Given(log_tau, tau, (free == log_tau).to(tau), self.y - phi @ a, white, log_det)
+        return _Given(tau, weight, slope, bend, x, white, gradient, log_det)
 
     def _loss(self, b: Tensor) -> tuple[Tensor, Tensor]:
         """Return ½ ‖b‖² − L(b) in nats, and its gradient [d]."""
-        power, at = self.power, self._given(b)
-        fit = 0.5 * power * (at.log_tau - math.log(2 * math.pi)).sum()
-        fit = fit - 0.5 * (at.tau * self.y) @ at.error
-        second_moment = at.error.square() + at.white.square().sum(0)  # of y − aᵀφ given b
-        of_log = 0.5 * (power - at.tau * second_moment) * at.moves
-        value = fit - 0.5 * at.log_det
-        return 0.5 * b @ b - value, b - self.features.mT @ of_log
+        power, y, at = self.power, self.y, self._given(b)
+        fit = 0.5 * power * (at.tau.log() - math.log(2 * math.pi) - at.tau * y.square()).sum()
+        value = fit + 0.5 * power * (y @ at.x) - 0.5 * at.log_det
+        return 0.5 * b @ b - value, b - self.features.mT @ (at.slope * at.gradient)
 
 
 @dataclass(frozen=True)
 class _Given:
     """What b says of the data and of a.
 
-    log_tau, tau  log τ, and t = κ τ [n]
-    moves         1 where log τ follows b, 0 at its bounds [n]
-    error         r [n]
-    white         L⁻¹ φ_n with L Lᵀ = M, so that S is its square [d, n]
-    log_det       log|M|
+    tau       τ [n]
+    weight    w = κ/τ [n]
+    slope     g = ∂ log τ / ∂z [n]
+    bend      g′ [n]
+    x         mean of aᵀφ_n [n]
+    white     L⁻¹ φ_n with L Lᵀ = M, so that S is its square [d, n]
+    gradient  ∂L / ∂ log τ [n]
+    log_det   log|M|
     """
 
-    log_tau: Tensor
     tau: Tensor
-    moves: Tensor
-    error: Tensor
+    weight: Tensor
+    slope: Tensor
+    bend: Tensor
+    x: Tensor
     white: Tensor
+    gradient: Tensor
     log_det: Tensor
 
 

@@ -437,10 +437,11 @@ class Predictor:
         likelihood = Heteroscedastic()
         if self.meaning.get("likelihood") == "heteroscedastic":
             noise, means = likelihood.variance(outputs).sqrt().numpy(), likelihood.mean(outputs)
+            variance = likelihood.mean_variance(outputs, covariance)
         else:
             noise, means = np.array(self.meaning["noise_std"]), outputs
-        variance = covariance.diagonal(dim1=1, dim2=2)[:, : means.shape[1]]
-        noise, model = noise * unit, variance.clamp(min=0).sqrt().numpy() * unit
+            variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+        noise, model = noise * unit, variance.sqrt().numpy() * unit
         return {
             "mean": means.numpy() * unit + shift,
             "std": factor * np.sqrt(model**2 + noise**2),

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
@@ -31,8 +32,8 @@ class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
-    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added; log
-    precisions, which a network may have beside its means, are left out.
+    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added. Of a
+    network that predicts its noise too, with two outputs for each target, they are the means.
     """
 
     mean: Tensor
@@ -60,7 +61,7 @@ class Exported(nn.Module):
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
         outputs: Tensor = self.model((inputs.to(self.mean.dtype) - self.mean) / self.std)
         if self.shift is not None and outputs.shape[1] > len(self.shift):
-            outputs = outputs[:, : len(self.shift)]
+            outputs = Heteroscedastic().mean(outputs)
         if self.scale is not None:
             outputs = outputs * self.scale
         return outputs if self.shift is None else outputs + self.shift

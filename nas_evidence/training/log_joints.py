@@ -76,7 +76,7 @@ class _SideBySide:
     targets    int64 [K, N], or float64 [K, N, C]
     is_real    1, and 0 for padding [K, N, 1]
     spread     noise standard deviation, or temperature [K, 1, 1]; 1 where the noise is an output
-    pairs      whether the outputs are a mean and a log precision for each real target
+    pairs      whether there are two outputs for each real target, see `Heteroscedastic`
     precision  the diagonals of D [K, P]
     power      κ
     rows       of a batch

@@ -208,7 +208,7 @@ def online_laplace(
         data: the training data: a DataLoader, a Dataset of pairs, or tensors (x, y). Without
             augmentation; kept on the device of the model.
         likelihood: "categorical" for labels, "gaussian" for real targets with one noise,
-            "heteroscedastic" for those whose C log precisions are outputs after the C means.
+            "heteroscedastic" for those with 2 C outputs, see `curvature.likelihood`.
         every: epochs between updates (F).
         burn_in: first epochs, without updates (B).
         curvature: of the evidence; see `nas_evidence.curvature.KINDS`.

@@ -5,8 +5,8 @@
     ∂L/∂W_l = G_lᵀ h_{l-1}        ∂L/∂b_l = 1ᵀ G_l
 
     L  mean nll of a minibatch of one network, times s² or T²: G_L = (f − y) / B for real targets,
-       T (softmax(f / T) − y) / B for labels as rows of 0 and 1, (τ (μ − y), ½ τ (y − μ)² − ½) / B
-       for f = (μ, log τ)
+       T (softmax(f / T) − y) / B for labels as rows of 0 and 1, that of `Heteroscedastic` / B for
+       real targets with a noise of each datum
 
 On few rows a step is a few dozen operators on small tensors, and what autograd does around each
 takes longer than the operator itself.
@@ -28,7 +28,7 @@ class Perceptrons:
     Args:
         theta: parameters [K, P], weights and biases of layer after layer; read at each call.
         shapes: of the parameters.
-        pairs: whether the outputs are a mean and a log precision for each real target.
+        pairs: whether there are two outputs for each real target, see `Heteroscedastic`.
     """
 
     def __init__(

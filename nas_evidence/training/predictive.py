@@ -3,8 +3,9 @@
     classes        the softmax temperature T
     real targets   √(s² + Var f(x)), with the Laplace posterior of the data it was trained on
 
-s is the learned noise, or with `likelihood = "heteroscedastic"` that of the row, an output of the
-network beside the mean f. Log losses of trials, folds, reports and exports are all of this kind.
+s is the learned noise, or with `likelihood = "heteroscedastic"` that of the row. The mean f is
+then a function of two outputs, and Var f is by the delta method. Log losses of trials, folds,
+reports and exports are all of this kind.
 """
 
 import copy
@@ -49,9 +50,8 @@ def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tens
 
     def spread(inputs: Tensor) -> Tensor:
         x = inputs[:].cpu()
-        covariance = posterior.output_covariance(model, x)
-        noise = noise_variance(likelihood, model, x)
-        return (noise + mean_variance(covariance, noise)).sqrt()
+        noise, of_mean = variances(likelihood, model, x, posterior.output_covariance(model, x))
+        return (noise + of_mean).sqrt()
 
     return spread
 
@@ -62,27 +62,24 @@ def predicted_means(outputs: Tensor, likelihood: Likelihood) -> Tensor:
 
 
 @torch.no_grad()
-def noise_variance(likelihood: Likelihood, model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the variance of the noise of real targets: [n, C], or [] if it is the same for all.
+def variances(
+    likelihood: Likelihood, model: nn.Module, inputs: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the variances of real targets by their noise, and of their means by the posterior.
 
     Args:
         likelihood: of real targets, with its noise.
         model: in evaluation mode.
         inputs: preprocessed [n, ...].
+        covariance: of the outputs by the posterior of the weights, float64 [n, outputs, outputs].
+
+    Returns:
+        Noise [n, C], or [] if it is the same for all, and the variance of the means [n, C].
     """
     if isinstance(likelihood, Gaussian):
-        return torch.tensor(likelihood.noise_std**2, dtype=torch.float64)
+        noise = torch.tensor(likelihood.noise_std**2, dtype=torch.float64)
+        return noise, covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
     assert isinstance(likelihood, Heteroscedastic)
     starts = range(0, len(inputs), EVIDENCE_BATCH)
-    return torch.cat([likelihood.variance(model(inputs[i : i + EVIDENCE_BATCH])) for i in starts])
-
-
-def mean_variance(covariance: Tensor, noise: Tensor) -> Tensor:
-    """Return the variance [n, C] of the predicted means by the posterior of the weights.
-
-    Args:
-        covariance: of the outputs [n, C, C]; or [n, 2 C, 2 C], of which the means are the first.
-        noise: of `noise_variance`.
-    """
-    variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
-    return variance[:, : noise.shape[1]] if noise.ndim else variance
+    outputs = torch.cat([model(inputs[i : i + EVIDENCE_BATCH]) for i in starts])
+    return likelihood.variance(outputs), likelihood.mean_variance(outputs, covariance)

@@ -21,15 +21,21 @@ def _problem(n: int, d: int, n_targets: int = 1, seed: int = 0) -> tuple[LastLay
     phi[:, -1] = 1.0
     a = torch.randn(d, n_targets, dtype=torch.float64, generator=random) / math.sqrt(d)
     noise = torch.randn(n, n_targets, dtype=torch.float64, generator=random)
-    y = phi @ a + 0.4 * (0.5 * phi[:, :1]).exp() * noise
+    tau = _tau(1 + 2 * phi[:, :1])
+    y = phi @ a / tau + tau.rsqrt() * noise
     precision = 0.5 + torch.rand(d, dtype=torch.float64, generator=random)
     return LastLayer(phi, torch.zeros(2 * n_targets, d).double(), precision), y
 
 
+def _tau(z: Tensor) -> Tensor:
+    return 0.01 + (1 + (z + math.log(math.expm1(0.99))).exp()).log()
+
+
 def _log_density(phi: Tensor, y: Tensor, delta: Tensor, b: Tensor, power: float) -> Tensor:
     """log ∫ p(y|a, b)^κ p(a) da of one target by the n x n covariance of y."""
-    variance = (-phi @ b).exp()
-    covariance = (phi / delta) @ phi.mT + torch.diag(variance / power)
+    variance = 1 / _tau(phi @ b)
+    of_mean = variance[:, None] * phi  # y = aᵀφ / τ + noise
+    covariance = (of_mean / delta) @ of_mean.mT + torch.diag(variance / power)
     exact = MultivariateNormal(torch.zeros(len(y)).double(), covariance).log_prob(y)
     each = (1 - power) / 2 * (2 * math.pi * variance).log() - 0.5 * math.log(power)
     return exact + each.sum()
@@ -84,15 +90,15 @@ def test_the_value_is_that_of_dense_algebra(n: int, d: int, n_targets: int, powe
 def test_a_small_layer_is_close_to_its_integral(d: int) -> None:
     """The weights of the log precision are integrated on a grid; 40 data given 30 or 160."""
     layer, y = _problem(200, d, seed=2)
-    axes = [torch.linspace(-2.5, 4.5, 141 if d == 2 else 1001).double()] * d
+    axes = [torch.linspace(-8, 16, 241 if d == 2 else 1001).double()] * d
     grid = torch.cartesian_prod(*axes).view(-1, d)
     cell = float(axes[0][1] - axes[0][0]) ** d
 
     def log_evidence(n: int) -> float:
         phi, target, delta = layer.features[:n], y[:n, 0], layer.precision
-        tau = (grid @ phi.mT).exp()
-        matrix = torch.einsum("gn,ni,nj->gij", tau, phi, phi) + torch.diag(delta)
-        sums = (tau * target) @ phi
+        tau = _tau(grid @ phi.mT)
+        matrix = torch.einsum("gn,ni,nj->gij", 1 / tau, phi, phi) + torch.diag(delta)
+        sums = (target @ phi).expand(len(grid), -1)
         mean = torch.linalg.solve(matrix, sums[:, :, None])[:, :, 0]
         fit = 0.5 * (tau.log() - math.log(2 * math.pi) - tau * target.square()).sum(1)
         fit = fit + 0.5 * (sums * mean).sum(1)
@@ -105,38 +111,8 @@ def test_a_small_layer_is_close_to_its_integral(d: int) -> None:
         part = LastLayer(layer.features[:n], layer.weights, layer.precision)
         found = late_given_early(part, y[:n], n_early, Heteroscedastic()).value
         exact = log_evidence(n) - log_evidence(n_early)
-        assert found == pytest.approx(exact, abs=0.001 * (n - n_early))
+        assert found == pytest.approx(exact, abs=0.004 * (n - n_early))
         assert abs(exact) > 5
-
-
-def test_laplace_over_both_weights_would_be_too_high_with_many_features() -> None:
-    """Why the weights of the mean are integrated: 15 data given 60, 40 features, one noise.
-
-    log τ is one number with the prior N(0, 9), over which a grid integrates.
-    """
-    n, n_early, d = 75, 60, 40
-    random = torch.Generator().manual_seed(0)
-    x = torch.randn(n, d, dtype=torch.float64, generator=random) / math.sqrt(d)
-    y = 2 * x.sum(1) / math.sqrt(d)
-    y = y + 0.4 * torch.randn(n, dtype=torch.float64, generator=random)
-    grid = torch.linspace(-6, 10, 1601).double()
-    found: dict[str, list[float]] = {"integral": [], "mean integrated": [], "both": []}
-    for m in (n_early, n):
-        phi, target = x[:m], y[:m]
-        values, u = torch.linalg.eigh(phi.mT @ phi)
-        sums, tau = u.mT @ phi.mT @ target, grid.exp()[:, None]
-        of_both = 0.5 * (m * (grid - math.log(2 * math.pi)) - tau[:, 0] * (target @ target))
-        of_both = of_both + 0.5 * (tau**2 * sums**2 / (1 + tau * values)).sum(1) - grid**2 / 18
-        log_det = (1 + tau * values).log().sum(1)
-        log_q, laplace = of_both - 0.5 * log_det, 0.5 * math.log(1 + 9 * m / 2)
-        width = math.log(float(grid[1] - grid[0])) - 0.5 * math.log(2 * math.pi * 9)
-        found["integral"].append(float(log_q.logsumexp(0)) + width)
-        found["mean integrated"].append(float(log_q.max()) - laplace)
-        best = of_both.argmax()
-        found["both"].append(float(of_both[best] - 0.5 * log_det[best]) - laplace)
-    each = {name: (late - early) / 15 for name, (early, late) in found.items()}
-    assert each["mean integrated"] == pytest.approx(each["integral"], abs=0.01)
-    assert each["both"] > each["integral"] + 0.05
 
 
 def test_growing_noise_is_worth_more_than_one_noise() -> None:

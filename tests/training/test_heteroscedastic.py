@@ -15,10 +15,10 @@ from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import begin, loss_limit, train_epoch
+from nas_evidence.training.loop import begin, likelihood_of, loss_limit, train_epoch
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.training.parts import new_run, part_of
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.refit import gain_over_a_constant
 from nas_evidence.workers.trial import Trial
 
@@ -93,13 +93,11 @@ def test_only_absurd_losses_are_divergence() -> None:
     plan = TrainingPlan(likelihood="heteroscedastic")
     y = torch.zeros(4, 2).double()
 
-    def loss(error: float, log_precision: float) -> float:
-        outputs = torch.tensor([[error] * 2 + [log_precision] * 2]).double().expand(4, 4)
-        return float(Heteroscedastic().nll_mean(outputs, y))
-
-    precise = -2 * math.log(0.01)
+    tau = 0.01**-2  # far from 0 softplus is the identity
     for error, absurd in ((90.0, False), (110.0, True)):
-        assert (loss(error, precise) > loss_limit(plan, 1.0, 2)) == absurd
+        outputs = torch.tensor([[tau * error] * 2 + [tau] * 2]).double().expand(4, 4)
+        loss = float(Heteroscedastic().nll_mean(outputs, y))
+        assert (loss > loss_limit(plan, 1.0, 2)) == absurd
 
 
 def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> None:
@@ -114,14 +112,21 @@ def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> Non
     )({n: p.detach() for n, p in model.named_parameters()}, x)
     j = torch.cat([jacobians[name].flatten(2) for name in names], 2)  # [n, 2, P]
     outputs = model(x).detach()
-    tau = outputs[:, 1].exp()
-    weights = torch.stack([tau, torch.full_like(tau, 0.5)], 1)
+    roots = Heteroscedastic().hessian_roots(outputs)
+    slopes = torch.func.vmap(torch.func.jacrev(Heteroscedastic().mean))(outputs)[:, 0]  # [n, 2]
     sizes = torch.tensor([p.numel() for p in model.parameters()])
     prior = state.prior_precision.repeat_interleave(sizes)
-    precision = torch.einsum("ncp,nc,ncq->pq", j, weights, j) + prior.diag()
-    of_mean = torch.einsum("np,pq,nq->n", j[:, 0], torch.linalg.inv(precision), j[:, 0])
+    columns = torch.einsum("knc,ncp->knp", roots, j).flatten(0, 1)
+    precision = columns.mT @ columns + prior.diag()
+    of_mean = torch.einsum("nc,ncp->np", slopes, j)
+    of_mean = torch.einsum("np,pq,nq->n", of_mean, torch.linalg.inv(precision), of_mean)
     spread = predictive_spread(state, given.plan, x, data.y_train.double())
-    assert_close(spread(x)[:, 0], (1 / tau + of_mean).sqrt(), rtol=1e-6, atol=0)
+    assert_close(
+        spread(x)[:, 0],
+        (Heteroscedastic().variance(outputs)[:, 0] + of_mean).sqrt(),
+        rtol=1e-6,
+        atol=0,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +183,9 @@ def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
         spread = predictive_spread(state, trial.assignment.plan, data.x_train, data.y_train)
         wide = trial.record.spread_factor * spread(data.x_test)[:, 0]  # type: ignore[attr-defined]
         with torch.no_grad():
-            mean = state.model(data.x_test)[:, 0].double()
+            outputs = state.model(data.x_test)
+        likelihood_ = likelihood_of(trial.assignment.plan, state.noise_std, 1.0)
+        mean = predicted_means(outputs, likelihood_)[:, 0].double()
         covered = ((data.y_test[:, 0].double() - mean) / wide).abs() < 1.6449
         # Quarters by the predicted spread; of one noise by x, with which the true noise grows.
         by = wide if likelihood == "heteroscedastic" else data.x_test[:, 0]
@@ -228,12 +235,13 @@ def test_scores_and_metrics_of_several_targets_are_those_of_their_definition(
     with torch.no_grad():
         outputs = state.model.eval()(data.x_test).double()
     assert outputs.shape == (30, 4)
-    error = (outputs[:, :2] - data.y_test) * data.y_std
+    means = Heteroscedastic().mean(outputs)
+    error = (means - data.y_test) * data.y_std
     assert record.test_rmse == pytest.approx(float(error.square().mean().sqrt()), rel=1e-5)
     spread = record.spread_factor * predictive_spread(
         state, given.plan, data.x_train, data.y_train
     )(data.x_test)
-    nll = -Normal(outputs[:, :2], spread).log_prob(data.y_test.double()).sum(1).mean()
+    nll = -Normal(means, spread).log_prob(data.y_test.double()).sum(1).mean()
     assert record.test_nll_per_datum == pytest.approx(float(nll), rel=1e-5)
     assert (record.noise_std, record.temperature) == (None, None)
     theta = squared_norms(state.model)
