@@ -9,7 +9,7 @@ check test long soak matrices: export OMP_NUM_THREADS := 1
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
 check test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo lint check test long soak matrices mutants oracles bench docs clean
+.PHONY: help demo lint check test long soak matrices mutants oracles bench pages docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -56,6 +56,13 @@ oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPAC
 
 bench: $(if $(SCRIPT),$(VENV)/installed-test)  ## one script of benchmarks/ (SCRIPT=name ARGS="..."), or the list of them
 	@$(if $(SCRIPT),$(BIN)/python benchmarks/$(SCRIPT).py $(ARGS),sed -n '/^|/p' benchmarks/README.md; echo 'Choose one: make bench SCRIPT=name ARGS="..."')
+
+pages: $(VENV)/installed-test  ## every page and table that is made from the code or from committed results
+	for page in table_reference:columns study_reference:study-file cli_reference:cli glossary_reference:glossary \
+			first_hour_reference:first-hour; do \
+		$(BIN)/python docs/$${page%:*}.py > $(VENV)/page.md && cp $(VENV)/page.md docs/reference/$${page#*:}.md || exit 1; done
+	for script in "mutants.py page" gallery.py performance_tables.py "tables.py page" ranking/page.py training_speed.py; do \
+		$(BIN)/python benchmarks/$$script > /dev/null || exit 1; done
 
 docs: $(VENV)/installed  ## the documentation site, in site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -68,6 +68,18 @@ MADE: dict[str, Callable[[], Pair]] = {
         datasets.make_classification, 4000, n_features=18, n_informative=6, n_redundant=8,
         n_classes=4, flip_y=0.05, random_state=4,
     ),
+    "synth6": partial(
+        datasets.make_classification, 4000, n_features=12, n_informative=8, n_classes=6,
+        flip_y=0.02, random_state=6,
+    ),
+    "synth3": partial(
+        datasets.make_classification, 4000, n_features=18, n_informative=4, n_redundant=10,
+        n_classes=3, flip_y=0.1, random_state=3,
+    ),
+    "synth8": partial(
+        datasets.make_classification, 4000, n_features=30, n_informative=10, n_classes=8,
+        flip_y=0.0, random_state=8,
+    ),
     "friedman": partial(datasets.make_friedman1, 3000, noise=1.0, random_state=1),
     "friedman2": partial(datasets.make_friedman2, 3000, noise=0.0, random_state=1),
     "friedman3": partial(datasets.make_friedman3, 3000, noise=0.0, random_state=1),

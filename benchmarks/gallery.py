@@ -1,4 +1,4 @@
-"""Count the cells of the kept results again and make `docs/explanation/gallery.md` from them.
+"""Count the cells of the kept results again and make `docs/experiments/papers.md` from them.
 
 python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reproduce NAME --to DIR`
 """
@@ -32,11 +32,16 @@ from nas_evidence_reproduce._published import (  # noqa: E402
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "reproduce" / "results"
 IMAGES = ROOT / "docs" / "images" / "reproduce"
-PAGE = ROOT / "docs" / "explanation" / "gallery.md"
+PAGE = ROOT / "docs" / "experiments" / "papers.md"
 
 
 _GALLERY = [
-    "# Gallery: the published figures beside ours",
+    "# Which share of the published figures and tables agrees?",
+    "",
+    "**Verdict.** {verdict}",
+    "",
+    "**Rule written before.** In each script of `benchmarks/reproduce/`, applied to all cells;",
+    "that it was fixed before each run is not recorded.",
     "",
     "Every figure and table of the papers whose methods this package implements, made by",
     "`nas-evidence reproduce NAME` in the short version. The numbers are in",
@@ -63,7 +68,8 @@ def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) 
     by_name = {result["name"]: result for result in results}
     places = Counter(where_measured(result) for result in by_name.values())
     usual = places.most_common(1)[0][0] if places else ""
-    lines = [*_GALLERY, *([usual, ""] if usual else [])]
+    head = [line.format(verdict=_verdict(rows)) for line in _GALLERY]
+    lines = [*head, *([usual, ""] if usual else [])]
     lines += ["| paper | figure | script | status | agree |", "|---|---|---|---|---|"]
     for row in rows:
         name = f"`{row.name}`" if row.name else ""
@@ -80,6 +86,17 @@ def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) 
             elsewhere = where_measured(one)
             lines += ["", how_made(one) + (f" {elsewhere}" if elsewhere != usual else "")]
     return "\n".join(lines) + "\n"
+
+
+def _verdict(rows: Sequence[ListRow]) -> str:
+    """Return how many rows agree in all cells, in some, in none, and how many were not run."""
+    found = Counter(row.status for row in rows)
+    full, part, none = (found[status] for status in ("reproduced", "in part", "differs"))
+    agree = (
+        f"Of {len(rows)} figures and tables, {full} agree in full, {part} in part and {none} not"
+    )
+    other = len(rows) - full - part - none
+    return f"{agree} at all; {other} need a GPU and were not run."
 
 
 def written() -> str:

@@ -1,4 +1,4 @@
-"""Write the tables of docs/explanation/performance.md and scale.md from the results of benchmarks.
+"""Write the tables of docs/experiments/cost.md and scale.md from the results of benchmarks.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`; everything else on the
 page stays as it is. A test compares the pages with what this script writes.
@@ -14,8 +14,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-DOCS = HERE.parent / "docs" / "explanation"
-PAGES = ("performance.md", "scale.md")
+DOCS = HERE.parent / "docs" / "experiments"
+PAGES = ("cost.md", "scale.md")
 MODELS = {"mlp": "MLP", "small": "small", "3c3d": "3c3d", "resnet20": "ResNet-20"}
 KINDS = ("diag_ef", "diag_ggn_mc", "diag_ggn", "kfac_ggn_mc", "kfac_ggn")
 #: The operations of an ideal pass over those of an epoch, counted by hand from the layers.

@@ -26,6 +26,12 @@ The noise differs between families by a factor exp(0.5 z); z is standard normal.
     two equal      the best two have the same true score; only one of them, drawn in advance,
                    counts as a hit
 
+In two more cases finalists and first are those of the estimate, as in studies with five folds (see
+`storage/best.py`); the claim is made of the seeds of each architecture alone, as in the report:
+
+    surface     true scores are a smooth function of two coordinates; noise 0.1, 0.3 or 1
+    no surface  as `model`, at coordinates that tell nothing
+
 **regret.** Eight real pools of 21 to 24 architectures, three seeds of each, with the score
 `two_fold` and test results. Six are studies in DIR, made by
 `nas-evidence search benchmarks/ranking/NAME.toml --out DIR/NAME`; two, of tables, were trained for
@@ -47,14 +53,16 @@ import json
 import platform
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.spatial.distance import cdist
 
 from nas_evidence.driver.race import CONFIDENCE
+from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.plumbing.files import write_whole
@@ -67,8 +75,17 @@ N, N_FAMILIES = 24, 3
 EDGES = (0.0, 0.2, 0.35, 0.5, 0.7, 0.9, 1.0)
 #: Studies at a time, and the share of studies of the cases that the model does not know.
 _CHUNK, _SHARE = 20, 0.25
-#: Returns true scores and the noise of a family before its own factor.
-Truth = Callable[[np.random.Generator], tuple[Floats, float]]
+
+
+class Drawn(NamedTuple):
+    """True scores, the noise of a family before its own factor, and coordinates to rank by."""
+
+    mu: Floats
+    level: float
+    points: Floats | None = None
+
+
+Truth = Callable[[np.random.Generator], Drawn]
 
 # --- calibration
 
@@ -77,26 +94,37 @@ def _levels(rng: np.random.Generator) -> float:
     return float(rng.choice([0.1, 0.3, 1.0]))
 
 
-def _model(rng: np.random.Generator) -> tuple[Floats, float]:
+def _model(rng: np.random.Generator) -> Drawn:
     noise = 0.3 * float(np.exp(rng.normal()))
-    return (rng.normal(size=N) if rng.random() < 0.5 else -rng.exponential(size=N)), noise
+    return Drawn(rng.normal(size=N) if rng.random() < 0.5 else -rng.exponential(size=N), noise)
 
 
-def _groups(rng: np.random.Generator) -> tuple[Floats, float]:
-    return rng.choice([-3.0, -0.5, 0.0], size=N) + 0.3 * rng.normal(size=N), _levels(rng)
+def _groups(rng: np.random.Generator) -> Drawn:
+    return Drawn(rng.choice([-3.0, -0.5, 0.0], size=N) + 0.3 * rng.normal(size=N), _levels(rng))
 
 
-def _two_equal(rng: np.random.Generator) -> tuple[Floats, float]:
-    mu, level = _model(rng)
+def _two_equal(rng: np.random.Generator) -> Drawn:
+    mu, level, _ = _model(rng)
     second, best = mu.argsort()[-2:]
     mu[second] = mu[best]
-    return mu, level
+    return Drawn(mu, level)
+
+
+def _surface(rng: np.random.Generator) -> Drawn:
+    points = rng.random((N, 2))
+    covariance = np.exp(-cdist(points, points, "sqeuclidean") / (2 * 0.5**2))
+    mu = rng.multivariate_normal(np.zeros(N), covariance + 1e-9 * np.eye(N))
+    return Drawn((mu - mu.mean()) / mu.std(), _levels(rng), points)
+
+
+def _no_surface(rng: np.random.Generator) -> Drawn:
+    return _model(rng)._replace(points=rng.random((N, 2)))
 
 
 TRUTHS: dict[str, Truth] = {
     "model": _model,
-    "normal": lambda rng: (rng.normal(size=N), _levels(rng)),
-    "ceiling": lambda rng: (-rng.exponential(size=N), _levels(rng)),
+    "normal": lambda rng: Drawn(rng.normal(size=N), _levels(rng)),
+    "ceiling": lambda rng: Drawn(-rng.exponential(size=N), _levels(rng)),
     "groups": _groups,
 }
 
@@ -127,18 +155,27 @@ CASES = {
     "heavy tails": Case(_model, error=lambda rng: float(rng.standard_t(3)) / 3**0.5),
     "unequal noise": Case(_model, factors=lambda rng: rng.permutation([0.2, 1.0, 5.0])),
     "two equal": Case(_two_equal),
+    "surface": Case(_surface),
+    "no surface": Case(_no_surface),
 }
+
+
+def ordered_by(values: Sequence[Sequence[float]], points: Floats | None) -> Floats:
+    """Return what orders architectures: the means of their values, or the estimates."""
+    if points is None:
+        return np.array([np.mean(own) for own in values])
+    return ArchitecturePosterior(points, [True, True], values, prior=OF_NOISY_SEEDS).mean()
 
 
 def race(case: Case, rng: np.random.Generator) -> tuple[float, bool, int]:
     """Return claim, hit and number of race trials of one study."""
     budget = case.budget
-    mu, level = case.truth(rng)
+    mu, level, points = case.truth(rng)
     family = rng.integers(N_FAMILIES, size=N)
     noise = level * case.factors(rng)[family]
     names = [str(one) for one in family]
     values = [[mu[i] + noise[i] * case.error(rng)] for i in range(N)]
-    finalists = list(np.argsort([-one[0] for one in values])[:FINALISTS])
+    finalists = list(np.argsort(-ordered_by(values, points))[:FINALISTS])
     chosen, used = [i for i in finalists for _ in range(MIN_REPEATS - 1)], 0
     while True:
         for i in chosen[: budget - used]:
@@ -146,7 +183,8 @@ def race(case: Case, rng: np.random.Generator) -> tuple[float, bool, int]:
         used = min(budget, used + len(chosen))
         posterior = posterior_of(values, names, seed=int(rng.integers(2**31)))
         assert posterior is not None
-        first = max(finalists, key=lambda i: float(np.mean(values[i])))
+        order = ordered_by(values, points)
+        first = max(finalists, key=lambda i: float(order[i]))
         claim = float(posterior.best[first])
         if claim >= CONFIDENCE or used >= budget:
             return claim, bool(first == mu.argmax()), used

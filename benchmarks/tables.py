@@ -3,7 +3,7 @@
     python benchmarks/tables.py defaults DATA [--sets NAME ...] [--splits 3] [--trials 4]
     python benchmarks/tables.py tuned DATA [--sets NAME ...] [--splits 2] [--rows 300] [--to F]
     python benchmarks/tables.py unseen --splits 1    # tuned, on `UNSEEN`
-    python benchmarks/tables.py page                 # writes docs/explanation/tables.md
+    python benchmarks/tables.py page                 # writes docs/experiments/tables.md
 
 DATA is the folder that holds `uci/` and `uci-classification/`. Each split trains on a seeded,
 stratified share of the rows and tests on others; nothing is tuned on the test rows. Seconds are
@@ -69,7 +69,7 @@ RESULTS = HERE / "results" / "tables.json"
 RIVALS = RESULTS.with_name("rivals.json")
 ON_UNSEEN = RESULTS.with_name("rivals_unseen.json")
 ON_1000 = RESULTS.with_name("rivals_1000.json")
-PAGE = HERE.parent / "docs" / "explanation" / "tables.md"
+PAGE = HERE.parent / "docs" / "experiments" / "tables.md"
 CLASSES = ("australian", "cancer", "ionosphere", "satellite", "waveform")
 REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "wine-quality-red")
 #: Most training and test rows, so that the table takes minutes and not hours.

@@ -21,7 +21,7 @@ from nas_evidence.maths.ranking import resampling_plan, spearman
 ROOT = Path(__file__).resolve().parents[1]
 POOLS = ROOT / "benchmarks" / "results" / "ranking" / "wide"
 RESULTS = ROOT / "benchmarks" / "results" / "training_speed.json"
-PAGE = ROOT / "docs" / "explanation" / "training-speed.md"
+PAGE = ROOT / "docs" / "experiments" / "training-speed.md"
 CANDIDATES = ("agreement", "loss_left", "gap", "spread_ratio", "n_data")
 #: Pools by their agreement.
 CLASSES = ((-1.0, 0.0), (0.0, 0.5), (0.5, 1.0))
@@ -112,10 +112,15 @@ def _rho(a: pd.Series, b: pd.Series) -> float:
     return float("nan") if found is None else found[0]
 
 
+def written(page: str, numbers: dict[str, object]) -> str:
+    """Return the page with its tables made anew."""
+    before, _, rest = page.partition("<!-- condition -->\n")
+    _, _, after = rest.partition("<!-- /condition -->")
+    return f"{before}<!-- condition -->\n\n{tables(numbers)}\n<!-- /condition -->{after}"
+
+
 if __name__ == "__main__":
     numbers = summary(pools())
     RESULTS.write_text(json.dumps(numbers, indent=1) + "\n")
-    before, _, rest = PAGE.read_text().partition("<!-- condition -->\n")
-    _, _, after = rest.partition("<!-- /condition -->")
-    PAGE.write_text(f"{before}<!-- condition -->\n\n{tables(numbers)}\n<!-- /condition -->{after}")
+    PAGE.write_text(written(PAGE.read_text(), numbers))
     print(tables(numbers))

@@ -90,7 +90,7 @@ def _lines(rows: Iterable[Iterable[str]]) -> str:
 
 
 def _joined(said: Iterable[str], folder: Path) -> str:
-    kept = (one for one in said if not one.startswith("rows: "))
+    kept = (one for one in said if not one.startswith(("rows: ", "ranked by: ")))
     return " · ".join(kept).replace(str(folder), "…")
 
 
@@ -314,6 +314,12 @@ def _targets() -> Iterator[Case]:
         _table(_x),
         {"class_weight": "balanced"},
     )
+    for name, what, target in (
+        ("prices.csv", "`--target-scale log`, prices", lambda i: f"{1.07**i:.2f}"),
+        ("price_of_0.csv", "`--target-scale log`, one of 0", lambda i: 0 if i == 3 else _y(i) + 1),
+        ("no_prices.csv", "`--target-scale log`, classes", _of("a/b")),
+    ):
+        yield Case(name, what, _table(_x, target), {"target_scale": "log"})
     yield Case("huge.csv", "targets of 1e300", _table(_x, lambda i: f"{i + 1}e300"))
 
 

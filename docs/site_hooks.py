@@ -1,9 +1,10 @@
-"""Pages of the site that lie outside docs/, and links between the two; read by mkdocs.yml.
+"""Pages of the site that are not in docs/, and links between the two; read by mkdocs.yml.
 
 The Markdown is written for a repository, where `../CONTRIBUTING.md` leads out of docs/. On the
 site everything lies in one tree: docs/X becomes X, other files keep their path.
 """
 
+import importlib.util
 import os
 import re
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,8 @@ OUTSIDE = (
     "cluster/**/*.*",
     "cluster/**/Dockerfile",
 )
+#: A page that is built with the site.
+FILES = "reference/files.md"
 #: The first of a block of code, a link or picture (its text may hold code), and a span of code.
 _PARTS = re.compile(
     r"```.*?```|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s#]+)((?:#[^)\s]*)?)\)|`[^`\n]*`", re.DOTALL
@@ -33,10 +36,20 @@ def outside() -> list[str]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files outside docs/."""
+    """Add the files outside docs/, and the page of the files of the package."""
     for path in outside():
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, FILES, content=_files_of_the_package()))
     return files
+
+
+def _files_of_the_package() -> str:
+    spec = importlib.util.spec_from_file_location("_", ROOT / "docs" / "file_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.page())
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -58,6 +58,7 @@ n_trials = 30                     # 10 architectures, each with 3 seeds
 replicates = 3
 estimators = ["conditional_evidence", "kfac_ggn"]
 objective = "conditional_evidence"   # the score that ranks
+rank_by = "score"                 # and not an estimate from the scores of all trials
 minimise = ["n_parameters"]       # the report also draws the Pareto front
 first = [{family = "mlp", depth = 1, width = 64}]   # a baseline, tried before all others
 warm_start = "runs/older"
@@ -108,6 +109,7 @@ path = "sales.csv"
 target = "sold"
 time_column = "date"              # each block of rows is predicted from the earlier ones
 test_fraction = 0.2               # the latest rows
+target_scale = "shifted_log"      # sold is positive and skewed
 """,
         """\
 [dataset]

@@ -1,12 +1,12 @@
-"""Runs the commands of the tutorial and writes what they print into its page and the README.
+"""Runs the tutorials and writes what their commands print into their pages and the README.
 
     python docs/tutorial_output.py [FOLDER]
 
-Each command of a console block of the tutorial runs as it stands, on a terminal of 110 columns, in
-an empty folder; in a FOLDER that is given, finished trials are not run again. What it prints goes
-between the markers `<!-- output: COMMAND -->` and `<!-- /output -->`;
-`<!-- output: COMMAND | rank 1 answer: -->` takes the lines that begin with one of these words.
-Blocks with a title are not run.
+Each command of a console block of a tutorial runs as it stands, on a terminal of 110 columns, and
+each block of Python, in their order in an empty folder; in a FOLDER that is given, finished trials
+are not run again. What a command prints goes between the markers `<!-- output: COMMAND -->` and
+`<!-- /output -->`; `<!-- output: COMMAND | rank 1 answer: -->` takes the lines that begin with one
+of these words. Blocks with a title are not run.
 """
 
 import os
@@ -21,14 +21,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "tutorial" / "first-study.md"
-PAGES = (PAGE, ROOT / "README.md")
-_COMMANDS = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TABLE = ROOT / "docs" / "tutorial" / "your-table.md"
+#: What is run, and where its output is written.
+PAGES = {PAGE: (PAGE, ROOT / "README.md"), TABLE: (TABLE,)}
+_BLOCKS = re.compile(r"^```(console|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"(<!-- output: (.+?)(?: \| (.+?))? -->\n).*?(<!-- /output -->)", re.DOTALL)
 
 
 def commands(page: str) -> list[str]:
     """Return the commands that the page runs, in their order."""
-    return [line for block in _COMMANDS.findall(page) for line in block.splitlines()]
+    blocks = _BLOCKS.findall(page)
+    return [line for kind, text in blocks if kind == "console" for line in text.splitlines()]
 
 
 def shown(page: str) -> dict[str, str]:
@@ -103,16 +106,28 @@ def _read(terminal: int) -> Iterator[bytes]:
     os.close(terminal)
 
 
+def run_page(page: str, folder: Path) -> dict[str, str]:
+    """Run the blocks of a tutorial in a folder; return what each command prints."""
+    printed: dict[str, str] = {}
+    for kind, text in _BLOCKS.findall(page):
+        if kind == "console":
+            printed |= {command: run(command, folder) for command in text.splitlines()}
+        else:
+            subprocess.run([sys.executable, "-c", text], cwd=folder, check=True)
+    return printed
+
+
 def main(place: str | None = None) -> None:
-    """Run the page in a folder, and write it anew."""
-    page = PAGE.read_text(encoding="utf-8")
+    """Run the pages in a folder, and write them anew."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(place or name).absolute()
         if not (folder / "search_spaces").exists():
             (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
-        printed = {command: run(command, folder) for command in commands(page)}
-    for file in PAGES:
-        file.write_text(written(file.read_text(encoding="utf-8"), printed), encoding="utf-8")
+        for page, files in PAGES.items():
+            printed = run_page(page.read_text(encoding="utf-8"), folder)
+            for file in files:
+                text = written(file.read_text(encoding="utf-8"), printed)
+                file.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"error: the command line needs {error.name}, which is not installed: `pip install "
-            "nas-evidence` installs all it needs; without it, an export is used from Python by "
+            ".` in a clone installs all it needs; without it, an export is used from Python by "
             "nas_evidence.Predictor.load(DIR)\n"
         )
         raise SystemExit(1) from None
@@ -45,7 +45,7 @@ def main() -> None:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         sys.stderr.write(
             f"error: the command line cannot be loaded: {why}; with a limit on memory raise it "
-            "(`ulimit -v`), else `pip install --force-reinstall nas-evidence`\n"
+            "(`ulimit -v`), else `pip install --force-reinstall .` in a clone\n"
         )
         raise SystemExit(1) from None
 

@@ -1,12 +1,15 @@
 """Pages and tables that are made: each is what the code or the committed results give."""
 
 import doctest
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-import file_reference
+import cli_reference
 import first_hour_reference
 import gallery
+import glossary_reference
 import mutants
 import page as ranking
 import performance_tables
@@ -14,23 +17,32 @@ import pytest
 import study_reference
 import table_reference
 import tables
+import training_speed
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Each page, the command that makes it, and what it gives of the page as it stands.
 PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
     "docs/reference/columns.md": ("docs/table_reference.py", lambda _: table_reference.page()),
-    "docs/reference/files.md": ("docs/file_reference.py", lambda _: file_reference.page()),
+    "docs/reference/cli.md": ("docs/cli_reference.py", lambda _: cli_reference.page()),
+    "docs/reference/glossary.md": (
+        "docs/glossary_reference.py",
+        lambda _: glossary_reference.page(),
+    ),
     "docs/reference/study-file.md": ("docs/study_reference.py", lambda _: study_reference.page()),
     "docs/reference/mutants.md": ("benchmarks/mutants.py page", lambda _: mutants.page()),
-    "docs/explanation/gallery.md": ("benchmarks/gallery.py", lambda _: gallery.written()),
-    "docs/explanation/performance.md": (
+    "docs/experiments/papers.md": ("benchmarks/gallery.py", lambda _: gallery.written()),
+    "docs/experiments/cost.md": (
         "benchmarks/performance_tables.py",
         performance_tables.written,
     ),
-    "docs/explanation/scale.md": ("benchmarks/performance_tables.py", performance_tables.written),
-    "docs/explanation/tables.md": (
+    "docs/experiments/scale.md": ("benchmarks/performance_tables.py", performance_tables.written),
+    "docs/experiments/tables.md": (
         "benchmarks/tables.py page",
         tables.written,
+    ),
+    "docs/experiments/training-speed.md": (
+        "benchmarks/training_speed.py",
+        lambda text: training_speed.written(text, json.loads(training_speed.RESULTS.read_text())),
     ),
     **{
         file.relative_to(ROOT).as_posix(): (
@@ -42,14 +54,11 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * n.endswith("/files.md")) for n in PAGES],
-)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_or_the_committed_results_give(name: str) -> None:
     command, made = PAGES[name]
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert text == made(text), f"run python {command}"
+    assert text == made(text), f"run make pages, or python {command}"
 
 
 @pytest.mark.slow
@@ -59,6 +68,16 @@ def test_the_page_of_small_files_is_what_a_search_says_of_them(tmp_path: Path) -
         "run python docs/first_hour_reference.py > docs/reference/first-hour.md"
     )
     assert len(list(first_hour_reference.cases())) >= 40
+
+
+def test_make_pages_runs_every_script_that_makes_a_page() -> None:
+    target = re.search(
+        r"^pages:.*?\n\n", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert target is not None
+    scripts = {command.split("/", 1)[1].removesuffix(".py") for command, _ in PAGES.values()}
+    for script in scripts | {"first_hour_reference"}:
+        assert script in target[0], script
 
 
 def test_every_table_stands_on_a_page_and_is_closed() -> None:

@@ -20,6 +20,14 @@ def test_every_pool_has_a_row_on_the_page() -> None:
         assert all(f"| {page.POOLS[pool['pool']]} |" in text for pool in pools)
 
 
+def test_the_page_says_that_it_ranks_like_cross_validation_as_the_results_do() -> None:
+    results = json.loads((page.RESULTS / "ranking_folds.json").read_text(encoding="utf-8"))
+    found = results["all of 150 to 300 rows"]["differences"]["all"]["e5 - plain5, rho"]
+    said = "{:.2f} ({:.2f} to {:.2f})".format(*found)
+    text = (page.ROOT / "docs" / "explanation" / "from-immer-2021.md").read_text(encoding="utf-8")
+    assert f"the difference of rho is\n{said}." in text
+
+
 @pytest.mark.slow
 def test_rho_is_spearmans_and_its_interval_holds_it() -> None:
     rng = np.random.default_rng(0)

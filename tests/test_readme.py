@@ -1,4 +1,4 @@
-"""What the README says is executed, so that it stays true."""
+"""What the README and the page of a study folder show is executed, so that it stays true."""
 
 import re
 from pathlib import Path
@@ -14,10 +14,11 @@ from nas_evidence.spec.toml import shipped_studies
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FOLDER = (ROOT / "docs" / "reference" / "study-folder.md").read_text(encoding="utf-8")
 
 
-def snippets(language: str) -> list[str]:
-    return re.findall(rf"```{language}[^\n]*\n(.*?)```", README, flags=re.DOTALL)
+def snippets(language: str, page: str) -> list[str]:
+    return re.findall(rf"```{language}[^\n]*\n(.*?)```", page, flags=re.DOTALL)
 
 
 @pytest.fixture
@@ -40,14 +41,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("here")
 def test_the_pandas_snippet_reads_the_results(capsys: pytest.CaptureFixture[str]) -> None:
-    code = next(s for s in snippets("python") if "read_parquet" in s)
+    code = next(s for s in snippets("python", FOLDER) if "read_parquet" in s)
     exec(code, {})
     assert "kfac_ggn" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("here")
 def test_the_duckdb_snippet_reads_the_results() -> None:
-    (query,) = snippets("sql")
+    (query,) = snippets("sql", FOLDER)
     rows = duckdb.sql(query).fetchall()
     assert len(rows) == 6
     assert all(row[0] == "mlp" for row in rows)
@@ -55,7 +56,7 @@ def test_the_duckdb_snippet_reads_the_results() -> None:
 
 def test_every_verb_and_option_of_the_readme_exists() -> None:
     verbs = {one.name or one.callback.__name__: one.callback for one in app.registered_commands}
-    lines = [line for block in snippets("console") for line in block.splitlines()]
+    lines = [line for block in snippets("console", README) for line in block.splitlines()]
     used = [line for line in lines if line.startswith("nas-evidence ")]
     assert 4 <= len(used) <= 6
     assert len(lines) <= 7  # with the installation, `make demo` and `make test`

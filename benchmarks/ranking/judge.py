@@ -1,7 +1,8 @@
 """How well scores rank the networks of the pools: numbers behind the pages on ranking.
 
     python benchmarks/ranking/judge.py GROUP [--pools NAME ...] [--scores NAME ...]
-                                       [--minus NAME ...] [--own | --second] [--out F]
+                                       [--minus NAME ...] [--predictor X] [--own | --second]
+                                       [--out F]
     python benchmarks/ranking/judge.py --results [NAME ...]    # the files that page.py reads
 
 GROUP is a folder of results/ranking, trained by `pools.py`. By default a score of one seed is
@@ -17,6 +18,10 @@ judged by the mean test log loss of the other seeds:
     a - b       mean over pools of a difference, with the 90 % interval of a bootstrap that draws
                 pools, then networks, the same ones for both scores
 
+Scores that no column has are made of others: `mean5` is the mean of e5 and plain5, and NAME@PRIOR
+is what `ArchitecturePosterior` makes of NAME under one of `PRIORS` (docs/decisions/0027).
+`--predictor X` judges by the loss of another predictor, see `_last_layers.py`.
+
 `--own` judges by the loss of the same seed, `--second` by its accuracy or RMSE: then the bootstrap
 draws networks within each pool, and rho has an interval of 95 % of the same kind. All seeds of
 `wide` share the draw of the data, and a score its seed: rho may be above attainable.
@@ -31,8 +36,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from _last_layers import PREDICTORS
 from pools import KEY, POOLS, RESULTS
 from scipy.stats import rankdata
+
+from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Prior
 
 SCORES = ("e5", "e2", "plain5", "plain2", "five_fold", "two_fold", "heldout_10", "kfac_ggn",
           "n_parameters")  # fmt: skip
@@ -41,6 +49,19 @@ WIDE = ("two_fold", "tangent_conditional", "last_layer_conditional", "prequentia
         "heldout_10", "five_fold", "tangent", "ntk_init", "kfac_ggn", "diag_ef", "full_ggn",
         "sotl", "train_nll_per_datum", "n_parameters")  # fmt: skip
 PAIRED = (*WIDE[:6], "n_parameters", "sotl")
+#: Means of columns, by the name that they make.
+MEANS = {"mean5": ("e5", "plain5"), "mean_factored5": ("e5", "factored5")}
+_NOISY: dict[str, Any] = {"medians": (1.0, 0.1, 0.8), "widths": (0.5, 0.3, 0.3),
+                          "length": 1.0, "length_width": 0.5}  # fmt: skip
+#: Priors of `ArchitecturePosterior` that were tried.
+PRIORS = {
+    "same": Prior(), "trend": Prior(slope=1.0), "above": Prior(above=True),
+    "both": Prior(slope=1.0, above=True), "noisy": Prior(**_NOISY),
+    "noisy-trend": Prior(**_NOISY, slope=1.0),
+    "noisy-both": Prior(**_NOISY, slope=1.0, above=True),
+    "half": Prior((1.0, 0.1, 0.5), (0.7, 0.5, 0.5)),
+    "half-trend": Prior((1.0, 0.1, 0.5), (0.7, 0.5, 0.5), slope=1.0),
+}  # fmt: skip
 SMALL, OWN = list(POOLS["wide"])[:11], [name for name in POOLS["wide"] if name.endswith("_own")]
 LARGE = [n for n, pool in POOLS["wide"].items() if pool.n_train >= 1000]
 _RESAMPLES, _DRAWS, _FEWEST = 500, 400, 6
@@ -66,8 +87,9 @@ class Ranked(NamedTuple):
 
 
 def read(
-    group: str, name: str, folder: Path = RESULTS, *, complete: bool = False, other: bool = False
-) -> Ranked:
+    group: str, name: str, folder: Path = RESULTS, *, complete: bool = False,
+    other: bool = False, predictor: str = "",
+) -> Ranked:  # fmt: skip
     """Return a trained pool.
 
     Args:
@@ -76,18 +98,22 @@ def read(
         folder: of the results.
         other: add the scores of the pool of `GROUP/other`, and leave out seeds without them.
         complete: leave out seeds without all networks; a network that diverged has the worst loss.
+        predictor: whose test log loss judges; by default that of the network as trained.
 
     Raises:
         OSError: if the pool was not trained.
     """
     table = pd.read_csv(folder / group / f"{name}.csv").set_index(list(KEY))
-    if (file := folder / group / f"{name}-folds.csv").exists():
-        table = table.combine_first(pd.read_csv(file).set_index(list(KEY)))
+    for file in (folder / group / f"{name}-folds.csv", folder / group / "fresh" / f"{name}.csv"):
+        if file.exists():
+            table = table.combine_first(pd.read_csv(file).set_index(list(KEY)))
     if other:
         more = pd.read_csv(folder / group / "other" / f"{name}.csv")
         more = more.assign(family=more.get("family", "mlp")).set_index(list(KEY))
         table = table.join(more, how="inner", rsuffix="_other")
     table = table.reset_index()
+    if predictor:
+        table["test_nll"] = table[f"test_nll_{predictor}"]
     if complete:
         whole = table.groupby("seed").size() == table.groupby("seed").size().max()
         table = table[table["seed"].isin(whole[whole].index)]
@@ -178,8 +204,42 @@ def _by_score(pool: Ranked, scores: Sequence[str]) -> dict[str, dict[str, float]
     }  # fmt: skip
 
 
+def with_estimates(pool: Ranked, scores: Iterable[str]) -> Ranked:
+    """Add the scores NAME@PRIOR, each seed on its own."""
+    found = dict(pool.scores)
+    points, ordered = _points(pool)
+    for score in scores:
+        name, _, prior = score.partition("@")
+        if not prior:
+            continue
+        values = _signed(pool, name)
+        found[score] = np.full_like(values, np.nan)
+        for k in range(values.shape[1]):
+            known = np.isfinite(values[:, k])
+            if known.sum() > 2:
+                own = [[v] for v in values[known, k]]
+                posterior = ArchitecturePosterior(points[known], ordered, own, prior=PRIORS[prior])
+                found[score][known, k] = posterior.mean()
+    return pool._replace(scores=found)
+
+
+def _points(pool: Ranked) -> tuple[np.ndarray, list[bool]]:
+    """Return depth and log width of each network in the range of its family, and its family."""
+    table = pd.DataFrame(pool.networks, columns=["family", "depth", "width"])
+    table["width"] = np.log2(table["width"])
+    own = table.groupby("family")[["depth", "width"]]
+    low, size = own.transform("min"), own.transform("max") - own.transform("min")
+    family = pd.factorize(table["family"])[0].astype(float)
+    points = ((table[["depth", "width"]] - low) / size.where(size > 0, 1)).to_numpy(float)
+    if family.any():
+        return np.column_stack([family, points]), [False, True, True]
+    return points, [True, True]
+
+
 def _signed(pool: Ranked, score: str) -> np.ndarray:
     """Return a score [networks, seeds], NaN if the pool has none; few parameters are better."""
+    if score in MEANS and score not in pool.scores:
+        return np.mean([_signed(pool, one) for one in MEANS[score]], axis=0)  # type: ignore[no-any-return]
     values = pool.scores.get(score, np.full_like(pool.loss, np.nan))
     return -values if score == "n_parameters" else values
 
@@ -428,8 +488,55 @@ def of_other_folds() -> dict[str, Any]:
     return compared(pools, ("e5", "plain5", "five_fold", "e2", *scores), pairs, together="all")
 
 
+#: Of decision 27: the scores of the network as trained, and the estimate that was named.
+RANK_SCORES = ("e5", "held5", "plain5", "factored5", "mean5", "five_fold", "two_fold", "kfac_ggn",
+               "sotl", "fresh_60", "fresh_150")  # fmt: skip
+NAMED = "noisy-trend"
+
+
+def of_rank() -> dict[str, Any]:
+    """Return the numbers of decision 27, of the pools to choose on and of those kept aside."""
+    found: dict[str, Any] = {}
+    named = [f"{score}@{NAMED}" for score in ("e5", "plain5", "factored5", "mean5")]
+    pairs = [(score, "e5") for score in ("held5", "plain5", "factored5", "mean5")]
+    pairs += [("factored5", "plain5"), *((one, one.split("@")[0]) for one in named)]
+    pairs += [("factored5@noisy-trend", "e5"), ("plain5@noisy-trend", "e5")]
+    for part, aside in (("chosen on", False), ("kept aside", True)):
+        names = [n for n, pool in POOLS["rank"].items() if pool.aside == aside]
+        pools = {n: with_estimates(read("rank", n, complete=True), named) for n in names}
+        judged_all = compared(pools, (*RANK_SCORES, *named), pairs)
+        found[part] = judged_all | {"losses": _losses(pools)}
+    second = [name for name in ("plain5", "mean5", *named) if "factored" not in name]
+    pools = {
+        n: with_estimates(read("rank/second", n, complete=True), second)
+        for n in POOLS["rank/second"]
+    }
+    found["second look"] = compared(pools, ("e5", *second), [(one, "e5") for one in second])
+    return found
+
+
+def _losses(pools: Mapping[str, Ranked]) -> dict[str, Any]:
+    """Return the mean test log loss of each predictor, and its difference from the network's."""
+    found: dict[str, Any] = {}
+    random = np.random.default_rng(0)
+    for kind, real in (("classes", False), ("real targets", True)):
+        own = [pool for pool in pools.values() if pool.real == real]
+        if not own:
+            continue
+        as_trained = np.array([np.nanmean(pool.loss) for pool in own])
+        found[kind] = {"A": [float(as_trained.mean())]}
+        for name in PREDICTORS:
+            each = [np.nanmean(pool.scores[f"test_nll_{name}"]) for pool in own]
+            gap = np.array(each) - as_trained
+            drawn = gap[random.integers(0, len(gap), (2000, len(gap)))].mean(1)
+            ends = (gap.mean(), *np.quantile(drawn, [0.05, 0.95]))
+            found[kind][name] = [float(v) for v in (np.mean(each), *ends)]
+    return found
+
+
 #: By the name of a file in benchmarks/results.
 FILES = {
+    "ranking_rank": of_rank,
     "ranking_wide": lambda: of_wide(SMALL),
     "ranking_large": lambda: of_wide(LARGE),
     "ranking_own": lambda: of_wide(OWN),
@@ -482,6 +589,7 @@ def main() -> None:
     parser.add_argument("--pools", nargs="+", help="by default all that were trained")
     parser.add_argument("--scores", nargs="+", default=list(SCORES))
     parser.add_argument("--minus", nargs="+", help="compared with the first score; by default all")
+    parser.add_argument("--predictor", default="", choices=("", *PREDICTORS))
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--own", action="store_true", help="by the loss of the same seed")
     which.add_argument("--second", action="store_true", help="by its accuracy or RMSE")
@@ -500,7 +608,13 @@ def main() -> None:
     names, scores = given.pools or trained, given.scores
     pairs = [(scores[0], other) for other in given.minus or scores[1:]]
     alone = given.own or given.second
-    pools = {n: read(given.group, n, given.folder, complete=not alone) for n in names}
+    pools = {
+        n: with_estimates(
+            read(given.group, n, given.folder, complete=not alone, predictor=given.predictor),
+            [*scores, *(given.minus or ())],
+        )
+        for n in names
+    }
     if alone:
         found: dict[str, Any] = {
             "pools": [by_own_loss(name, pool, scores) for name, pool in pools.items()],

@@ -7,6 +7,7 @@ Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,14 +16,17 @@ from typing import Any
 import judge
 import numpy as np
 from judge import markdown, number
+from worth import said as judged_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "explanation" / "ranking-results.md"
+PAGE = ROOT / "docs" / "experiments" / "ranking-pools.md"
 #: Which tables each page has.
 PAGES = {
     PAGE: ("small", "seeds", "ahead", "large", "accuracy", "own", "ahead-own", "ahead-large",
-           "search"),
-    PAGE.with_name("ranking.md"): ("overview", "density", "folds"),
+           "search", "new-pools"),
+    ROOT / "docs" / "explanation" / "ranking.md": (
+        "overview", "density", "folds", "worth", "hold-out",
+    ),
     ROOT / "README.md": ("trust",),
 }  # fmt: skip
 RESULTS = ROOT / "benchmarks" / "results"
@@ -153,31 +157,121 @@ def by_another_seed(pool: str) -> tuple[float, float] | None:
     return found["scores"][score]["rho"], found["attainable"]
 
 
-def trust(folds: Mapping[str, Any], large: Sequence[Pool]) -> str:
-    """Return how far the default score with its default folds is to be trusted, by kind of data.
+def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, Any]) -> str:
+    """Return how far what ranks by default is to be trusted, by kind of data.
 
     Always rho with the test log loss of other seeds. Few data are drawn anew for each seed; of
     many the networks share the training rows.
     """
-    kinds: dict[str, list[tuple[float, float]]] = {
-        "classes, 1,000 to 60,000 rows, two folds": [
-            found for p in large if (found := by_another_seed(p["pool"]))
-        ],
-        "classes, 150 to 300 rows, five folds": [],
-        "real targets, 300 rows, five folds": [],
-        "real targets, 2,000 rows, five folds": [],
-    }
-    _, classes, few_reals, reals = kinds.values()
-    for part in folds.values():
-        for name, pool in part.get("pools", {}).items() if isinstance(part, Mapping) else ():
-            kind = classes if name in CLASSES else reals if pool["n_data"] > 300 else few_reals
-            kind.append((pool["scores"]["e5"]["rho"], pool["attainable"]))
+    parts = [part for part in folds.values() if isinstance(part, Mapping)]
+    more = [pool for part in parts for name, pool in part.get("pools", {}).items()
+            if name in FEW and pool["n_data"] > 1000]  # fmt: skip
     lines = [
-        [f"{name} ({len(found)} pools)", number(_mean([rho for rho, _ in found])),
-         f"{min(found)[0]:.2f} to {max(found)[0]:.2f}", number(_mean([top for _, top in found]))]
-        for name, found in kinds.items()
+        _line("classes, 1,000 to 60,000 rows, two folds",
+              [found for p in large if (found := by_another_seed(p["pool"]))]),
+        _line("real targets, 2,000 rows, five folds",
+              [(pool["scores"]["e5"]["rho"], pool["attainable"]) for pool in more]),
     ]  # fmt: skip
-    return markdown(["your data", "rho, mean", "range over pools", "attainable"], lines)
+    for name, pools in _by_kind(worth).items():
+        column = COLUMNS["estimate"]
+        rhos = [(pool["scores"][column]["rho"], pool["attainable"]) for pool in pools]
+        line = _line(f"{name}, five folds", rhos)
+        lines.append([*line[:-1], _median_rows(pools, column)])
+    header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
+              "worth as many extra labelled rows"]  # fmt: skip
+    return markdown(header, lines)
+
+
+def _line(name: str, rhos: Sequence[tuple[float, float]]) -> list[str]:
+    """Return a line of `trust` from rho and attainable of each pool, its worth not measured."""
+    own = [rho for rho, _ in rhos]
+    top = number(_mean([top for _, top in rhos]))
+    span = f"{min(own):.2f} to {max(own):.2f}"
+    return [name, str(len(own)), number(_mean(own)), span, top, "not measured"]
+
+
+#: Columns of the pools by the name of a score.
+COLUMNS = {"conditional_evidence": "e5", "elpd": "plain5", "estimate": "estimate",
+           "two_fold": "two_fold", "kfac_ggn": "kfac_ggn", "sotl": "sotl"}  # fmt: skip
+
+
+def _by_kind(worth: Mapping[str, Any]) -> Mapping[str, Sequence[Pool]]:
+    """Return the pools of up to 1,000 rows by kind of target."""
+    pools = [pool for group in worth.values() for pool in group["pools"].values()]
+    classes, real = ([p for p in pools if p["real"] == kind] for kind in (False, True))
+    return {
+        f"{name}, {min(p['n_data'] for p in own):,} to {max(p['n_data'] for p in own):,} rows": own
+        for name, own in (("classes", classes), ("real targets", real))
+    }
+
+
+def _median_rows(pools: Sequence[Pool], column: str) -> str:
+    """Return the median of the rows that a score is worth, and how often half of the data."""
+    known = [p for p in pools if column in p["scores"] and p["fresh"]]
+    rows = [p["scores"][column]["rows"] for p in known]
+    values = sorted(math.inf if v is None else v for v in rows)
+    middle, most = values[len(values) // 2], max(int(m) for p in known for m in p["fresh"])
+    half = sum(v is None or v >= p["n_data"] / 2 for v, p in zip(rows, known, strict=True))
+    text = f"> {most}" if math.isinf(middle) else "< 15" if middle == 0 else f"{middle:.0f}"
+    return f"{text}; half of the rows or more on {half} of {len(known)}"
+
+
+def worth_of(worth: Mapping[str, Any]) -> str:
+    """Return rho and the rows that each score is worth, by kind of target."""
+    lines = [
+        [f"{name} ({len(pools)} pools)", f"`{score}`",
+         number(_mean([_of(pool, column, "rho") for pool in pools])),
+         number(_mean([pool["attainable"] for pool in pools])), _median_rows(pools, column)]
+        for name, pools in _by_kind(worth).items()
+        for score, column in COLUMNS.items()
+    ]  # fmt: skip
+    return markdown(["data", "score", "rho, mean", "attainable", "rows: median"], lines)
+
+
+def held_out(worth: Mapping[str, Any]) -> str:
+    """Return what ours and a hold-out of a fifth lose, medians and means over pools."""
+    names = {"ours": "five folds, 18 networks", "ours_equal": "five folds, 3 of them",
+             "hold_out": "a fifth held out, 18 networks",
+             "hold_out_again": "the same, trained again on all rows"}  # fmt: skip
+    lines = []
+    for kind, pools in _by_kind(worth).items():
+        of = [pool["hold_out"] for pool in pools if pool["hold_out"]]
+        for key, name in names.items():
+            values = [one[key] for one in of]
+            gap = [one["ours"] - one[key] for one in of]
+            lines.append([
+                kind.split(",")[0], name, "6" if key == "ours" else "1",
+                number(float(np.median(values)), 3), number(_mean(values), 3),
+                "" if key == "ours" else f"{sum(v < 0 for v in gap)} of {len(gap)}",
+            ])  # fmt: skip
+    header = [
+        "data",
+        "who",
+        "trainings a network",
+        "loss, median",
+        "mean",
+        "five folds lose less on",
+    ]
+    return markdown(header, lines)
+
+
+def new_pools(worth: Mapping[str, Any]) -> str:
+    """Return rho with the loss of other seeds, pool by pool, and what the default is worth."""
+    scores = ("e5", "plain5", "estimate", "two_fold", "kfac_ggn", "sotl")
+    lines = []
+    for group, found in worth.items():
+        for name, pool in found["pools"].items() if group != "folds" else ():
+            one = pool["scores"]["e5"]
+            low, high = (judged_rows(v, pool["fresh"]) for v in one["rows_90"])
+            lines.append([
+                name, "real" if pool["real"] else "classes", f"{pool['n_data']:,}",
+                number(pool["attainable"]), *(number(_of(pool, s, "rho")) for s in scores),
+                f"{judged_rows(one['rows'], pool['fresh'])} ({low} to {high})",
+            ])  # fmt: skip
+    header = ["pool", "target", "rows", "attainable", "`conditional_evidence`", "`elpd`",
+              "estimate of their mean", "`two_fold`", "`kfac_ggn`", "`sotl`",
+              "rows that the first is worth (90 %)"]  # fmt: skip
+    return markdown(header, lines)
 
 
 def few_rows(folds: Mapping[str, Any]) -> str:
@@ -264,11 +358,11 @@ def searches(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def tables() -> Mapping[str, str]:
     """Return every table by its name, made from the committed results."""
-    wide, large, own, search, folds, cost = (
+    wide, large, own, search, folds, cost, worth = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in (
             "ranking_wide", "ranking_large", "ranking_own", "search_replay", "ranking_folds",
-            "conditional_evidence_cpu",
+            "conditional_evidence_cpu", "ranking_worth",
         )
     )  # fmt: skip
     return {
@@ -282,7 +376,10 @@ def tables() -> Mapping[str, str]:
         "ahead-large": ahead(large["differences"]),
         "search": searches(search["rows"]),
         "overview": overview(wide["pools"], large["pools"]),
-        "trust": trust(folds, large["pools"]),
+        "trust": trust(folds, large["pools"], worth),
+        "worth": worth_of(worth),
+        "hold-out": held_out(worth),
+        "new-pools": new_pools(worth),
         "folds": few_rows(folds),
         "density": density(cost),
     }

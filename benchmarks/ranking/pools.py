@@ -10,7 +10,11 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
     folds        each seed draws its own training rows, all share the test rows; the plan that
                  `search` proposes for so many rows (docs/decisions/0017)
     folds/other  the same networks and draws with other folds
-    rank         as folds; new sets, for docs/decisions/0027
+    folds/fresh  the same networks without folds, on fresh rows
+    rank         as folds; new sets of decision 27, with other predictors (_last_layers.py)
+    rank/second  further new sets, for the second look of 0027
+    rank/large   four of them with 2,000 rows and two folds
+    rank/WAY     the same networks with less noise, one of `_ways.py`
 
 Columns, per datum and larger is better, empty where a score is not defined:
 
@@ -41,6 +45,8 @@ import torch
 
 path.insert(0, str(Path(__file__).parents[1]))
 import _sets as sets
+from _last_layers import Found, columns, watched
+from _ways import WAYS, way
 
 from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -86,6 +92,8 @@ class Pool(NamedTuple):
     scores        of `TRAINED` and `LAPLACE`; further trainings "eK" and "e5r"
     shared_draw   whether all seeds have the same training rows
     fresh         numbers of fresh rows to score each network on
+    others        whether other predictors are tested, see `_last_layers.py`
+    way           to less noise, see `_ways.py`
     """
 
     data: str
@@ -99,6 +107,8 @@ class Pool(NamedTuple):
     n_seeds: int = 3
     aside: bool = False
     fresh: tuple[int, ...] = ()
+    others: bool = False
+    way: str = ""
 
     def architectures(self) -> Iterator[ArchitectureSpec]:
         """Yield the networks of the pool."""
@@ -138,7 +148,7 @@ _FRESH = (15, 30, 60, 150, 300)
 def _rank(data: str, n_train: int, n_test: int, *, aside: bool = False) -> Pool:
     """Return a pool with as many fresh rows as there are, up to 300."""
     scores = (*TRAINED, *LAPLACE)
-    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside)
+    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=aside, others=True)
 
 
 #: Fixed before any of them was trained.
@@ -164,6 +174,31 @@ _RANK = {
 }  # fmt: skip
 
 
+def _ways(name: str) -> dict[str, Pool]:
+    """Return the pools to choose on, and the two to explain, with one way to less noise."""
+    pools = {own: pool for own, pool in _RANK.items() if not pool.aside}
+    pools |= {own: _FOLDS[own] for own in ("satellite", "wine")}
+    few: dict[str, Any] = {"scores": ("conditional_evidence",), "fresh": (), "others": False}
+    return {own: pool._replace(way=name, **few) for own, pool in pools.items()}
+
+
+def _second(data: str, n_train: int, n_test: int) -> Pool:
+    """Return a pool of the second look, fixed before any of them was trained."""
+    scores = ("conditional_evidence", "five_fold", *LAPLACE)
+    return Pool(data, n_train, n_test, scores=scores, fresh=_FRESH, aside=True)
+
+
+_SECOND = {
+    "banana": _second("keel:banana", 300, 3000), "magic": _second("keel:magic", 300, 3000),
+    "pima": _second("keel:pima", 300, 390), "german": _second("keel:german", 300, 600),
+    "chess": _second("keel:chess", 300, 2500), "mushroom": _second("keel:mushroom", 150, 3000),
+    "tictactoe": _second("keel:tic-tac-toe", 300, 500),
+    "letter": _second("keel:letter", 500, 3000), "synth6": _second("synth6", 300, 3000),
+    "synth3": _second("synth3", 150, 3000), "synth8": _second("synth8", 500, 3000),
+    "whitewine": _second("common:winequality_white", 300, 3000),
+    "bikes": _second("common:boom_bikes", 300, 390), "friedman3": _second("friedman3", 300, 2000),
+    "friedman2": _second("friedman2", 150, 2000), "linear": _second("linnoise", 300, 2000),
+}  # fmt: skip
 _OTHER: dict[str, Any] = {"scores": ("e10", "e5r"), "n_seeds": 2}
 _FOLDS = {
     "satellite": Pool("satellite", 300, 3000), "waveform": Pool("waveform", 300, 500),
@@ -223,7 +258,32 @@ POOLS: Mapping[str, Mapping[str, Pool]] = {
         for name, pool in _FOLDS.items()
         if pool.n_train < 2000 and name not in ("power", "fashion")
     },
+    "folds/fresh": {
+        name: pool._replace(scores=(), fresh=_FRESH)
+        for name, pool in _FOLDS.items()
+        if pool.n_train < 2000
+    },
     "rank": _RANK,
+    "rank/second": _SECOND,
+    "rank/large": {
+        name: Pool(
+            data,
+            2000,
+            n_test,
+            FEW,
+            scores=("conditional_evidence", "two_fold"),
+            n_seeds=2,
+            fresh=_FRESH,
+            others=True,
+        )
+        for name, data, n_test in (
+            ("texture", "keel:texture", 3000),
+            ("optdigits", "keel:optdigits", 3000),
+            ("satellite", "satellite", 3000),
+            ("synth4", "synth4", 1500),
+        )
+    },
+    **{f"rank/{name}": _ways(name) for name in WAYS},
 }
 
 
@@ -246,18 +306,23 @@ def drawn(pool: Pool, root: Path, seed: int) -> tuple[TensorData, TensorData | N
         cut = slice(pool.n_train), slice(pool.n_train, None)
         return to_tensors(sets.split(pool.data, x, y, *cut), "cpu"), None
     x, y = sets.raw(pool.data, root)
-    order = random(0).permutation(len(y))
-    if pool.shared_draw:
-        train, test = order[: pool.n_train], order[pool.n_train :][: pool.n_test]
-        return to_tensors(sets.split(pool.data, x, y, train, test), "cpu"), None
-    test, others = order[: pool.n_test], order[pool.n_test :]
-    own = random([seed, 17]).permutation(others)
-    train, fresh = own[: pool.n_train], own[pool.n_train :]
+    train, test, fresh = rows_of(pool, len(y), seed)
     both = [
         to_tensors(sets.split(pool.data, x, y, train, of), "cpu")
         for of in (test, fresh)[: 1 + bool(pool.fresh)]
     ]
     return both[0], both[-1] if pool.fresh else None
+
+
+def rows_of(pool: Pool, n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the positions of training rows, test rows and fresh rows among n rows."""
+    order = np.random.default_rng(0).permutation(n)
+    if pool.shared_draw:
+        train, others = order[: pool.n_train], order[pool.n_train :]
+        return train, others[: pool.n_test], others[pool.n_test :]
+    test, others = order[: pool.n_test], order[pool.n_test :]
+    own = np.random.default_rng([seed, 17]).permutation(others)
+    return own[: pool.n_train], test, own[pool.n_train :]
 
 
 def planned(pool: Pool, data: TensorData, folds: int | None) -> TrainingPlan:
@@ -276,8 +341,8 @@ def trained(
     pool: Pool, data: TensorData, architecture: ArchitectureSpec, seed: int,
     names: tuple[str, ...], *, folds: int | None = None, division: int | None = None,
     folds_alone: bool = False,
-) -> tuple[Trial, TrialRecord]:  # fmt: skip
-    """Train one network with some scores.
+) -> tuple[Trial, TrialRecord, Found | None]:  # fmt: skip
+    """Train one network with some scores; and what its folds say of other predictors, if asked.
 
     Args:
         pool: it belongs to.
@@ -290,16 +355,18 @@ def trained(
         folds_alone: leave out the training on all rows.
     """
     label = "wide" if pool.shared_draw else "folds"
+    purpose = () if pool.way == "shared" else (architecture.key,)
     given = Assignment(
         trial_id=0, attempt=1, replicate=seed if division is None else division,
         architecture=architecture, dataset=DatasetSpec(name="digits"), estimators=names,
-        plan=planned(pool, data, folds), seed=derive_seed(seed, label, architecture.key),
+        plan=planned(pool, data, folds), seed=derive_seed(seed, label, *purpose),
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, way(pool.way):
         trial = Trial.start(given, data, Path(folder))
+        found = watched(trial) if pool.others else None
         while trial.status is TrialStatus.RUNNING and not (folds_alone and not _due(trial)):
             trial.advance(given.plan.epochs)
-        return trial, trial.finish(TrialStatus.PRUNED, "the folds are enough")
+        return trial, trial.finish(TrialStatus.PRUNED, "the folds are enough"), found
 
 
 def _due(trial: Trial) -> bool:
@@ -315,9 +382,12 @@ def row_of(
 ) -> dict[str, Any]:
     """Train one network and return its row."""
     started, row = time.process_time(), dict[str, Any]()
-    if names := tuple(name for name in pool.scores if name in TRAINED):
-        trial, record = trained(pool, data, architecture, seed, names, folds=pool.folds)
+    names = tuple(name for name in pool.scores if name in TRAINED)
+    if names or pool.fresh:
+        trial, record, found = trained(pool, data, architecture, seed, names, folds=pool.folds)
         row |= of_record(pool, trial, record)
+        if found is not None and record.status is TrialStatus.COMPLETE:
+            row |= columns(trial, found)
         if fresh is not None and record.status is TrialStatus.COMPLETE:
             row |= {
                 f"fresh_{m}": -_loss(trial, fresh, m) for m in pool.fresh if m <= len(fresh.y_test)
@@ -325,7 +395,7 @@ def row_of(
     for name in pool.scores:
         if name[0] == "e" and name[1:].rstrip("r").isdigit() and name not in row:
             own = 1000 + zlib.crc32(architecture.key.encode()) % 10**6 if name[-1] == "r" else None
-            _, record = trained(
+            _, record, _ = trained(
                 pool, data, architecture, seed, ("conditional_evidence",), division=own,
                 folds=int(name[1:].rstrip("r")), folds_alone=True,
             )  # fmt: skip

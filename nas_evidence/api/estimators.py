@@ -13,6 +13,7 @@ import pandas as pd
 
 from nas_evidence.api.studies import search
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.dataset import AskedScale
 
 if TYPE_CHECKING:
     from nas_evidence.api.studies import Study
@@ -130,6 +131,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
                 weights=sample_weight,
                 groups=groups,
                 class_weight=getattr(self, "class_weight", None),
+                target_scale=getattr(self, "target_scale", None),
                 n_trials=self.n_trials,
                 settings={**(self.settings or {}), "seed": _seed(self.random_state)},
                 time_limit=self.time_limit,
@@ -236,6 +238,36 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
     """Regression by the best architecture of a search."""
 
     _task = "regression"
+
+    def __init__(
+        self,
+        n_trials: int = 24,
+        settings: Mapping[str, Any] | None = None,
+        out: str | None = None,
+        workers: int = 1,
+        method: str | None = None,
+        random_state: Any = 0,
+        time_limit: float | str | None = None,
+        metric: str | None = None,
+        target_scale: AskedScale | None = None,
+    ) -> None:
+        """Keep the arguments: those of both estimators, and the scale of the targets.
+
+        Args:
+            n_trials: architectures to try.
+            settings: keys of a study file, {"plan.epochs": 50}.
+            out: study folder; a temporary one by default.
+            workers: 1 for this process, more for as many worker processes.
+            method: "map" leaves out the uncertainty of the weights.
+            random_state: seed of the study: a number, a RandomState, or None for any.
+            time_limit: seconds for the search, or "10m", "2h".
+            metric: to show first: "rmse", ...
+            target_scale: "log", "shifted_log", ...: the scale on which targets have normal noise.
+        """
+        super().__init__(
+            n_trials, settings, out, workers, method, random_state, time_limit, metric
+        )
+        self.target_scale = target_scale
 
     def __sklearn_tags__(self) -> Any:
         """Say that targets [n, C] are taken."""

@@ -1,4 +1,4 @@
-"""What the command line says in the words of Python: `out=...` for `--out`."""
+"""Messages of the command line in Python's terms: `out=...` for `--out`."""
 
 import re
 from collections.abc import Iterator

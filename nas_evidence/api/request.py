@@ -1,13 +1,19 @@
 """What a user asks for: a study file, or data alone, with options; as a study and its data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from nas_evidence.plumbing.user_error import UserError, no_such_file
-from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec, with_task
+from nas_evidence.spec.dataset import (
+    OWN_DATA,
+    AskedScale,
+    DatasetSpec,
+    scale_of_classes,
+    with_task,
+)
 from nas_evidence.spec.families import add_family, domains_of, reference_of
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
 from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
@@ -72,6 +78,10 @@ class DataOptions(TypedDict, total=False):
         str | Mapping[Any, float] | None,
         Meant("What an error on a class costs, or balanced.", "CLASS=N,..."),
     ]
+    target_scale: Annotated[
+        AskedScale | None,
+        Meant("Scale on which real targets have normal noise; by default identity."),
+    ]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 
 
@@ -120,7 +130,11 @@ class Asked:
     @property
     def decided(self) -> tuple[str, ...]:
         """What was decided about the data, in sentences; nothing if a study file decides."""
-        return self.arrays.meaning.said if self.proposed and self.arrays else ()
+        if not self.proposed or self.arrays is None:
+            return ()
+        from nas_evidence.data.proposed import order_sentence
+
+        return (*self.arrays.meaning.said, order_sentence(self.spec, self.arrays.n_train))
 
 
 def asked_for(
@@ -179,6 +193,11 @@ def to_submit(
     own = spec.dataset.name in ("table", "images")
     if own and (base / str(spec.dataset.path)).exists():
         return asked_for(study, overrides, options, allow_code=allow_code)
+    if spec.dataset.target_scale == "auto":
+        raise UserError(
+            '`target_scale = "auto"` needs data that are read here, but those of '
+            f"{spec.dataset.path} are read by the workers; name a scale"
+        ).with_code("target-scale-auto-elsewhere")
     if outside_names(spec):
         spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
     return Asked(spec)
@@ -276,7 +295,8 @@ def of_source(
         spec = proposed()
     spec = settled(spec, arrays)
     check_units(spec, arrays.units, arrays.n_train)
-    return Asked(spec, source.with_spec(spec.dataset), arrays, proposed=True)
+    spec, source, arrays = _with_scale(spec, source.with_spec(spec.dataset), arrays)
+    return Asked(spec, source, arrays, proposed=True)
 
 
 def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
@@ -331,7 +351,27 @@ def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked
     arrays = source.arrays(seed=spec.seed)
     spec = settled(spec.model_copy(update={"dataset": source.spec}), arrays)
     check_units(spec, arrays.units, arrays.n_train)
-    return Asked(spec, source.with_spec(spec.dataset), arrays)
+    return Asked(*_with_scale(spec, source.with_spec(spec.dataset), arrays))
+
+
+def _with_scale(
+    spec: StudySpec, source: "Source", arrays: "ArrayData"
+) -> tuple[StudySpec, "Source", "ArrayData"]:
+    """Return a study with the scale of its target that "auto" stands for."""
+    if spec.dataset.target_scale != "auto":
+        return spec, source, arrays
+    if arrays.task == "labels":
+        raise scale_of_classes("auto")
+    from nas_evidence.scores.scale_choice import chosen_scale
+
+    found = chosen_scale(spec, arrays)
+    dataset = spec.dataset.model_copy(update={"target_scale": found.name})
+    source = source.with_spec(dataset)
+    arrays = source.arrays(seed=spec.seed)
+    meaning = arrays.meaning
+    said = (*(s for s in meaning.said if not s.startswith("scale of the target")), found.sentence)
+    arrays = replace(arrays, meaning=replace(meaning, said=said))
+    return spec.model_copy(update={"dataset": dataset}), source, arrays
 
 
 def _toml(value: Any) -> str:

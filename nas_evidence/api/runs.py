@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
-#: A search shall not wait for its forecast: mostly one architecture of a family is timed.
+#: Seconds for the forecast of a search, so that one architecture of a family is mostly timed.
 _FORECAST_PATIENCE = 0.5
 #: Trials of which none is worth a forecast, which takes about as long as a short one.
 _FEW = 2
@@ -84,7 +84,7 @@ def begun(
 ) -> "tuple[StudySpec, Source]":
     """Create the folder of a study with its data, or continue it; return both as stored there.
 
-    `epochs` and `every` of "auto" become numbers here: the stored ones, or those for the data. The
+    `epochs`, `every` and `rank_by` of "auto" are decided here: as stored, or for the data. The
     data of a study that goes on are read from its folder, and checked; those of a new one are at
     hand.
 
@@ -104,13 +104,20 @@ def begun(
         base = folder.resolve()
         data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
     in_folds = any(declared(name).division == "plan" for name in spec.estimators)
-    counted = old is None and (spec.plan.automatic or (in_folds and spec.plan.folds == "auto"))
+    open_order = spec.rank_by == "auto" and spec.can_be_estimated
+    counted = old is None and (
+        spec.plan.automatic or (in_folds and spec.plan.folds == "auto") or open_order
+    )
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
     if old is None and (unreached := plan.never_reached()):
         first, *_ = unreached.values()
         raise UserError("; ".join(text for _, text in unreached.values())).with_code(first.code)
     spec = spec.model_copy(update={"plan": plan})
+    if old is None:
+        spec = spec.with_order(n_rows)
+    elif spec.rank_by == "auto":
+        spec = spec.model_copy(update={"rank_by": old.rank_by})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
         source.write(folder)

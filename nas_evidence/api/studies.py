@@ -88,7 +88,8 @@ class Study:
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
-        return f"Study({str(self.folder)!r}: {done}, ranked by {self.spec.objective})"
+        order = "the estimate" if self.spec.rank_by == "estimate" else self.spec.objective
+        return f"Study({str(self.folder)!r}: {done}, ranked by {order})"
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -108,6 +109,8 @@ class Study:
                 "family": one.family,
                 **one.values,
                 "n_parameters": one.n_parameters,
+                "estimate": one.estimate,
+                "estimate_error": one.estimate_error,
                 self.spec.objective: one.objective,
                 "spread": one.spread,
                 "sotl": one.sotl,
@@ -190,7 +193,7 @@ class Study:
                 chosen by the threshold that is best by it.
             trial_id: of another network than the best.
             top: of an ensemble of so many best networks, with stacked weights.
-            raw: leave out the factor on the spread that was fitted to unseen data.
+            raw: leave out the calibration factor (fitted out of fold).
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
@@ -268,10 +271,8 @@ class Study:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
         With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
-        that name. `raw` leaves out the factor on the spread of predictions that was fitted to
-        unseen data. An ensemble has
-        `ensemble.json` with its weights, and with what it gains over its best member in nats per
-        datum.
+        that name. `raw` leaves out the calibration factor. An ensemble has `ensemble.json`
+        with its weights, and with what it gains over its best member in nats per datum.
 
         Raises:
             ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
@@ -473,9 +474,15 @@ def search(
             "tensorboard:DIR", "optuna", "optuna:URL" or a `nas_evidence.api.trackers.Tracker`.
         options: about the data, see `nas_evidence.api.request.DataOptions`.
 
+    Returns:
+        The study with its finished trials: `ranking`, `best`, `predict`, `report`, `export`.
+
     Raises:
         ValueError: for data or settings that cannot be used; one sentence with a remedy.
         RuntimeError: if every trial failed, or none was complete in the time.
+
+    Example:
+        study = nas_evidence.search(frame, target="price", n_trials=24, test_fraction=0.2)
     """
     if unknown := options.keys() - DataOptions.__annotations__.keys():
         known = signature(search).parameters
@@ -527,7 +534,29 @@ def resume(
     progress: bool | None = None,
     track: "Sequence[str | Tracker] | Tracker" = (),
 ) -> Study:
-    """Continue a study after a stop or a crash, or with more trials, time or another budget."""
+    """Continue a study after a stop or a crash, or with more trials, time or another budget.
+
+    Args:
+        folder: of the study.
+        n_trials: trials in all; by default as before.
+        time_limit: seconds for the whole call, or "10m", "2h".
+        settings: keys of the study file that may change between runs: {"finalists": 5}.
+        workers: 1 for this process, more for as many worker processes.
+        data_root: folder of the named data sets.
+        allow_code: run code that the study names as module:NAME.
+        progress: whether to print; by default on a terminal or in a notebook.
+        track: where to write to as well; see `search`.
+
+    Returns:
+        The study with the old and the new trials.
+
+    Raises:
+        ValueError: if it is not a study folder, or a key may not change.
+        RuntimeError: if every trial failed.
+
+    Example:
+        study = nas_evidence.resume("runs/mine", n_trials=48)
+    """
     limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
     from nas_evidence.data.source import stored_source
     from nas_evidence.storage.outside_code import admitted
@@ -555,6 +584,9 @@ def load(
 
     Raises:
         ValueError: if it is not a study folder.
+
+    Example:
+        nas_evidence.load("runs/mine").predict(new)
     """
     return Study(folder, data_root, allow_code=allow_code)
 

@@ -280,7 +280,7 @@ def check_track(wanted: Iterable[str | Tracker], *, installed: bool = True) -> N
         if installed and find_spec(_NEEDS[name]) is None:
             raise UserError(
                 f"--track {name} needs {_NEEDS[name]}: install it with "
-                f"`pip install 'nas-evidence[{name}]'`."
+                f"`pip install '.[{name}]'` in a clone."
             ).with_code("track-needs-package")
 
 
@@ -293,7 +293,7 @@ def _check_url(url: str, *, installed: bool) -> None:
     if installed and url.startswith("postgres") and find_spec("psycopg") is None:
         raise UserError(
             f"--track optuna:{url} needs psycopg: install it with "
-            "`pip install 'nas-evidence[postgresql]'`."
+            "`pip install '.[postgresql]'` in a clone."
         ).with_code("track-needs-psycopg")
 
 

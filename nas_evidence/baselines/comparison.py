@@ -1,4 +1,4 @@
-"""The winner beside its baselines on data that neither has seen: what is stored of it.
+"""The stored comparison of the winner with its baselines on held-out data.
 
 The file `report/comparison.json` of a study folder, sealed. The numbers never rank anything.
 """

@@ -1,4 +1,4 @@
-"""What predictions of held-out data are worth: losses, metrics, comparisons, what figures draw.
+"""Measures of held-out predictions: losses, metrics, comparisons, and the data of figures.
 
 Losses of real targets are those of standardised targets, like the scores; RMSE, MAE and the pairs
 are in the unit of the targets.
@@ -26,7 +26,6 @@ from nas_evidence.maths.metrics import (
     recall,
     reliability,
 )
-from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 
 #: Most pairs of true and predicted values that are kept.
@@ -51,7 +50,7 @@ def measured(
     if predicted.noise is None:
         found = class_metrics(predicted.outputs, y, class_weights=class_weights)
         return log_losses(predicted.outputs, y), named(found)
-    density = Normals.single(predicted.outputs, predicted.noise)
+    density = predicted.density
     return real_losses(density, y, y_std), named(real_metrics(density, y, unit=y_std))
 
 
@@ -82,10 +81,7 @@ def standard_errors(
     m, found = min(n, MOST_DRAWN), []
     for _ in range(_N_DRAWS):
         rows = rng.integers(n, size=m)
-        noise = predicted.noise
-        noise = noise if noise is None or np.ndim(noise) < 2 else noise[rows]
-        drawn_rows = Predicted(predicted.outputs[rows], noise)
-        found.append(measured(drawn_rows, y[rows], y_std, class_weights)[1])
+        found.append(measured(predicted.at(rows), y[rows], y_std, class_weights)[1])
     known = set.intersection(*map(set, found))
     spreads = {name: np.std([one[name] for one in found], ddof=1) for name in known}
     return {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
@@ -165,10 +161,10 @@ def drawn(
             "calibration": _points(reliability(predicted.outputs, y)),
         }
     at = np.linspace(0, len(y) - 1, min(MOST_PAIRS, len(y))).astype(int)
-    density = Normals.single(predicted.outputs, predicted.noise)
+    density = predicted.density
     return {
         "pairs": tuple(
-            zip(y[at].ravel().tolist(), predicted.outputs[at].ravel().tolist(), strict=True)
+            zip(y[at].ravel().tolist(), density.mean[at].ravel().tolist(), strict=True)
         ),
         "calibration": _points(interval_reliability(density, y, n=_N_LEVELS)),
     }

@@ -33,6 +33,8 @@ from threadpoolctl import threadpool_limits
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.maths.metrics import LEAST, Floats
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale, TargetScale
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.study import Assignment
@@ -40,8 +42,8 @@ from nas_evidence.training.parts import order_of_data
 
 #: Most input values [n * d] of a linear model, and most of boosting times the classes.
 MOST_VALUES, MOST_BOOSTED = 5_000_000, 20_000_000
-#: Up to so many input values one thread fits; several mostly wait for each other, for seconds on a
-#: busy machine.
+#: Most input values [n * d] that are fitted on one thread: several threads cost seconds on a busy
+#: machine.
 ONE_THREAD = 200_000
 #: Penalties that are tried for logistic regression, as scikit-learn's C, and for ridge regression.
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -56,10 +58,26 @@ class Predicted:
     outputs  class probabilities [n, C], or means of real targets [n, D]
     noise    standard deviation of the error of real targets [D], or of each datum [n, D]; None
              for labels
+    scale    that outputs and noise are on; None for the targets themselves
     """
 
     outputs: Floats
     noise: Floats | None = None
+    scale: TargetScale | None = None
+
+    @property
+    def density(self) -> Normals | OnScale:
+        """The densities of real targets."""
+        assert self.noise is not None, "labels have no density"
+        normals = Normals.single(self.outputs, self.noise)
+        return normals if self.scale is None else self.scale.mixture(normals)
+
+    def at(self, rows: NDArray[np.int64]) -> "Predicted":
+        """Return the predictions of some data."""
+        noise = self.noise
+        noise = noise if noise is None or np.ndim(noise) < 2 else noise[rows]
+        scale = None if self.scale is None else self.scale.at(rows)
+        return Predicted(self.outputs[rows], noise, scale)
 
 
 #: Fits on x [n, d], y and predicts x' [m, d]; the last argument is the number of outputs.

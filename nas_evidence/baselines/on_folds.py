@@ -6,10 +6,9 @@
 
 The folds are those of `conditional_evidence`, in a study without it of `two_fold`; each is
 predicted by what was fitted on the others. The densities are those of the predictions as they are,
-as on test rows; cross-validation itself marginalises their scale, which helps an overconfident
-model that nobody would scale. The first seed of an architecture is good partly
-by luck, in its split too, since it was chosen by its score; those that were trained later were
-not. So several seeds count, the latest first.
+as on test rows; cross-validation itself marginalises their scale, which hides overconfidence. The
+first seed of an architecture was chosen by its score, so it is partly lucky (winner's curse);
+later seeds were not. So several seeds count, the latest first.
 
 The interval of b is that of `maths/paired.py` over the data, for the differences averaged over
 seeds. It leaves out that few splits were tried, and that networks and simple models of all data,
@@ -46,6 +45,8 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.unseen import delivered_unseen
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
+from nas_evidence.maths.target_scale import TargetScale, identity
+from nas_evidence.scores.folds import targets_of_folds
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
@@ -61,14 +62,14 @@ class _Seed:
 
     value     its cross-validation per datum, nats
     accuracy  of the same predictions, NaN for real targets
-    table     outputs and spread of the data that folds predict, see `delivered_unseen`; None if
-              they were not kept of all
+    predicted of the data that folds predict, see `delivered_unseen`; None if they were not kept of
+              all
     """
 
     assignment: Assignment
     value: float
     accuracy: float
-    table: Tensor | None
+    predicted: Predicted | None
 
 
 def judged_on_folds(
@@ -93,7 +94,7 @@ def judged_on_folds(
     by_seed = [predict_folds(arrays, seed.assignment) for seed in seeds]
     rows = rows_in_folds(arrays, seeds[0].assignment)
     y, weights = arrays.y_train[rows], arrays.meaning.class_weights
-    found = [predicted_of(seed.table, arrays) for seed in seeds if seed.table is not None]
+    found = [seed.predicted for seed in seeds if seed.predicted is not None]
     kept = len(found) == len(seeds)
     metrics = (
         mean_metrics(found, y, arrays.y_std, weights)
@@ -140,24 +141,28 @@ def _seeds(
         value = values.get(one)
         if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
             left -= 1
-            table = delivered_unseen(seed, data)
+            table, predicted = delivered_unseen(seed, data), None
             if table is not None:
-                table = table[torch.from_numpy(rows_in_folds(arrays, seed.assignment))]
+                rows = np.flatnonzero(rows_in_folds(arrays, seed.assignment))
+                table, scale = table[rows], targets_of_folds(data, seed.assignment).scale
+                if (table[:, -1] > 0).all():
+                    scale = None if scale is None else scale.at(rows)
+                    predicted = predicted_of(table, arrays, scale)
             yield _Seed(
                 assignment=seed.assignment,
                 value=float(value),
                 accuracy=float(hits.get(one, float("nan"))),
-                table=table if table is not None and (table[:, -1] > 0).all() else None,
+                predicted=predicted,
             )
 
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
     """Return a simple model beside the network, seed by seed."""
     rows = rows_in_folds(arrays, seeds[0].assignment)
-    tables = [seed.table for seed in seeds if seed.table is not None]
-    if len(tables) == len(seeds):
+    networks = [seed.predicted for seed in seeds if seed.predicted is not None]
+    if len(networks) == len(seeds):
         return beside(
-            [predicted_of(table, arrays) for table in tables],
+            networks,
             found[0].name,
             [predicted_of(own.table[torch.from_numpy(rows)], arrays) for own in found],
             arrays.y_train[rows],
@@ -182,10 +187,16 @@ def _mean_values(values: Sequence[tuple[float, float]], arrays: ArrayData) -> di
     return named({"log_loss": -float(value), "accuracy": math.nan if weighs else float(accuracy)})
 
 
-def predicted_of(table: Tensor, arrays: ArrayData) -> Predicted:
-    """Return a table of outputs [n, C] and spread [n, 1 or C] in the unit of the targets."""
+def predicted_of(table: Tensor, arrays: ArrayData, scale: TargetScale | None = None) -> Predicted:
+    """Return what a table of outputs [n, C] and spread [n, 1 or C] says of the targets.
+
+    Args:
+        table: of labels, or of real targets standardised on `scale`.
+        arrays: the data of the study.
+        scale: of these rows; None for "identity".
+    """
     outputs, spread = table[:, : arrays.n_outputs].double(), table[:, arrays.n_outputs :].double()
     if arrays.task == "labels":
         return Predicted((outputs / spread).softmax(1).numpy())
-    means = outputs.numpy() * arrays.y_std + arrays.y_mean
-    return Predicted(means, spread.numpy() * arrays.y_std)
+    on = scale or identity(arrays.y_mean, arrays.y_std)
+    return Predicted(outputs.numpy() * on.spread + on.centre, spread.numpy() * on.spread, on)

@@ -1,4 +1,4 @@
-"""The winner and simple models on data that none has seen.
+"""The winner and simple models on held-out test rows.
 
 The winner's predictions of the test rows are computed from its stored weights. Without a test
 split see `on_folds`.
@@ -75,8 +75,8 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     for start in range(0, len(arrays.x_test), _BATCH):
         raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
         with torch.no_grad():
-            outputs = model(raw).double()
-        means.append(outputs.softmax(-1) if posterior is None else outputs)
+            found = model.on_scale(raw).double()
+        means.append(found.softmax(-1) if posterior is None else found)
         if posterior is not None:
             inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
             spread = posterior.output_covariance(model.model, inputs)
@@ -85,9 +85,8 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
     outputs = torch.cat(means).numpy()
     if posterior is None:
         return Predicted(outputs)
-    return Predicted(
-        outputs, winner.spread_factor * torch.cat(total).sqrt().numpy() * arrays.y_std
-    )
+    scale, std = arrays.scale, torch.cat(total).sqrt().numpy()
+    return Predicted(outputs, winner.spread_factor * std * scale.spread, scale)
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:

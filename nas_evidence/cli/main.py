@@ -44,7 +44,6 @@ from nas_evidence.storage.faults import (
 _INTERRUPTED = 130
 #: With this in the environment an unexpected error is raised with its traceback.
 _DEBUG = "NAS_EVIDENCE_DEBUG"
-_OURS = "nas-evidence"
 app = typer.Typer(
     add_completion=True,
     no_args_is_help=True,
@@ -92,7 +91,9 @@ def main() -> None:
             )
             sys.exit(1)
         if isinstance(error, ImportError):
-            err.print(f"error: {error}; install it again: pip install --force-reinstall {_OURS}")
+            err.print(
+                f"error: {error}; install it again in a clone: pip install --force-reinstall ."
+            )
             sys.exit(1)
         if is_disk_full(error) or is_read_only(error):
             err.print(f"error: {about_disk(error)}")

@@ -133,7 +133,7 @@ def predict(
     given = predictor.given(data)
     ask = partial(predictor.predict, method=method, level=level, metric=metric, raw=raw)
     found = ask(given)
-    for doubt in given.doubts:
+    for doubt in (*given.doubts, *filter(None, [found.doubt])):
         err.print(f"warning: {doubt}")
     if given.unused:
         more = f" and {len(given.unused) - _LISTED} more" * (len(given.unused) > _LISTED)

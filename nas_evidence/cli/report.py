@@ -223,7 +223,7 @@ def say_results(
     report = report_on(study, compared, place=Path(store.place), metric=metric)
     header, rows = ranking_rows(study.ranking, spec)
     print_rows(
-        f"Ranking of {spec.name} by {spec.objective} ({study.objective_unit})", header, rows
+        f"Ranking of {spec.name} by {study.ranks_by} ({study.objective_unit})", header, rows
     )
     out.print(study.order)
     paths = write_report(report, to or store.folder / "report")
@@ -282,7 +282,7 @@ def exported(
     from nas_evidence.reporting.study_tables import architecture_text
 
     done = export_winner(tables, to, arrays, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
-    again = "" if done.rescored_value is None else ", evidence computed again and equal"
+    again = "" if done.rescored_value is None else ", evidence recomputed: identical"
     name = architecture_text(done.architecture.family, done.architecture.values)
     return f"export: {place or done.folder} (trial {done.trial_id}: {name}{again})"
 

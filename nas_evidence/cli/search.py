@@ -320,8 +320,8 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
             and TrialStatus.COMPLETE not in set(tables.trials["status"])
         ):
             err.print(
-                f"error: no trial was complete in that time; give more, and it goes on from its "
-                f"last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
+                "error: no trial finished within the time limit; with a longer one the study "
+                f"continues from its last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
             )
             raise typer.Exit(1)
         _conclude(store, run, data, tables)
@@ -332,9 +332,9 @@ def _cluster_lost(place: str, run: Run) -> None:
 
 
 def _plan_the_end(limit: TimeLimit) -> None:
-    """Keep time for what follows the trials, by the time that starting took.
+    """Reserve time for report and export, by the time that starting took.
 
-    What it imports is imported while the workers start, and is not kept time for.
+    Their modules are imported while the workers start.
     """
     limit.after = _AFTER * (limit.seconds - limit.left())
     needed = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")

@@ -458,7 +458,7 @@ def _facts(store: "Store") -> dict[str, Any]:
 
     now = study_status(store.folder)
     best = None
-    if now.best is not None and (first := first_as_shown(store.folder, now.objective)):
+    if now.best is not None and (first := first_as_shown(store.folder)):
         best = {"trial_id": first.trial_id, now.objective: first.value, "unit": first.unit}
     return {
         "name": now.name,

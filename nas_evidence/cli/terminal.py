@@ -111,6 +111,7 @@ def ranking_rows(
         "width": lambda r: r.values.get("width"),
         "depth": lambda r: r.values.get("depth"),
         "parameters": lambda r: r.n_parameters,
+        "estimate": lambda r: score_text(r.estimate),
         study.objective: lambda r: score_text(r.objective),
     }
     if seeds:

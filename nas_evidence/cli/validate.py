@@ -83,7 +83,7 @@ def validate(
     spec, arrays = asked.spec, asked.arrays
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
-        f"{spec.dataset.name}, ranked by {spec.objective}"
+        f"{spec.dataset.name}"
     )
     if arrays is None:
         from nas_evidence.data import load
@@ -99,7 +99,7 @@ def validate(
 
 def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     """Print what the data are and what the study would take."""
-    from nas_evidence.data.proposed import with_numbers
+    from nas_evidence.data.proposed import order_sentence, with_numbers
     from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
@@ -113,6 +113,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
         f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
         f"{outputs}"
     )
+    out.print(order_sentence(spec, arrays.n_train))
     check_task(spec.plan, arrays)
     megabytes = arrays.n_train * 4 * float(_size(arrays.input_shape)) / 1e6
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")

@@ -48,7 +48,7 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
         say_edits(store.folder)
     left = "; ".join(not_checked(store.folder, with_checkpoints=here, data=why))
     if not found:
-        err.print("everything is as it was written.")
+        err.print("OK: no problems found.")
     if left:
         err.print(f"not checked: {left}")
     if found:

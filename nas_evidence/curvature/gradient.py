@@ -1,6 +1,6 @@
 """The gradient of the log likelihood, summed over the data: one ordinary pass.
 
-    ∇ log p(D|θ) = Σ_n J_nᵀ ∂ log p(y_n|f_n) / ∂f_n      [P], zero for no prior at a mode
+    ∇ log p(y|θ) = Σ_n J_nᵀ ∂ log p(y_n|f_n) / ∂f_n      [P], zero for no prior at a mode
 
 It measures how far a model is from a mode, see `evidence.laplace`. It costs as much as a training
 epoch without the steps.

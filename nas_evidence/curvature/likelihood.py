@@ -1,6 +1,6 @@
 """Likelihoods: log probability, its gradient, and square roots of the output Hessian.
 
-    log p(D|θ) = Σ_n log p(y_n|f_n)        Λ_n = −∂² log p(y_n|f_n) / ∂f_n ∂f_nᵀ = Σ_k r_k r_kᵀ
+    log p(y|θ) = Σ_n log p(y_n|f_n)        Λ_n = −∂² log p(y_n|f_n) / ∂f_n ∂f_nᵀ = Σ_k r_k r_kᵀ
 
     f_n  outputs of the network [C]   categorical      Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f/T)
     y_n  target                       Gaussian         Λ = I / s²

@@ -1,8 +1,8 @@
 """The log joint of a network, its gradient, and exact Gauss-Newton products; no matrix is formed.
 
-    loss(θ) = −κ log p(D|θ) + ½ θᵀ D θ          (κ H + D) v = κ Σ_n J_nᵀ Λ_n J_n v + D v
+    loss(θ) = −κ log p(y|θ) + ½ θᵀ Δ θ          (κ H + Δ) v = κ Σ_n J_nᵀ Λ_n J_n v + Δ v
 
-    θ  all parameters, concatenated [P]            D  diagonal of prior precisions [P]
+    θ  all parameters, concatenated [P]            Δ  diagonal of prior precisions [P]
     J_n  Jacobian of the outputs f_n [C, P]        Λ_n  Hessian of −log p(y_n|f_n) in them [C, C]
 
 J v is the derivative of Jᵀ u in u, taken through the graph of a backward pass (Pearlmutter 1994,
@@ -35,7 +35,7 @@ class LogJoint:
 
     model            in the dtype of the arithmetic; its parameters are overwritten
     inputs, targets  the data, on the device of the model
-    precision        diagonal of D [P], float64
+    precision        diagonal of Δ [P], float64
     power            κ
     rows             of a batch; results do not depend on it beyond rounding
     """
@@ -73,7 +73,7 @@ class LogJoint:
         return self.power * float(total) + self._penalty(theta), slope
 
     def gauss_newton(self, theta: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return v -> (κ H + D) v, float64 [P] -> [P], at θ [P].
+        """Return v -> (κ H + Δ) v, float64 [P] -> [P], at θ [P].
 
         The product is valid until another method of this log joint is called.
         """

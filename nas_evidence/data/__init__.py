@@ -22,8 +22,10 @@ from nas_evidence.data.arrays import (
     stratified_rows,
 )
 from nas_evidence.data.mapped import Array, MappedRows
+from nas_evidence.data.targets import said_scale
 from nas_evidence.data.units import Units
 from nas_evidence.data.weights import class_weights, said_class_weights
+from nas_evidence.maths.target_scale import fit
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -103,6 +105,10 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         n_outputs = len(raw.meaning.classes) or int(raw.y_train.max()) + 1
         y_mean, y_std = np.zeros(n_outputs), np.ones(n_outputs)
     meaning = raw.meaning
+    scale = None
+    if spec.scale != "identity":
+        scale = fit(spec.scale, y_train)
+        meaning = replace(meaning, said=(*meaning.said, said_scale(scale)))
     if spec.class_weight is not None:
         names = [str(name) for name in meaning.classes or range(n_outputs)]
         found = class_weights(y_train, names, spec.class_weight)
@@ -123,6 +129,7 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         y_std=y_std,
         meaning=meaning,
         units=units,
+        fitted_scale=scale,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas_evidence.data.mapped import Array, MappedRows
+from nas_evidence.maths.target_scale import TargetScale, identity
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
@@ -81,6 +82,7 @@ class ArrayData:
                      feature [d] for vectors; std is 1 where the training set is constant;
                      0 and 1 for the features of 0 and 1 of a table
     y_mean, y_std    the same for real targets, float64 [n_outputs]; 0 and 1 for labels
+    fitted_scale     on which networks see the targets, None for "identity"
     meaning          names of classes and columns; there may be no test rows
     units            groups or times of the training rows, which folds do not divide
     """
@@ -99,6 +101,12 @@ class ArrayData:
     y_std: NDArray[np.float64]
     meaning: Meaning = Meaning()
     units: "Units | None" = None
+    fitted_scale: TargetScale | None = None
+
+    @property
+    def scale(self) -> TargetScale:
+        """How networks see the targets; densities are of targets divided by y_std on any scale."""
+        return self.fitted_scale or identity(self.y_mean, self.y_std)
 
     @property
     def n_train(self) -> int:

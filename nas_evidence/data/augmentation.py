@@ -1,6 +1,6 @@
 """Images shifted and reflected at random, in training and in the evidence.
 
-    log q(D) with augmentation: of  κ Σ_n log p(y_n | a_n(x_n), θ) + log p(θ)
+    log q(y) with augmentation: of  κ Σ_n log p(y_n | a_n(x_n), θ) + log p(θ)
 
     a_n  random operations on image n, drawn anew in each epoch of training, once for the evidence
     κ    likelihood power: how often an image and its variants count (5 in Immer et al. 2021, after

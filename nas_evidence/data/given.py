@@ -143,7 +143,7 @@ def _checked(inputs: Array, truth: Array | None = None) -> Given:
             f"{len(inputs)} rows are not, the first at row {bad[0]}; remove or fill them"
         ).with_code("inputs-not-finite")
     n = int(missing.sum())
-    told = f"{n} missing cell{'s' * (n != 1)}, none in training, taken as the mean"
+    told = f"{n} missing cell{'s' * (n != 1)}, none in training, replaced by the mean"
     return Given(inputs, truth, (told,) if n else ())
 
 

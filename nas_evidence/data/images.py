@@ -55,6 +55,7 @@ def read(
         np.array([path.parent.name for path in test_files]) if test_files else None,
         task="classification",
         where=f"the folders of {folder}",
+        scale=spec.scale,
     )
     train, test = x[: len(files)], x[len(files) :]
     y, y_test = found.train, found.test

@@ -1,4 +1,4 @@
-"""Features that give the target away, alone: the same column twice, or made from the target.
+"""Target leakage by one column: a copy of the target, or a column made from it.
 
 determines   each value of the feature occurs with one class only, and most of them repeat; or the
              feature is an affine function of the real target

@@ -128,6 +128,7 @@ def arrays_of(
         task=spec.task,
         where=f"y_train in {path}",
         integers_are_labels=True,
+        scale=spec.scale,
     )
     found = _named(found, classes, path)
     units = units_of(spec, _of_rows(arrays, spec.units_column, path), str(path))

@@ -157,14 +157,14 @@ class Preparation:
             if column.kind == "number" and not column.part:
                 present = _without(present, column.words).dropna()
             if present.empty:
-                yield f"column {column.name!r} is empty: the usual value is taken"
+                yield f"column {column.name!r} is empty; the default from training is used"
             elif column.kind == "category":
                 unseen = _read(present, column, "") == OTHER
-                seen = "with what training has not seen"
-                yield from _told(column, present[unseen], seen, "as any other category")
+                seen = "not seen in training"
+                yield from _told(column, present[unseen], seen, "as the category '(other)'")
             elif column.part:
                 unread = dates_of(present, column.order).isna()
-                yield from _told(column, present[unread], "with what is no date", "as missing")
+                yield from _told(column, present[unread], "without a date", "as missing")
             elif _is_text(values):
                 unread = pd.to_numeric(present, errors="coerce").isna()
                 yield from _told(column, present[unread], "with text", "as missing")
@@ -174,9 +174,9 @@ class Preparation:
                 yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
             n_missing = len(values) - len(present)
             if n_missing and len(present) and not column.part and not column.may_miss:
-                taken = "the median" if column.kind == "number" else "any other category"
+                taken = "the median" if column.kind == "number" else "the category '(other)'"
                 cells = _cells(n_missing, "missing ")
-                yield f"column {column.name!r}: {cells}, taken as {taken}"
+                yield f"column {column.name!r}: {cells}, replaced by {taken}"
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -207,7 +207,7 @@ class Preparation:
 def _told(column: Column, cells: pd.Series, what: str, taken: str) -> Iterator[str]:
     if len(cells):
         shown = ", ".join(map(repr, cells.unique()[:3].tolist()))
-        yield f"column {column.name!r}: {_cells(len(cells))} {what} ({shown}), taken {taken}"
+        yield f"column {column.name!r}: {_cells(len(cells))} {what} ({shown}), treated {taken}"
 
 
 def _cells(n: int, kind: str = "") -> str:
@@ -319,7 +319,7 @@ def _number(
     _check_finite(numbers, name, where)
     if forced is None and _numbers_the_rows(numbers):
         keep = f"--numeric {option(name)} to keep"
-        return [], f"column {name!r} is left out: it numbers the rows; {keep}"
+        return [], f"column {name!r} is left out: it looks like a row number; {keep}"
     indicator = bool(np.isnan(numbers).any())
     words = values[np.isnan(numbers)].dropna().astype(str).str.strip().unique()
     column = Column(

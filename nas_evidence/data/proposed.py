@@ -17,11 +17,11 @@ from nas_evidence.data.arrays import ArrayData
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.domains import IntRange
-from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.study import ESTIMATED, StudySpec, TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
 #: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
-#: benchmarks/plans.py, see docs/explanation/epochs.md.
+#: benchmarks/plans.py, see docs/experiments/training-length.md.
 ROWS_SHOWN, FEWEST_STEPS, FEWEST_EPOCHS, MOST_EPOCHS = 40_000, 625, 20, 300
 #: Learning rate at the start, of adam.
 LEARNING_RATE = 0.02
@@ -54,7 +54,7 @@ def proposed_text(
         f"seed = {seed}",
         f"n_trials = {n_trials}                    # trials = architecture x replicate",
         'objective = "conditional_evidence"  # which score ranks',
-        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence"]',
+        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence", "elpd"]',
         "",
         "[dataset]",
         *_dataset_lines(dataset, arrays),
@@ -124,6 +124,17 @@ def with_numbers(
     if stored is not None and stored.milestones == plan.milestone_epochs:
         plan = plan.model_copy(update={"milestones": stored.milestones})
     return plan
+
+
+def order_sentence(study: StudySpec, n_rows: int) -> str:
+    """Say what orders the architectures of a study of so many training rows, and the option."""
+    study = study.model_copy(update={"plan": with_numbers(study.plan, n_rows)})
+    if study.with_order(n_rows).rank_by == "score":
+        return f"ranked by: {study.objective}; change it with --set objective=NAME"
+    return (
+        f"ranked by: the estimate that all trials give of the mean of {' and '.join(ESTIMATED)}; "
+        "change it with --set rank_by=score"
+    )
 
 
 def name_of(path: Path) -> str:

@@ -94,7 +94,7 @@ def arrays_of(
         ).with_code("table-too-short")
     y_test = None if test is None else _target(test, spec.target, f"the test rows of {where}")
     place = f"target {spec.target!r} in {where}"
-    found = targets_of(y, y_test, task=spec.task, where=place)
+    found = targets_of(y, y_test, task=spec.task, where=place, scale=spec.scale)
     units, weights, test_weights = None, None, None
     if (column := spec.units_column) is not None:
         units = units_of(spec, frame[known_column(frame, column, where)], where)

@@ -15,8 +15,10 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from nas_evidence.data.mapped import Array
+from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.dataset import TargetScaleName, scale_of_classes
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -58,6 +60,7 @@ def targets_of(
     where: str,
     columns: Sequence[str] = (),
     integers_are_labels: bool = False,
+    scale: TargetScaleName = "identity",
 ) -> Targets:
     """Return targets as labels or real numbers.
 
@@ -68,9 +71,11 @@ def targets_of(
         where: the place of the targets, for messages: "target 'price' in mine.csv".
         columns: names of one-hot columns.
         integers_are_labels: take integers 0..C-1, all used, for labels however many there are.
+        scale: on which real targets are modelled.
 
     Raises:
-        ValueError: if the targets are neither labels nor real numbers; names the place.
+        ValueError: if the targets are neither labels nor real numbers, or do not fit the scale;
+            names the place.
     """
     y, one_hot = _flat(np.asarray(train), where)
     y_test = y[:0] if test is None else _flat(np.asarray(test), where)[0]
@@ -91,8 +96,12 @@ def targets_of(
         real = (_real(part, where) for part in (y, y_test))
         train_real, test_real = real
         _check_varies(train_real, where)
+        for part, rows in ((train_real, "row"), (test_real, "test row")):
+            check_support(part, scale, where, rows)
         change = "" if asked else "; --task classification to change"
         return Targets(train_real, test_real, (), _said_real(train_real), change)
+    if scale != "identity":
+        raise scale_of_classes(scale, f"the values of {where}")
     if y.ndim == 2:
         raise UserError(
             f"{where}: a classification needs one label per row, but the shape is "
@@ -227,6 +236,23 @@ def _check_varies(y: Array, where: str) -> None:
         ).with_code("target-constant")
 
 
+def check_support(y: Array, scale: TargetScaleName, where: str, rows: str = "row") -> None:
+    """Check that real targets [n, C] are in the support of a scale that has no parameter.
+
+    Raises:
+        ValueError: if one is not; names its value, row and column.
+    """
+    if scale != "log" or (y > 0).all():
+        return
+    row, column = map(int, np.argwhere(~(y > 0))[0])
+    several = f" of column {column}" if y.shape[1] > 1 else ""
+    raise UserError(
+        f"{where}: target_scale = log needs values above 0, but {rows} {row} has "
+        f"{y[row, column]:g}{several}; give shifted_log (the logarithm of the value plus a "
+        "constant) or yeo_johnson"
+    ).with_code("target-outside-scale")
+
+
 def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...], Array, Array]:
     named, test_named = _names(y, where), _names(y_test, where)
     found = sorted(set(named), key=_natural)
@@ -285,6 +311,11 @@ def said_classes(names: Sequence[ClassName]) -> str:
     shown = (repr(n) if str(n) != str(n).strip() else n for n in names[:_LISTED])
     listed = ", ".join(map(shortened, shown)) + ", ..." * (len(names) > _LISTED)
     return f"classification, {len(names)} classes: {listed}"
+
+
+def said_scale(scale: TargetScale) -> str:
+    """Return in words on which scale real targets are modelled."""
+    return f"scale of the target: {scale.name}; change it with --target-scale"
 
 
 def _said_real(y: Array) -> str:

@@ -1,4 +1,4 @@
-"""Whether data fit a plan: its likelihood the targets, its augmentation the inputs."""
+"""Check that the likelihood suits the targets, and the augmentation the inputs."""
 
 from typing import Protocol
 

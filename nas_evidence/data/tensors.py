@@ -1,7 +1,10 @@
 """Data on the training device, normalised, and the order of the batches."""
 
+import hashlib
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +15,60 @@ from torch import Tensor
 from nas_evidence.data.arrays import ArrayData, Inputs, Task
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.units import Units
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale, TargetScale, fit
+
+_ROOT_2_PI = math.sqrt(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class OwnTargets:
+    """Real targets in their own unit, where networks see them on a scale that is no identity.
+
+    scale        fitted to the training rows
+    unit         of densities [C]: standard deviations of all training targets of the study
+    train, test  float64 [n, C]
+    """
+
+    scale: TargetScale
+    unit: NDArray[np.float64]
+    train: NDArray[np.float64]
+    test: NDArray[np.float64]
+
+    @cached_property
+    def log_jacobian(self) -> float:
+        """Σ log |dz/du| of the training rows, nats; see `TargetScale.log_jacobian`."""
+        return float(self.scale.log_jacobian(self.train, self.unit).sum())
+
+    def seen_on(self, scale: TargetScale) -> tuple[Tensor, NDArray[np.float64]]:
+        """Return the training targets on another scale, as `TensorData.seen_from`, on the CPU."""
+        return _seen(self.train, scale, "cpu"), scale.log_jacobian(self.train, self.unit)
+
+    @cached_property
+    def least_noise(self) -> float:
+        """Noise whose density at its mode, times the least gap between targets, is 1.
+
+        A value that can be told from its neighbours has a probability of at most 1, so a smaller
+        noise makes its density mean nothing. Standardised, of the closest targets of any column.
+        """
+        z = self.scale.standardised(self.train)
+        gaps = [np.diff(np.unique(column)) for column in z.T]
+        return min((float(gap.min()) for gap in gaps if len(gap)), default=0.0) / _ROOT_2_PI
+
+    def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
+        """Return predictive densities from outputs and spread [n, C] of a network."""
+        to, by = self.scale.centre, self.scale.spread
+        mean, std = (v.detach().cpu().double().numpy() * by for v in (outputs, spread))
+        return self.scale.density(mean + to, std)
+
+    def at(self, rows: NDArray[np.int64]) -> "OwnTargets":
+        """Return some training rows alone, on the same scale."""
+        return replace(self, train=self.train[rows])
+
+    def fitted_to(self, rows: NDArray[np.int64]) -> "OwnTargets":
+        """Return some training rows alone, with the scale fitted to them."""
+        some = self.train[rows]
+        return replace(self, train=some, scale=fit(self.scale.name, some))
 
 
 @dataclass(frozen=True)
@@ -22,7 +79,7 @@ class TensorData:
     """
 
     x_train: Tensor  # [n, *input_shape]
-    y_train: Tensor  # labels int64 [n]; real (y - y_mean) / y_std, float32 [n, n_outputs]
+    y_train: Tensor  # labels int64 [n]; real standardised on their scale, float32 [n, n_outputs]
     x_test: Tensor
     y_test: Tensor
     task: Task
@@ -32,6 +89,7 @@ class TensorData:
     y_std: Tensor  # float64 [n_outputs], on the CPU; 1 for labels
     units: Units | None = None  # groups or times of the training rows
     class_weights: NDArray[np.float64] | None = None  # [n_outputs]; see `Meaning`
+    own: OwnTargets | None = None  # None for labels and for the scale "identity"
     #: What is made of these rows alone and used again: nobody changes them.
     made: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -39,6 +97,50 @@ class TensorData:
     def n_classes(self) -> int:
         """Alias of `n_outputs`."""
         return self.n_outputs
+
+    @property
+    def log_jacobian(self) -> float:
+        """Σ log |dz/du| of the training rows, nats: 0 where `own` is None."""
+        return 0.0 if self.own is None else self.own.log_jacobian
+
+    @property
+    def least_noise(self) -> float:
+        """The least noise that is learned, standardised: 0 where `own` is None."""
+        return 0.0 if self.own is None else self.own.least_noise
+
+    def fitted_to(self, rows: Tensor) -> OwnTargets | None:
+        """Return the targets of some training rows with the scale fitted to them; kept."""
+        if self.own is None:
+            return None
+        at = rows.cpu().numpy()
+        key = "fitted to", hashlib.sha256(at.tobytes()).digest()
+        if key not in self.made:
+            self.made[key] = self.own.fitted_to(at)
+        found: OwnTargets = self.made[key]
+        return found
+
+    def seen_from(self, trained: Tensor, rows: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
+        """Return targets as a network trained on other rows sees them, and log |dz/du|.
+
+        Args:
+            trained: the rows that the scale is fitted to.
+            rows: whose targets are asked for.
+
+        Returns:
+            The targets of `rows`, like `y_train`; and log |dz/du| of each, nats, float64. Outside
+            the support of the scale they are 0 and minus infinity.
+        """
+        fitted = self.fitted_to(trained)
+        if fitted is None or self.own is None:
+            return self.y_train[rows.to(self.y_train.device)], np.zeros(len(rows))
+        y, scale = self.own.train[rows.cpu().numpy()], fitted.scale
+        return _seen(y, scale, self.y_train.device), scale.log_jacobian(y, self.own.unit)
+
+
+def _seen(y: Array, scale: TargetScale, device: torch.device | str) -> Tensor:
+    """Return targets [n, C] as networks see them, 0 outside the support."""
+    z = scale.standardised(y)
+    return torch.tensor(np.where(np.isfinite(z), z, 0.0), dtype=torch.float32, device=device)
 
 
 class NormalisedRows:
@@ -103,9 +205,11 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
     def targets(y: Array) -> Tensor:
         if arrays.task == "labels":
             return torch.tensor(y, device=device)
-        standardised = (y - arrays.y_mean) / arrays.y_std
-        return torch.tensor(standardised, dtype=torch.float32, device=device)
+        return _seen(y, arrays.scale, device)
 
+    own = None
+    if arrays.fitted_scale is not None:
+        own = OwnTargets(arrays.scale, arrays.y_std, arrays.y_train, arrays.y_test)
     return TensorData(
         x_train=inputs(arrays.x_train),
         y_train=targets(arrays.y_train),
@@ -118,6 +222,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         y_std=torch.tensor(arrays.y_std),
         units=arrays.units,
         class_weights=arrays.meaning.class_weights,
+        own=own,
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows that no division of the data may separate: those of one group, or of one time.
+"""Grouped and time-ordered splits: rows of one group, or of one time, stay together.
 
     groups  --groups COL: folds and the test split hold whole groups
     times   --time-column COL: blocks in time, each predicted from the earlier ones; the test rows
@@ -80,8 +80,8 @@ def too_few(units: Units, needed: int) -> UserError:
     what = "times" if units.in_time else "groups"
     option = "--time-column" if units.in_time else "--groups"
     return UserError(
-        f"the data have {units.count} different {what}, but the division asked for needs at least "
-        f"{needed}; choose fewer folds with --set plan.folds=2, other `estimators`, or leave "
+        f"the folds and the test split need at least {needed} {what}, but the data have "
+        f"{units.count}; choose fewer folds with --set plan.folds=2, other `estimators`, or leave "
         f"{option} out"
     ).with_code("too-few-units")
 

@@ -34,7 +34,7 @@ def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
         row = int(bad[0])
         raise UserError(
-            "weights say how often a row occurs, so they must be whole numbers from 0 on, but "
+            "weights are counts of rows, so they must be whole numbers from 0 on, but "
             f"{name!r} of {where} is {on_one_line(str(cells[row]))} in row {row}; correct it, or "
             "multiply all by one number and round"
         ).with_code("weight-not-whole")

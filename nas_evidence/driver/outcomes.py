@@ -12,7 +12,7 @@ from nas_evidence.maths.pareto import Point, is_matched, on_front
 from nas_evidence.proposing.proposer import Told
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
-from nas_evidence.storage.best import Standings
+from nas_evidence.storage.best import Standings, ranked_value
 from nas_evidence.storage.tables import TrialRow
 
 #: Up to this many trials all weights are kept; then those of this many best architectures.
@@ -22,14 +22,14 @@ KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
 def told_of(trials: Collection[TrialRow], study: StudySpec) -> Told:
     """Return what to tell of a proposal: means over its complete replicates.
 
-    No values if no complete replicate has a valid objective and all costs.
+    The first is of the value that ranks. No values if no complete replicate has it and all costs.
     """
     constraints: dict[str, float] = {}
     for trial in trials:
         for name, excess in excesses(trial, study.limits).items():
             constraints[name] = max(excess, constraints.get(name, -math.inf))
     complete = [t for t in trials if t.status is TrialStatus.COMPLETE]
-    means = [_mean(t.values.get(study.objective) for t in complete)]
+    means = [_mean(ranked_value(t.values, study) for t in complete)]
     means += [_mean(t.costs.get(name) for t in complete) for name in study.minimise]
     values = tuple(mean for mean in means if mean is not None)
     pruned = not complete and any(t.status is TrialStatus.PRUNED for t in trials)
@@ -62,7 +62,7 @@ class KeptModels:
 
     def __init__(self, folder: Path, study: StudySpec, done: Mapping[int, TrialRow]) -> None:
         self._folder, self._study = folder / "models", study
-        self._standings = Standings(study.objective)
+        self._standings = Standings(study)
         self._costs: dict[str, dict[int, list[float]]] = {}  # by architecture and trial
         self._points: dict[str, Point] = {}  # every coordinate larger-is-better
         self._front: set[str] = set()
@@ -111,7 +111,8 @@ class KeptModels:
         front = (self._standings.of(key) for key in self._front)
         # Those that raced come first, then the next finalists: any of them may win.
         in_race = self._standings.n_raced + self._study.n_finalists
-        best = (*self._standings.first(max(KEEP_BEST_MODELS, in_race)), *front)
+        n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
+        best = (*self._standings.first(n), *front)
         return {standing.trial_id for standing in best}
 
     def _limit(self, n_done: int) -> None:

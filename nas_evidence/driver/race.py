@@ -17,7 +17,7 @@ from nas_evidence.driver.plan import plan_race
 from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
 from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
-from nas_evidence.storage.best import Standings
+from nas_evidence.storage.best import Standings, ranked_value
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.tables import TrialRow
 
@@ -69,7 +69,7 @@ def _rounds(
 def finalists(study: StudySpec, done: Mapping[int, TrialRow]) -> list[TrialRow]:
     """Return a trial of each of the first architectures by the search alone, best first."""
     searched = [row for i, row in done.items() if not is_race(i)]
-    first = Standings(study.objective, searched).first(study.n_finalists)
+    first = Standings(study, searched).first(study.n_finalists)
     return [done[one.trial_id] for one in first]
 
 
@@ -132,7 +132,9 @@ def _contested(
     if posterior is None:  # all replicates are equal: nothing to decide
         return []
     at = {keys.index(row.architecture_key): i for i, row in enumerate(racing)}
-    first = max(at, key=lambda position: sum(values[keys[position]]) / len(values[keys[position]]))
+    standings = Standings(study, done.values()).first()
+    places = {one.key: place for place, one in enumerate(standings)}
+    first = min(at, key=lambda position: places[keys[position]])
     if posterior.best[first] >= CONFIDENCE:
         return []
     seed = derive_seed(study.seed, "race", n_chosen)
@@ -140,10 +142,10 @@ def _contested(
 
 
 def _values(study: StudySpec, done: Mapping[int, TrialRow]) -> dict[str, list[float]]:
-    """Return the objectives of each architecture over its complete trials, in order of id."""
+    """Return the values that rank each architecture over its complete trials, in order of id."""
     found: dict[str, list[float]] = {}
     for _, row in sorted(done.items()):
-        value = row.values.get(study.objective)
+        value = ranked_value(row.values, study)
         if value is not None and row.status is TrialStatus.COMPLETE:
             found.setdefault(row.architecture_key, []).append(value)
     return found
@@ -156,7 +158,7 @@ def _key_count(chosen: Chosen, key: str) -> int:
 def _raced(done: Mapping[int, TrialRow], key: str, study: StudySpec) -> int:
     """Return how many of an architecture's values are from the race."""
     return sum(
-        is_race(i) and row.architecture_key == key and study.objective in row.values
+        is_race(i) and row.architecture_key == key and ranked_value(row.values, study) is not None
         for i, row in done.items()
         if row.status is TrialStatus.COMPLETE
     )

@@ -61,8 +61,8 @@ def estimate_evidence(
         noise_std: standard deviation of the noise; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood; values with different κ cannot be compared.
-        at_mode_correction: add ½ gᵀ(H + D)⁻¹g with g the gradient of the negative log joint.
-        diagnose: report gᵀ(H + D)⁻¹g, at the cost of one forward and backward pass.
+        at_mode_correction: add ½ gᵀ(H + Δ)⁻¹g with g the gradient of the negative log joint.
+        diagnose: report gᵀ(H + Δ)⁻¹g, at the cost of one forward and backward pass.
         trace_ratio: report tr(KFAC) / tr(exact diagonal) of each tensor, Kronecker kinds only,
             at the cost of one pass for that diagonal.
         kfac_reduce: paths of weight layers before a global pooling, Kronecker kinds only; see

@@ -1,8 +1,8 @@
 """Laplace approximation of the log evidence (MacKay 1992; Immer et al. 2021).
 
-    log p(D|M) ≈ log p(D|θ*) − ½ Σ_l δ_l θ_lᵀθ_l − ½ (log|H + D| − log|D|)
+    log p(y|M) ≈ log p(y|θ*) − ½ Σ_l δ_l θ_lᵀθ_l − ½ (log|H + Δ| − log|Δ|)
 
-    θ*  mode [P]      H  curvature of the summed nll [P, P]      D = diag(δ), δ_l for tensor l
+    θ*  mode [P]      H  curvature of the summed nll [P, P]      Δ = diag(δ), δ_l for tensor l
 
 The factors 2π of the prior and the Gaussian integral cancel exactly. Logs are natural, values in
 nats, summed over the data, larger is better. Differs from laplace-torch: log determinants are sums
@@ -11,9 +11,9 @@ of log1p in float64, and every structure is differentiable with respect to the p
 Away from a mode, the second-order expansion of the log joint adds (Immer et al. 2021, A.1, with
 the sign of the shift corrected)
 
-    + ½ gᵀ (H + D)⁻¹ g,      g = −∇ log p(D|θ) + D θ
+    + ½ gᵀ (H + Δ)⁻¹ g,      g = −∇ log p(y|θ) + Δ θ
 
-With it the value is exact on linear-Gaussian models at any θ. gᵀ (H + D)⁻¹ g is reported if the
+With it the value is exact on linear-Gaussian models at any θ. gᵀ (H + Δ)⁻¹ g is reported if the
 pass has the gradient; above 1 nat the parameters are not a mode. A likelihood power κ multiplies
 the log likelihood, its gradient and H; the result is not the evidence of any model, and values
 with different κ cannot be compared.
@@ -66,6 +66,7 @@ def laplace_estimate(
     prior_precision: Mapping[str, float] | Tensor,
     *,
     likelihood_power: float = 1.0,
+    log_jacobian: float = 0.0,
     at_mode_correction: bool = False,
 ) -> EvidenceEstimate:
     """Return the Laplace evidence of a model with its terms.
@@ -77,7 +78,9 @@ def laplace_estimate(
         prior_precision: > 0; one value per tensor of `model.parameters()`, by name or [G]; with
             diagonal kinds and full_ggn as a matrix also one per parameter [P].
         likelihood_power: κ > 0, on log likelihood and curvature.
-        at_mode_correction: add ½ gᵀ (H + D)⁻¹ g; needs a pass with its gradient.
+        log_jacobian: Σ log |dz/du| of targets z in place of those that densities are of, nats; κ
+            is on it too.
+        at_mode_correction: add ½ gᵀ (H + Δ)⁻¹ g; needs a pass with its gradient.
 
     Raises:
         ValueError: for an impossible precision or power, or a correction without a gradient.
@@ -107,6 +110,7 @@ def laplace_estimate(
     scaled = precision / likelihood_power  # κ H with precision δ equals H with δ / κ
     log_det_ratio = pass_.curvature.log_det_ratio(scaled).cpu()
     value = log_likelihood - 0.5 * float(scatter.sum() + log_det_ratio.sum())
+    value += likelihood_power * log_jacobian
     log_det_groups = names if len(log_det_ratio) == len(names) else ("all",)
     effective = pass_.curvature.effective_parameters(scaled).cpu()
     notes = [f"likelihood power {likelihood_power:g}"] if likelihood_power != 1 else []
@@ -120,6 +124,9 @@ def laplace_estimate(
         Term(term="clamped_eigenvalues", group="all", value=pass_.curvature.n_clamped),
         Term(term="n_data", group="all", value=pass_.n_data),
     ]
+    if log_jacobian:
+        value_of_scale = likelihood_power * log_jacobian
+        terms.append(Term(term="log_jacobian", group="all", value=value_of_scale))
     if likelihood_power != 1:
         terms.append(Term(term="likelihood_power", group="all", value=likelihood_power))
     if pass_.gradient is not None:
@@ -202,7 +209,7 @@ def mean_estimate(draws: Sequence[EvidenceEstimate]) -> EvidenceEstimate:
 def _gradient_norm_squared(
     pass_: CurvaturePass, model: nn.Module, precision: Tensor, power: float
 ) -> float:
-    """Return gᵀ (κ H + D)⁻¹ g, g = −κ ∇ log p(D|θ) + D θ."""
+    """Return gᵀ (κ H + Δ)⁻¹ g, g = −κ ∇ log p(y|θ) + Δ θ."""
     assert pass_.gradient is not None
     delta = Precisions(precision, pass_.curvature.sizes).of_each_parameter()
     theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])

@@ -1,12 +1,12 @@
 """Conditional evidence of a Bayesian last layer on the features of a trained network.
 
-    f_n = A φ_n,   A_ci ~ N(0, 1 / δ_ci)        log q(D_late | D_early) = log q(D) − log q(D_early)
+    f_n = A φ_n,   A_ci ~ N(0, 1 / δ_ci)        log q(y_late | y_early) = log q(y) − log q(y_early)
 
-    log q = κ log p(y | f*) − ½ Σ δ_ci A*_ci² − ½ log|H|,  H = I + D^-½ (Σ_n W_n ⊗ φ_n φ_nᵀ) D^-½
+    log q = κ log p(y | f*) − ½ Σ δ_ci A*_ci² − ½ log|H|,  H = I + Δ^-½ (Σ_n W_n ⊗ φ_n φ_nᵀ) Δ^-½
 
     φ_n  input of the last linear layer of datum n, and 1 for its bias [d]    A  its weights [C, d]
     A*   weights of largest density     W_n  Hessian of −κ log p(y_n | f_n) in the outputs [C, C]
-    δ    prior precisions, D the diagonal matrix of them                      κ  likelihood power
+    δ    prior precisions, Δ the diagonal matrix of them                      κ  likelihood power
 
 This is the conditional evidence (Lotfi et al. 2022) of the linearised network (Immer et al. 2021)
 whose only parameters are those of the last layer:

@@ -1,6 +1,6 @@
 """The Laplace posterior of a network, and the variance of its linearised outputs.
 
-    p(θ | D) ≈ N(θ*, Σ),  Σ = (κ H + δ)⁻¹        Var f(x) = J(x) Σ J(x)ᵀ,  J = ∂f / ∂θ  [C, P]
+    p(θ | y) ≈ N(θ*, Σ),  Σ = (κ H + δ)⁻¹        Var f(x) = J(x) Σ J(x)ᵀ,  J = ∂f / ∂θ  [C, P]
 
     H  Gauss-Newton curvature of the training data at θ*     κ  likelihood power
     δ  learned prior precisions

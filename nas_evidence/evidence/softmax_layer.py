@@ -67,7 +67,7 @@ class LastLayer:
 
 @dataclass(frozen=True)
 class LogDensity:
-    """log q(D_late | D_early) in nats, and its standard error; None where it is not random."""
+    """log q(y_late | y_early) in nats, and its standard error; None where it is not random."""
 
     value: float
     standard_error: float | None = None

@@ -50,7 +50,7 @@ from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessin
 from nas_evidence.maths.metrics import best_thresholds
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.folds import SCALES, cross_fitted, unseen_of
+from nas_evidence.scores.folds import SCALES, cross_fitted, targets_of_folds, unseen_of
 from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
@@ -187,8 +187,11 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
             f"no datum is predicted by all networks: on parts of the data the trainings of trials "
             f"{lost or 'of different folds'} diverged; choose a smaller --top."
         ).with_code("ensemble-without-common-data")
-    y = data.y_train[known]
-    each = [densities_at_scales(table[known], y) for table in unseen]
+    each = []
+    for table, winner in zip(unseen, winners, strict=True):
+        own = targets_of_folds(data, winner.assignment)
+        jacobian = own.log_jacobian[known.numpy()]
+        each.append(densities_at_scales(table[known], own.seen[known], jacobian))
     return np.stack(each, axis=2)
 
 
@@ -217,8 +220,8 @@ def _described(
         "top": top,
         "chosen": list(chosen),
         "members": members,
-        "stacking": "convex weights that maximise the mean log predictive density of data that "
-        "the predicting network had not seen (its folds); for the gain they are cross-fitted",
+        "stacking": "convex weights that maximise the mean log predictive density of "
+        "out-of-fold predictions; for the gain they are cross-fitted",
         "n_data": found.n,
         "best_member": chosen[found.best],
         "best_member_per_datum": found.single,

@@ -127,6 +127,8 @@ def export_winner(
         ),
         "n_parameters": int(row["n_parameters"]),
     }
+    if arrays.fitted_scale is not None:
+        described["target_scale"] = arrays.scale.name
     tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
     summary: dict[str, Any] = {
@@ -196,6 +198,7 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
     labels, meaning = arrays.task == "labels", arrays.meaning
     learned = likelihood_fields(winner, arrays)
     prepared = meaning.preparation
+    scale = arrays.fitted_scale
     return {
         "task": "classification" if labels else "regression",
         "input_shape": list(arrays.input_shape),
@@ -210,6 +213,7 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
+        **({} if scale is None else {"target_scale": scale.to_json()}),
         "metric": metric,
         "weights": winner.assignment.dataset.weights,
         "class_weight": dict(meaning.class_weight),

@@ -38,7 +38,7 @@ def check_installed() -> None:
     if missing:
         raise UserError(
             f"--onnx needs {', '.join(missing)}: install it with "
-            "`pip install 'nas-evidence[onnx]'`."
+            "`pip install '.[onnx]'` in a clone."
         ).with_code("onnx-needs-packages")
 
 
@@ -75,13 +75,14 @@ def write_onnx(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> flo
         assert program is not None
         program.save(path, external_data=False)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    unit, difference = unit_of(exported).numpy(), 0.0
+    difference = 0.0
     for n in _ROWS:
         rows = arrays.x_train[:n].astype(np.float32)
         found = session.run(["outputs"], {"inputs": rows})[0]
         with torch.no_grad():
-            expected = exported(torch.from_numpy(rows)).numpy()
-        difference = max(difference, float(np.abs((found - expected) / unit).max()))
+            expected = exported(torch.from_numpy(rows))
+            unit = unit_of(exported, expected).numpy()
+        difference = max(difference, float(np.abs((found - expected.numpy()) / unit).max()))
     if difference > OUTPUT_TOLERANCE:
         raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")
     return difference

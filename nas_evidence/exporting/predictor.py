@@ -10,11 +10,12 @@
 
 Var f and Cov f are of the network linearised at its weights (`evidence/posterior.py`), s the
 learned noise, of a heteroscedastic network its own for each row, and T the learned temperature.
-One factor on T, or on the whole standard deviation of
-real targets, was fitted to data that networks of the architecture had not seen
+With a scale of the targets all of it is on that scale, and the density is mapped through its
+inverse (`maths/target_scale.py`). One factor on T, or on the whole standard deviation of real
+targets, was fitted to data that networks of the architecture had not seen
 (`maths/spread_factor.py`); `raw` leaves it out. For real targets the posterior of the linearised
 network is this Gaussian. For classes it leans to larger margins than its mode, so a Gaussian at
-the mode makes probabilities too even (docs/explanation/tables.md); unless asked, classes are
+the mode makes probabilities too even (docs/experiments/tables.md); unless asked, classes are
 predicted by "map".
 """
 
@@ -23,7 +24,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -49,6 +50,7 @@ from nas_evidence.maths.metrics import (
     reliability,
 )
 from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale, TargetScale, identity
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import check_metric
 
@@ -67,8 +69,10 @@ class Prediction:
     probabilities  [n, C] for classes, else None
     mean, std      [n, C] for real targets, in their unit: of the predictive distribution
     std_model      [n, C]: the part of `std` that comes from the uncertainty of the weights, and in
-                   an ensemble from the differences between its members
-    density        of real targets: a normal distribution, or a mixture with one per member
+                   an ensemble from the differences between its members; with a `target_scale` it
+                   is the same share of `std` as on that scale
+    density        of real targets: a normal distribution, or a mixture with one per member, of the
+                   targets on their scale
     level          probability of the intervals
     unit           [C] standard deviations of the real targets in training, for the log loss
     metric         that the model is to be judged by, None if none was named
@@ -85,7 +89,7 @@ class Prediction:
     mean: np.ndarray | None = None
     std: np.ndarray | None = None
     std_model: np.ndarray | None = None
-    density: Normals | None = None
+    density: Normals | OnScale | None = None
     unit: np.ndarray | None = None
     metric: str | None = None
     threshold: float | None = None
@@ -116,6 +120,12 @@ class Prediction:
         """Upper end of that interval [n, C]."""
         assert self.density is not None, "classes have no intervals"
         return self.density.interval(self.level)[1]
+
+    @property
+    def doubt(self) -> str:
+        """Which rows have the median in place of the mean; empty if none has."""
+        n = self.density.n_medians if isinstance(self.density, OnScale) else 0
+        return f"{n} predictions are medians: their means are not finite" if n else ""
 
     @property
     def uncertainty(self) -> np.ndarray:
@@ -231,25 +241,48 @@ def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
         each = np.stack([np.asarray(one.probabilities) for one in predictions])
         mean = np.tensordot(weights, each, 1)
         return Prediction(first.classes, first.targets, first.level, probabilities=mean)
-    parts = [one.density for one in predictions if one.density is not None]
-    density = Normals(
-        np.concatenate([w * part.weights for w, part in zip(weights, parts, strict=True)]),
-        np.concatenate([part.means for part in parts]),
-        np.concatenate([part.stds for part in parts]),
+    parts = [_on_scale(one) for one in predictions]
+    normals = Normals(
+        np.concatenate([w * part.weights for w, (part, _) in zip(weights, parts, strict=True)]),
+        np.concatenate([part.means for part, _ in parts]),
+        np.concatenate([part.stds for part, _ in parts]),
     )
-    of_weights = np.stack([np.asarray(one.std_model) for one in predictions])
-    noise = np.square(density.stds) - np.square(of_weights)
-    variance = np.square(density.std) - np.tensordot(density.weights, noise, 1)
+    of_weights = np.stack([std_model for _, std_model in parts])
+    noise = np.square(normals.stds) - np.square(of_weights)
+    variance = np.square(normals.std) - np.tensordot(normals.weights, noise, 1)
+    std_model, density = np.sqrt(variance.clip(min=0)), cast(Normals | OnScale, normals)
+    if isinstance(first.density, OnScale):
+        density = first.density.scale.mixture(normals)
+        std_model = density.std * std_model / normals.std
     return Prediction(
         first.classes,
         first.targets,
         first.level,
         mean=density.mean,
         std=density.std,
-        std_model=np.sqrt(variance.clip(min=0)),
+        std_model=std_model,
         density=density,
         unit=first.unit,
     )
+
+
+def _on_scale(one: Prediction) -> tuple[Normals, np.ndarray]:
+    """Return the density [1, n, C] and `std_model` of a member on the scale of the targets."""
+    std_model, density = np.asarray(one.std_model), one.density
+    if isinstance(density, OnScale):
+        return density.normals, std_model / np.asarray(one.std) * density.normals.stds[0]
+    assert density is not None
+    return density, std_model
+
+
+def _in_own_unit(found: Mapping[str, np.ndarray], scale: TargetScale) -> dict[str, Any]:
+    """Return mean, std and std_model of targets on their scale as those of the targets."""
+    density = scale.density(found["mean"], found["std"])
+    if isinstance(density, Normals):
+        return {**found, "density": density}
+    share = found["std_model"] / found["std"]
+    mean, std = density.mean, density.std
+    return {"mean": mean, "std": std, "std_model": share * std, "density": density}
 
 
 def _text(value: Any) -> str:
@@ -283,6 +316,13 @@ class Predictor:
         self.targets = tuple(meaning["targets"])
         prepared = meaning["preparation"]
         self.preparation = None if prepared is None else Preparation.from_json(prepared)
+
+    @property
+    def scale(self) -> TargetScale:
+        """The scale of real targets."""
+        if (fitted := self.meaning.get("target_scale")) is not None:
+            return TargetScale.from_json(fitted)
+        return identity(*(np.array(self.meaning[key]) for key in ("target_mean", "target_std")))
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
@@ -359,12 +399,19 @@ class Predictor:
             ValueError: for data of another shape, or an unknown method, level or metric.
 
         Warns:
-            UserWarning: of each column whose cells are unlike those of the training.
+            UserWarning: of each column whose cells are unlike those of the training, and of means
+                that are not finite.
         """
         if not isinstance(data, Given):
             data = self.given(data)
             for doubt in data.doubts:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
+            found = self.predict(
+                data, method=method, level=level, metric=metric, seed=seed, raw=raw
+            )
+            if found.doubt:
+                warnings.warn(found.doubt, UserWarning, stacklevel=2)
+            return found
         inputs = data.inputs
         method = method or ("map" if self.classes else "probit")
         if method not in METHODS:
@@ -401,7 +448,7 @@ class Predictor:
         ]
         joined: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
         if not self.classes:
-            joined["density"] = Normals.single(joined["mean"], joined["std"])
+            joined = _in_own_unit(joined, self.scale)
             joined["unit"] = np.array(self.meaning["target_std"])
         return Prediction(self.classes, self.targets, level, **joined, **judged)
 
@@ -433,7 +480,7 @@ class Predictor:
         self, raw: Tensor, method: str, factor: float, generator: torch.Generator
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
-        unit, shift = (np.array(self.meaning[key]) for key in ("target_std", "target_mean"))
+        unit, shift = self.scale.spread, self.scale.centre
         likelihood = Heteroscedastic()
         if self.meaning.get("likelihood") == "heteroscedastic":
             noise, means = likelihood.variance(outputs).sqrt().numpy(), likelihood.mean(outputs)

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
+from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
@@ -32,14 +33,16 @@ class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
-    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added. Of a
-    network that predicts its noise too, with two outputs for each target, they are the means.
+    their own unit. Of a network that predicts its noise too they are the means. If given, `scale`
+    multiplies the network's outputs and `shift` is added; the inverse of the target's scale,
+    `curve` with `parameters` [P, C], comes last, so that its outputs are medians of the targets.
     """
 
     mean: Tensor
     std: Tensor
     scale: Tensor | None
     shift: Tensor | None
+    curve_parameters: Tensor | None
 
     def __init__(
         self,
@@ -49,16 +52,38 @@ class Exported(nn.Module):
         *,
         scale: Tensor | None = None,  # [C] or []
         shift: Tensor | None = None,
+        curve: str = "identity",
+        parameters: Tensor | None = None,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.curve = model, curve
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
+        self.register_buffer("curve_parameters", parameters)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
+        return self.from_scale(self.on_scale(inputs))
+
+    def from_scale(self, outputs: Tensor) -> Tensor:
+        """Return predictions on the scale of the targets [n, C] in their own unit."""
+        if self.curve == "identity":
+            return outputs
+        # In float64: exponents of yeo_johnson may be small.
+        found: Tensor = CURVES[self.curve].inverse(outputs.double(), self.curve_parameters, torch)
+        return found.to(outputs.dtype)
+
+    def slope(self, outputs: Tensor) -> Tensor:
+        """Return the derivative of the scale at predictions in their own unit [n, C]."""
+        if self.curve == "identity":
+            return torch.ones_like(outputs)
+        logs: Tensor = CURVES[self.curve].log_slope(outputs.double(), self.curve_parameters, torch)
+        return logs.exp().to(outputs.dtype)
+
+    def on_scale(self, inputs: Tensor) -> Tensor:
+        """Return the outputs [n, C] of raw inputs, real targets on their scale."""
         outputs: Tensor = self.model((inputs.to(self.mean.dtype) - self.mean) / self.std)
         if self.shift is not None and outputs.shape[1] > len(self.shift):
             outputs = Heteroscedastic().mean(outputs)
@@ -68,7 +93,10 @@ class Exported(nn.Module):
 
 
 class Mixed(nn.Module):
-    """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k."""
+    """All members as one module: raw inputs in; log Σ_k w_k p_k out, or Σ_k w_k f_k.
+
+    Predictions f_k are averaged on the scale of the targets.
+    """
 
     weights: Tensor
     scale: Tensor | None
@@ -80,11 +108,19 @@ class Mixed(nn.Module):
         self.register_buffer("weights", torch.from_numpy(np.array(weights)).float())
         self.scale, self.shift = members[0].scale, members[0].shift
 
+    @property
+    def _first(self) -> Exported:
+        return cast(Exported, self.members[0])
+
+    def slope(self, outputs: Tensor) -> Tensor:
+        """Return what `Exported.slope` does."""
+        return self._first.slope(outputs)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return log probabilities or predictions [n, C] of raw inputs [n, ...]."""
-        outputs = torch.stack([member(inputs) for member in self.members])
+        outputs = torch.stack([cast(Exported, one).on_scale(inputs) for one in self.members])
         if self.shift is not None:
-            return torch.einsum("k,knc->nc", self.weights, outputs)
+            return self._first.from_scale(torch.einsum("k,knc->nc", self.weights, outputs))
         logs: Tensor = outputs.log_softmax(-1) + self.weights.log()[:, None, None]
         return logs.logsumexp(0)
 
@@ -127,9 +163,10 @@ def read_exported(folder: Path) -> Exported:
     model = build(
         architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
     )
-    names = ("mean", "std", "scale", "shift")
-    buffers = {name: torch.empty_like(state[name]) for name in names if name in state}
-    exported = Exported(model, **buffers)
+    names = {name: name for name in ("mean", "std", "scale", "shift")}
+    names["curve_parameters"] = "parameters"
+    buffers = {to: torch.empty_like(state[name]) for name, to in names.items() if name in state}
+    exported = Exported(model, **buffers, curve=described.get("target_scale", "identity"))
     exported.load_state_dict(state)
     return exported.eval()
 
@@ -162,11 +199,11 @@ def import_family_of(folder: Path) -> None:
         import_outside([described["family"]])
 
 
-def unit_of(exported: Exported | Mixed) -> Tensor:
-    """Return the unit of outputs [C] or []: 1 for classes, else one of the targets."""
+def unit_of(exported: Exported | Mixed, outputs: Tensor) -> Tensor:
+    """Return the unit of outputs [n, C]: 1 for classes, else that of a standardised target."""
     if exported.shift is None or exported.scale is None:
         return torch.ones(())
-    return exported.scale
+    return exported.scale / exported.slope(outputs)
 
 
 def write_program(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> float:
@@ -205,7 +242,8 @@ def compared(
     """
     inputs = torch.from_numpy(arrays.x_train[:7].copy())
     with torch.no_grad():
-        gap = (loaded(inputs) - exported(inputs)) / unit_of(exported)
+        expected = exported(inputs)
+        gap = (loaded(inputs) - expected) / unit_of(exported, expected)
     difference = float(gap.abs().max())
     if not difference <= OUTPUT_TOLERANCE:
         raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")

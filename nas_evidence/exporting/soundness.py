@@ -1,4 +1,4 @@
-"""Which files an export must have, and which of them are not as they were written.
+"""Integrity of an export: files that it must have, and those that fail their checksum.
 
 An export is written into a folder beside its place and renamed, so that it is there whole or not
 at all. Every file is in SHA256SUMS; each reader checks what it reads.

@@ -1,4 +1,4 @@
-"""What networks of an architecture say of data they have not seen: the folds of the study.
+"""Out-of-fold predictions of an architecture, as a study keeps them.
 
 A trial that computes `conditional_evidence` or `two_fold` keeps, beside its weights, the outputs
 for each datum of the network trained without its fold. They calibrate the model card and weigh the
@@ -26,7 +26,7 @@ from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.maths.stacking import Floats
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, cross_fitted
+from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, cross_fitted, targets_of_folds
 
 
 def stored_unseen(winner: Winner, n: int) -> Tensor | None:
@@ -43,24 +43,28 @@ def stored_unseen(winner: Winner, n: int) -> Tensor | None:
 
 
 def delivered_unseen(winner: Winner, data: TensorData) -> Tensor | None:
-    """Return the same as it would have been delivered: the factor is fitted on other folds."""
+    """Return `stored_unseen` calibrated as delivered: the factor is fitted on the other folds."""
     table = stored_unseen(winner, len(data.x_train))
     if table is None:
         return None
     return cross_fitted(table, data, winner.assignment)
 
 
-def densities_at_scales(table: Tensor, targets: Tensor) -> Floats:
+def densities_at_scales(
+    table: Tensor, targets: Tensor, log_jacobian: Floats | None = None
+) -> Floats:
     """Return the log predictive density of each datum at each of `SCALES` [M, n], nats.
 
     Args:
         table: outputs and spread of networks that have not seen the datum.
         targets: labels [n], or standardised real targets [n, C].
+        log_jacobian: of the targets [n], nats, see `TargetScale.log_jacobian`.
     """
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     outputs, spread = table[:, :-n_spread], table[:, -n_spread:]
     found = [log_densities(outputs, spread * scale, targets) for scale in SCALES]
-    return np.asarray(torch.stack(found).numpy())
+    densities = np.asarray(torch.stack(found).numpy())
+    return densities if log_jacobian is None else densities + log_jacobian
 
 
 def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | None:
@@ -88,8 +92,8 @@ def unseen_reliability(winner: Winner, data: TensorData) -> Reliability:
     found = _unseen(winner, data)
     if found is None:
         raise UserError(
-            f"trial {winner.assignment.trial_id} keeps no predictions of data that its network "
-            "had not seen: give data with the target, or search with the score "
+            f"trial {winner.assignment.trial_id} keeps no out-of-fold predictions: "
+            "give data with the target, or search with the score "
             "conditional_evidence"
         ).with_code("no-unseen-predictions")
     predicted, y = found
@@ -113,13 +117,16 @@ def unseen_thresholds(winner: Winner, data: ArrayData) -> dict[str, float]:
 
 
 def _unseen(winner: Winner, data: TensorData) -> tuple[Floats | Normals, np.ndarray] | None:
-    """Return probabilities or densities of the data predicted, and their targets."""
+    """Return probabilities or densities of the data predicted, and their targets.
+
+    Real targets are standardised, each on the scale of the fold that predicts it.
+    """
     table = delivered_unseen(winner, data)
     if table is None or not (known := table[:, -1] > 0).any():
         return None
     found = table[known].double()
     outputs, spread = found[:, : data.n_outputs], found[:, data.n_outputs :]
-    y = data.y_train[known].numpy()
+    y = targets_of_folds(data, winner.assignment).seen[known].numpy()
     if winner.assignment.plan.likelihood == "categorical":
         return (outputs / spread).softmax(1).numpy(), y
     return Normals.single(outputs.numpy(), spread.numpy()), y.astype(np.float64)

@@ -97,11 +97,20 @@ def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
     mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
     scale = shift = None
+    on = arrays.scale
     if arrays.task == "real":
-        scale, shift = (torch.from_numpy(v).float() for v in (arrays.y_std, arrays.y_mean))
+        scale, shift = (torch.from_numpy(v).float() for v in (on.spread, on.centre))
     elif (divisor := winner.temperature * winner.spread_factor) != 1:
         scale = torch.tensor(1 / divisor)
-    return Exported(winner.model, mean, std, scale=scale, shift=shift).eval()
+    return Exported(
+        winner.model,
+        mean,
+        std,
+        scale=scale,
+        shift=shift,
+        curve=on.name,
+        parameters=torch.from_numpy(on.parameters) if len(on.parameters) else None,
+    ).eval()
 
 
 def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
@@ -114,8 +123,11 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
     }
     if plan.likelihood == "categorical":
         return {**found, "temperature": winner.temperature}
+    if plan.likelihood == "gaussian":  # on standardised targets, as the network sees them
+        found["noise_std"] = winner.noise_std
+    if arrays.fitted_scale is not None:
+        return found | {"target_scale": arrays.scale.to_json()}
     if plan.likelihood == "gaussian":
-        found["noise_std"] = winner.noise_std  # on standardised targets, like the scores
         found["noise_std_in_own_unit"] = (winner.noise_std * arrays.y_std).tolist()
     return {
         **found,
@@ -173,7 +185,12 @@ def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> f
         power = plan.likelihood_power
         draws.append(
             laplace_estimate(
-                kind, curvature, winner.model, winner.precision, likelihood_power=power
+                kind,
+                curvature,
+                winner.model,
+                winner.precision,
+                likelihood_power=power,
+                log_jacobian=data.log_jacobian,
             )
         )
     return mean_estimate(draws).value

@@ -1,4 +1,4 @@
-"""What all scores together say of each architecture: a Gaussian process over its coordinates.
+"""A Gaussian process over architectures: the score of each, given the scores of all.
 
     v_ai = h(z_ai)                            score of replicate i of architecture a
     z_ai = m + g(x_a) + e_a + s n_ai          n_ai standard normal: the luck of a seed
@@ -35,16 +35,47 @@ Floats = NDArray[np.float64]
 
 #: Most architectures that hyperparameters are fitted to, and most that are conditioned on.
 MOST_FITTED, MOST_KNOWN = 128, 1000
-#: Standard deviations below the prediction of all others at which a network counts as collapsed.
+#: Standard deviations from the prediction of all others at which a network stands alone.
 FAR = 3.0
 #: Draws, and their mirror images, behind an expected gain.
 N_LUCK = 500
-#: Medians and standard deviations of the logarithms of b, t and s, in units of the spread.
-_MEDIANS, _WIDTHS = np.array([1.0, 0.3, 0.3]), np.array([0.7, 1.0, 1.0])
-#: Median of l in units of the root of the number of coordinates, which are in [0, 1]; its width.
-_LENGTH, _LENGTH_WIDTH = 0.5, 1.0
 #: Prior variance of m.
 _OF_MEAN = 1.0
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of (b, t, s, l) before any score, in units of the spread.
+
+    medians  of b, t and s; their logarithms are normal with standard deviations `widths`
+    length   median of l over the root of the number of coordinates, and `length_width` its width
+    slope    standard deviation of the slope of a linear trend along each ordered coordinate
+    above    whether a network far above the prediction of all others stands alone as well
+    """
+
+    medians: tuple[float, float, float] = (1.0, 0.3, 0.3)
+    widths: tuple[float, float, float] = (0.7, 1.0, 1.0)
+    length: float = 0.5
+    length_width: float = 1.0
+    slope: float = 0.0
+    above: bool = False
+
+    def of_logarithms(self, d: int) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation of the logarithms of (b, t, s, l) [3 + d]."""
+        lengths = np.full(d, self.length * np.sqrt(max(d, 1)))
+        widths = np.concatenate([self.widths, np.full(d, self.length_width)])
+        return np.log(np.concatenate([self.medians, lengths])), widths
+
+    def of_trend(self, one: Floats, other: Floats, ordered: NDArray[np.bool_]) -> Floats:
+        """Return the prior covariance of m and the trend, around the middle of the space."""
+        a, b = one[:, ordered] - 0.5, other[:, ordered] - 0.5
+        found: Floats = _OF_MEAN + self.slope**2 * a @ b.T
+        return found
+
+
+#: What orders architectures of a few hundred rows, where a third of the variance of scores is the
+#: luck of a seed (docs/decisions/0027).
+OF_NOISY_SEEDS = Prior((1.0, 0.1, 0.8), (0.5, 0.3, 0.3), length=1.0, length_width=0.5, slope=1.0)
 
 
 @dataclass(frozen=True)
@@ -58,6 +89,10 @@ class Warp:
         """Return scores in units of the spread."""
         t = (np.asarray(score, np.float64) - self.centre) / self.unit
         return np.where(t >= 0, t, -np.log1p(-np.minimum(t, 0.0)))
+
+    def slope(self, z: ArrayLike) -> Floats:
+        """Return the derivative of `score`."""
+        return self.unit * np.exp(np.maximum(-np.asarray(z, np.float64), 0.0))
 
     def score(self, z: ArrayLike) -> Floats:
         """Return the scores, the inverse of `z`."""
@@ -85,6 +120,7 @@ class ArchitecturePosterior:
         ordered: which coordinates are numbers [d].
         replicates: the scores of each architecture, at least one.
         hyper: given ones; fitted if None.
+        prior: of the hyperparameters, and of a trend.
         most_known: architectures that are conditioned on.
         most_fitted: architectures that fit the hyperparameters.
 
@@ -99,12 +135,13 @@ class ArchitecturePosterior:
         replicates: Sequence[ArrayLike],
         hyper: Hyper | None = None,
         *,
+        prior: Prior = Prior(),
         most_known: int = MOST_KNOWN,
         most_fitted: int = MOST_FITTED,
     ) -> None:
         if not replicates:
             raise ValueError("A posterior over architectures needs at least one score; got none.")
-        self._ordered = np.asarray(ordered, bool)
+        self._ordered, self._hyperprior = np.asarray(ordered, bool), prior
         values = [np.asarray(own, np.float64) for own in replicates]
         self.warp = _warp(np.array([own.mean() for own in values]))
         z = [self.warp.z(own) for own in values]
@@ -117,7 +154,9 @@ class ArchitecturePosterior:
         self._data, self._which = data, _spread_out(data.z, most_known)
         self._known = data.of(self._which)
         few = data.of(_spread_out(data.z, most_fitted))
-        self.hyper = hyper or _fitted(few, self._distances(few.points, few.points))
+        trend = prior.of_trend(few.points, few.points, self._ordered)
+        distances = self._distances(few.points, few.points)
+        self.hyper = hyper or _fitted(few, distances, trend, prior)
         self._condition()
 
     def predict(self, points: ArrayLike) -> tuple[Floats, Floats]:
@@ -125,7 +164,9 @@ class ArchitecturePosterior:
         cross = self._prior(np.atleast_2d(np.asarray(points, np.float64)), self._known.points)
         mean = cross @ self._weights
         gone = solve_triangular(self._factor, cross.T, lower=True)
-        variance = self.hyper.amplitude**2 + _OF_MEAN + self.hyper.own**2 - (gone**2).sum(0)
+        away = np.atleast_2d(np.asarray(points, np.float64))[:, self._ordered] - 0.5
+        trend = _OF_MEAN + self._hyperprior.slope**2 * (away**2).sum(1)
+        variance = self.hyper.amplitude**2 + trend + self.hyper.own**2 - (gone**2).sum(0)
         return mean, np.sqrt(np.maximum(variance, 1e-12))
 
     def mean(self) -> Floats:
@@ -141,6 +182,20 @@ class ArchitecturePosterior:
             kept = deviation**2 / (deviation**2 + self.hyper.noise**2 / self._data.n[rest])
             found[rest] = mean + kept * (self._data.z[rest] - mean)
         return found
+
+    def deviation(self) -> Floats:
+        """Return the posterior standard deviation of z of each architecture tried [n].
+
+        Of those that are not conditioned on it is that given what the others say.
+        """
+        found, noise = np.empty(len(self._data.z)), self._noise
+        gone = solve_triangular(self._factor, np.diag(noise), lower=True)
+        found[self._which] = noise - (gone**2).sum(0)
+        if len(rest := self._rest):
+            prior = self.predict(self._data.points[rest])[1] ** 2
+            own = self.hyper.noise**2 / self._data.n[rest]
+            found[rest] = prior * own / (prior + own)
+        return np.sqrt(np.maximum(found, 0.0))
 
     def draws(self, n_draws: int, *, seed: int) -> Floats:
         """Return joint draws of the true scores of the architectures tried [n_draws, n].
@@ -221,10 +276,10 @@ class ArchitecturePosterior:
             self._weights = cho_solve((self._factor, True), data.z)
             inverse = cho_solve((self._factor, True), np.eye(len(own)))
             away = self._weights / np.sqrt(np.diag(inverse))
-            collapsed = away < -FAR
-            if not (again and collapsed.any()):
+            alone = (away < -FAR) | (self._hyperprior.above & (away > FAR))
+            if not (again and alone.any()):
                 return
-            own[collapsed] += (self._weights / np.diag(inverse))[collapsed] ** 2
+            own[alone] += (self._weights / np.diag(inverse))[alone] ** 2
 
     def _distances(self, one: Floats, other: Floats) -> Floats:
         return _distances(one, other, self._ordered)
@@ -232,7 +287,8 @@ class ArchitecturePosterior:
     def _prior(self, one: Floats, other: Floats) -> Floats:
         """Return the prior covariance of m + g."""
         squared = np.tensordot(self.hyper.lengths**-2.0, self._distances(one, other), 1)
-        return _OF_MEAN + self.hyper.amplitude**2 * _matern(squared)[0]
+        trend = self._hyperprior.of_trend(one, other, self._ordered)
+        return trend + self.hyper.amplitude**2 * _matern(squared)[0]
 
 
 @dataclass(frozen=True)
@@ -291,14 +347,14 @@ def _inverse(factor: Floats) -> Floats:
     return lower + np.tril(lower, -1).T
 
 
-def _fitted(data: _Data, distances: Floats) -> Hyper:
+def _fitted(data: _Data, distances: Floats, trend: Floats, prior: Prior) -> Hyper:
     """Return the hyperparameters of the largest marginal likelihood times prior."""
-    medians, _ = _prior_of(len(distances))
+    medians, _ = prior.of_logarithms(len(distances))
     bounds = [(median - 5.0, median + 5.0) for median in medians]
     found = minimize(
         _loss,
         medians,
-        args=(data, distances),
+        args=(data, distances, trend, prior),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
@@ -308,29 +364,26 @@ def _fitted(data: _Data, distances: Floats) -> Hyper:
     return Hyper(float(b), float(t), float(s), np.exp(found.x[3:]))
 
 
-def _prior_of(d: int) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the logarithms of (b, t, s, l) [3 + d]."""
-    lengths = np.full(d, _LENGTH * np.sqrt(max(d, 1)))
-    widths = np.concatenate([_WIDTHS, np.full(d, _LENGTH_WIDTH)])
-    return np.log(np.concatenate([_MEDIANS, lengths])), widths
-
-
-def _loss(log: Floats, data: _Data, distances: Floats) -> tuple[float, Floats]:
+def _loss(
+    log: Floats, data: _Data, distances: Floats, trend: Floats, prior: Prior
+) -> tuple[float, Floats]:
     """Return minus the log of marginal likelihood times prior, up to a constant, and gradient.
 
     Args:
         log: logarithms of (b, t, s, l) [3 + d].
         data: the replicates of n architectures, by their means and sums of squares.
         distances: squared differences of each coordinate [d, n, n].
+        trend: prior covariance of m and the trend [n, n].
+        prior: of the hyperparameters.
     """
-    medians, widths = _prior_of(len(distances))
+    medians, widths = prior.of_logarithms(len(distances))
     n = len(data.z)
     flat = distances.reshape(len(distances), n * n)
     b2, t2, s2 = np.exp(2 * log[:3])
     inverse_l2 = np.exp(-2 * log[3:])
     matern, slope = _matern((inverse_l2 @ flat).reshape(n, n))
     noise = s2 / data.n
-    covariance = _OF_MEAN + b2 * matern + np.diag(t2 + noise)
+    covariance = trend + b2 * matern + np.diag(t2 + noise)
     factor = cho_factor(covariance, lower=True, check_finite=False)
     weights = cho_solve(factor, data.z, check_finite=False)
     further, within = (data.n - 1).sum(), data.within.sum() / s2

@@ -1,6 +1,6 @@
-"""(c H + D)⁻¹ v for a block-diagonal curvature H: a preconditioner.
+"""(c H + Δ)⁻¹ v for a block-diagonal curvature H: a preconditioner.
 
-    c  scale of the curvature      D = diag(δ), one δ per tensor [G] or per parameter [P]
+    c  scale of the curvature      Δ = diag(δ), one δ per tensor [G] or per parameter [P]
 
 Each block is decomposed once, for all scales and precisions.
 """
@@ -31,7 +31,7 @@ class BlockInverse:
         return other
 
     def __call__(self, vector: Tensor) -> Tensor:
-        """Return (c H + D)⁻¹ v [P], float64, for v [P]."""
+        """Return (c H + Δ)⁻¹ v [P], float64, for v [P]."""
         parts = torch.split(vector, list(self.curvature.sizes))
         triples = zip(self._decomposed, parts, self._per_block, strict=True)
         return torch.cat([_solved(b, v, delta, self.scale) for b, v, delta in triples])

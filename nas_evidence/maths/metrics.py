@@ -34,6 +34,7 @@ from scipy.stats import rankdata
 
 from nas_evidence.maths.decisions import accuracy, decided
 from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -206,7 +207,7 @@ def reliability(probabilities: Floats, labels: Labels, *, n_bins: int = N_BINS) 
 
 
 def real_metrics(
-    predictive: Normals, targets: Floats, *, unit: Floats, level: float = LEVEL
+    predictive: Normals | OnScale, targets: Floats, *, unit: Floats, level: float = LEVEL
 ) -> dict[str, float]:
     """Return rmse, mae, r2, log_loss and coverage of predictions of real targets.
 
@@ -228,13 +229,13 @@ def real_metrics(
     }
 
 
-def real_losses(predictive: Normals, targets: Floats, unit: Floats) -> Floats:
+def real_losses(predictive: Normals | OnScale, targets: Floats, unit: Floats) -> Floats:
     """Return the log loss of each datum [n] of targets [n, D] divided by `unit` [D], nats."""
     losses: Floats = -predictive.log_density(targets) - np.log(unit).sum()
     return losses
 
 
-def covered(predictive: Normals, targets: Floats, level: float) -> float:
+def covered(predictive: Normals | OnScale, targets: Floats, level: float) -> float:
     """Return the share of the targets inside the central interval of a probability.
 
     >>> covered(Normals.single(np.zeros((2, 1)), np.ones(1)), np.array([[0.5], [3.0]]), 0.9)
@@ -244,12 +245,14 @@ def covered(predictive: Normals, targets: Floats, level: float) -> float:
     return float(((low <= targets) & (targets <= high)).mean())
 
 
-def coverage_by_level(predictive: Normals, targets: Floats) -> dict[str, float]:
+def coverage_by_level(predictive: Normals | OnScale, targets: Floats) -> dict[str, float]:
     """Return the coverage of the intervals of `LEVELS`, as coverage_50 and so on."""
     return {f"coverage_{100 * p:.0f}": covered(predictive, targets, p) for p in LEVELS}
 
 
-def interval_reliability(predictive: Normals, targets: Floats, *, n: int = 19) -> Reliability:
+def interval_reliability(
+    predictive: Normals | OnScale, targets: Floats, *, n: int = 19
+) -> Reliability:
     """Return n probabilities of central intervals, evenly spaced, and the shares inside."""
     levels = np.arange(1, n + 1) / (n + 1)
     inside = np.array([covered(predictive, targets, float(p)) for p in levels])

@@ -1,4 +1,4 @@
-"""One factor c on the spread of predictions, fitted on data that the predictors had not seen.
+"""The calibration factor c on the spread of predictions, fitted out of fold.
 
     c = argmax  Σ_n log p(y_n | f_n, c s_n) + (m/N) Σ_n E[log p(y | f_n, c s_n)]
 

@@ -1,21 +1,21 @@
 """Structured curvature matrices and their log determinant against a prior.
 
-    log|H + D| − log|D| = Σ log1p(λ / δ)      H  curvature of the summed nll  P x P
-                                              D  prior precision, δ_l for tensor l of the G
+    log|H + Δ| − log|Δ| = Σ log1p(λ / δ)      H  curvature of the summed nll  P x P
+                                              Δ  prior precision, δ_l for tensor l of the G
 
 `BlockDiagonal` has one block, and so one spectrum, per parameter tensor.
 `FullMatrix` and `FullKernel` couple the tensors: the P x P matrix H itself, or the M x M Gram
 matrices of the rows J with H = Jᵀ J, used when there are fewer rows than parameters (Immer et al.
 2021, Eq. 8, in its symmetric form):
 
-    log|H + D| − log|D| = log|I + Σ_l K_l / δ_l|,   K_l = J_l J_lᵀ
+    log|H + Δ| − log|Δ| = log|I + Σ_l K_l / δ_l|,   K_l = J_l J_lᵀ
 
 Everything here is float64. Log determinants are sums of log1p, never the difference of two sums
-of logs, and are differentiable in the prior precision. With S = D^{-1/2} H D^{-1/2} the effective
+of logs, and are differentiable in the prior precision. With S = Δ^{-1/2} H Δ^{-1/2} the effective
 number of parameters of tensor l is γ_l = tr_l[S (I + S)⁻¹] = Σ λ / (λ + δ_l) for a block.
 
 A factor c on the curvature (likelihood power, noise) needs no new object: all of these depend on
-H D⁻¹ alone, so c H with precision δ equals H with δ / c, including gradients in c.
+H Δ⁻¹ alone, so c H with precision δ equals H with δ / c, including gradients in c.
 
 `Binned` has the sums of a `BlockDiagonal` from 64 bins per octave of each large spectrum, each
 with its count and mean. The relative error of γ is then at most 1.5e-5, and 5e-6 in bins that are
@@ -39,8 +39,8 @@ from nas_evidence.maths.precisions import Precisions
 class Slopes(NamedTuple):
     """The log determinant and its derivatives in x = log δ."""
 
-    log_det_ratio: Tensor  # log|H + D| − log|D| []
-    effective: Tensor  # γ = −∂(log|H + D| − log|D|)/∂x  [G]
+    log_det_ratio: Tensor  # log|H + Δ| − log|Δ| []
+    effective: Tensor  # γ = −∂(log|H + Δ| − log|Δ|)/∂x  [G]
     hessian: Tensor  # ∂γ_l/∂x_m  [G, G]
 
 
@@ -154,7 +154,7 @@ class BlockDiagonal:
         )
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
-        """Return vᵀ (H + D)⁻¹ v [] for v [P]."""
+        """Return vᵀ (H + Δ)⁻¹ v [] for v [P]."""
         parts = torch.split(vector.to(self.spectra()[0]), list(self.sizes))
         triples = zip(self.blocks, parts, self._per_block(prior_precision), strict=True)
         return torch.stack([b.inverse_quadratic(v, delta) for b, v, delta in triples]).sum()
@@ -208,7 +208,7 @@ class FullMatrix:
         return _sums(self.matrix.diagonal(), self.sizes)
 
     def log_det_ratio(self, prior_precision: Tensor) -> Tensor:
-        """Return log|H + D| − log|D| [1], differentiable in δ."""
+        """Return log|H + Δ| − log|Δ| [1], differentiable in δ."""
         eigenvalues = torch.linalg.eigvalsh(self._whitened(self._root(prior_precision)))
         return torch.log1p(eigenvalues.clamp(min=0)).sum()[None]
 
@@ -235,7 +235,7 @@ class FullMatrix:
         return Slopes(torch.log1p(eigenvalues).sum(), effective, hessian)
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
-        """Return vᵀ (H + D)⁻¹ v [] for v [P]."""
+        """Return vᵀ (H + Δ)⁻¹ v [] for v [P]."""
         root = self._root(prior_precision)
         eigenvalues, vectors = self._decomposed(root)
         coordinates = vectors.mT @ (root * vector.to(root))
@@ -246,7 +246,7 @@ class FullMatrix:
         return FullMatrix(self.names, self.sizes, self.matrix + other.matrix)
 
     def _root(self, prior_precision: Tensor) -> Tensor:
-        """Return the diagonal of D^{-1/2} [P]."""
+        """Return the diagonal of Δ^{-1/2} [P]."""
         root = prior_precision.to(self.matrix).rsqrt()
         return Precisions(root, self.sizes).of_each_parameter()
 
@@ -317,7 +317,7 @@ class FullKernel:
         return Slopes(torch.log1p(eigenvalues).sum(), effective, hessian)
 
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
-        """Return vᵀ (H + D)⁻¹ v [] for v [P], by Woodbury's identity."""
+        """Return vᵀ (H + Δ)⁻¹ v [] for v [P], by Woodbury's identity."""
         precision = prior_precision.to(self.grams)
         parts = torch.split(vector.to(self.grams), list(self.sizes))
         triples = list(zip(self.rows, parts, precision, strict=True))

@@ -1,4 +1,4 @@
-"""Checksums inside files: what a flipped bit, a lost end or a hand changed is never believed.
+"""Checksums inside files: content that does not match its checksum is not used.
 
 checkpoint      32 bytes of BLAKE2b after the content, with a mark; no file beside another that
                 a crash could separate from it

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
-from nas_evidence.proposing.coordinates import axes_of, parameters_of
+from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from threadpoolctl import ThreadpoolController
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.proposing.coordinates import Axes, Parameters
+from nas_evidence.spec.coordinates import Axes, Parameters
 
 #: Random candidates; architectures of the best means that are varied, and variations of each.
 N_RANDOM, N_VARIED, N_VARIATIONS = 512, 5, 40

@@ -32,16 +32,17 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nas_evidence.maths.pareto import is_matched
-from nas_evidence.proposing.coordinates import (
-    Parameters,
-    domains_of,
-    parameter_name,
-    random_parameters,
-)
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler
-from nas_evidence.proposing.startup import filled, is_ordered, quantile, random_point
+from nas_evidence.proposing.startup import domains_of, filled, random_point
 from nas_evidence.proposing.warm_start import Found
+from nas_evidence.spec.coordinates import (
+    Parameters,
+    is_ordered,
+    parameter_name,
+    quantile,
+    random_parameters,
+)
 from nas_evidence.spec.domains import Choice, Domain, FloatRange, ParameterValue
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 
@@ -214,7 +215,7 @@ class _Past:
     """The trials that one sampler learns from: up to `MAX_LEARNT` finished ones, and running ones.
 
     Of more finished trials it sees the best, which are all that TPE models as good, and of the
-    others as many as fit, evenly spaced by number (docs/decisions/0013-tpe-learns-from-256.md).
+    others as many as fit, evenly spaced by number (docs/decisions/0007-shared-names-in-tpe.md).
     The choice depends on numbers and values alone, so that what a sampler sees does not depend on
     the speed of workers once all are told.
     """

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.coordinates import Domains
 from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue, described
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
@@ -83,6 +84,11 @@ def searched(study: StudySpec) -> list[str]:
     return _split(study)[1] or list(study.family)
 
 
+def domains_of(study: StudySpec) -> Domains:
+    """Return the domains of the families that are searched."""
+    return {family: study.family[family] for family in searched(study)}
+
+
 def quasi_random_points(study: StudySpec) -> Iterator[ArchitectureSpec]:
     """Yield different architectures, one family after another in turn, until none is left."""
     single, others = _split(study)
@@ -111,35 +117,6 @@ def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
 def filled(family: str, values: Mapping[str, ParameterValue]) -> ArchitectureSpec:
     """Return the architecture, with the family's own values for parameters not searched."""
     return ArchitectureSpec(family=family, values={**defaults_of(family), **values})
-
-
-def is_ordered(domain: Domain) -> bool:
-    """Return whether the values are numbers that increase with the quantile."""
-    if not isinstance(domain, Choice):
-        return True
-    numbers = [o for o in domain.options if isinstance(o, int | float) and not isinstance(o, bool)]
-    return numbers == sorted(set(numbers)) and len(numbers) == len(domain.options)
-
-
-def quantile(domain: Domain, value: ParameterValue) -> float:
-    """Return the middle of the quantiles that `domain.at` maps to a member of an ordered domain.
-
-    >>> quantile(IntRange(low=1, high=4), 3)
-    0.625
-    """
-    if isinstance(domain, Choice):
-        return (domain.options.index(value) + 0.5) / len(domain.options)
-    number = float(value)
-    if isinstance(domain, IntRange) and not domain.log:
-        return ((number - domain.low) / domain.step + 0.5) / domain.size
-    if domain.low == domain.high:
-        return 0.5
-    if not domain.log:
-        return (number - domain.low) / (domain.high - domain.low)
-    low, high = float(domain.low), float(domain.high)
-    if isinstance(domain, IntRange):  # each member covers half a unit on either side
-        low, high = low - 0.5, high + 0.5
-    return math.log(number / low) / math.log(high / low)
 
 
 def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:

@@ -17,6 +17,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.storage.best import ranked_value
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import TrialRow, finished
 
@@ -110,9 +111,9 @@ def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
 
 
 def _values(row: TrialRow, study: StudySpec) -> tuple[float, ...] | None:
-    if row.status is not TrialStatus.COMPLETE or study.objective not in row.values:
+    if row.status is not TrialStatus.COMPLETE:
         return None
-    values = [row.values[study.objective], *(row.costs.get(name) for name in study.minimise)]
+    values = [ranked_value(row.values, study), *(row.costs.get(name) for name in study.minimise)]
     known = tuple(v for v in values if v is not None and math.isfinite(v))
     return known if len(known) == len(values) else None
 

@@ -11,7 +11,7 @@ from nas_evidence.spec.registry import SCORES
 #: Largest difference from the final rho that counts as equal.
 SAME_RHO = 0.05
 #: Fewest architectures for a word on training speed, and the agreement from which it has ranked
-#: on the committed pools; see docs/explanation/training-speed.md.
+#: on the committed pools; see docs/experiments/training-speed.md.
 FEWEST, AGREES = 8, 0.5
 SPEED = "sotl_e"
 

@@ -35,11 +35,11 @@ def certainty_of(study: Study) -> Certainty | None:
     if len(ranked) < 2:
         return None
     n = sum(one.raced for one in ranked) or min(FINALISTS, len(ranked))
-    repeats = tuple(len(study.objectives(one)) for one in ranked)
+    repeats = tuple(len(study.values(one)) for one in ranked)
     if min(repeats[:n]) < MIN_REPEATS:
         return Certainty(n, repeats)
     found = posterior_of(
-        [study.objectives(one) for one in ranked],
+        [study.values(one) for one in ranked],
         [one.family for one in ranked],
         seed=study.spec.seed,
     )

@@ -165,12 +165,12 @@ def trust_verdict(study: Study, judged: Trust) -> str:
 
     Without test rows: what is known instead.
     """
-    score, target = str(study.spec.objective), study.targets[0]
+    score, target = study.ranks_by, study.targets[0]
     if not len(study.complete):
         return "Unknown: no trial is complete."
     known = int(study.architectures[target].notna().sum())
     if not known:
-        held_out = declared(score).trainings > 0
+        held_out = declared(study.spec.objective).trainings > 0
         instead = (
             f"{score} is itself measured on rows that were not trained on."
             if held_out

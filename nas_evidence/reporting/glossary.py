@@ -1,4 +1,4 @@
-"""The terms of the page in words for someone who meets them first.
+"""The glossary of the report: each term is explained where it first appears.
 
 A term in a sentence becomes a word that a mouse, a finger or the keyboard can ask: the
 explanation is part of the page and is shown by its style sheet, without a script.
@@ -53,6 +53,10 @@ TERMS: Mapping[str, str] = {
     "rho": (
         "Spearman's rank correlation: 1 for the same order, 0 for no relation, -1 for the reverse."
     ),
+    "estimate": (
+        "What the scores of all architectures together say of this one: the mean of "
+        "`conditional_evidence` and `elpd`, less the luck of its seed. It ranks."
+    ),
     "P(best)": "The probability that this architecture is the best of all tried, by the score.",
     "Pareto front": "Architectures that no other one beats in every objective at once.",
     "gradient boosting": "Many small decision trees, each correcting the ones before it.",
@@ -67,6 +71,8 @@ TERMS: Mapping[str, str] = {
 #: The same for one line of a terminal.
 BRIEF: Mapping[str, str] = {
     "conditional_evidence": "how probable each fold is, predicted from the other rows",
+    "elpd": "log probability of each row by the network trained without its fold",
+    "estimate": "the score that is expected of another seed, by all architectures together",
     "nats per datum": "log probability, averaged over rows (larger is better)",
     "log loss": "minus the log probability of rows not trained on (smaller is better)",
     "SOTL": "training losses of all epochs, summed",

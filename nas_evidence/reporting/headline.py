@@ -7,6 +7,7 @@ sentence is a fact, or says what to do.
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from scipy.special import stdtrit
@@ -98,7 +99,7 @@ def headline(
 
 def _answer(study: Study, winner: RankedArchitecture) -> str:
     ranked = [one for one in study.ranking if one.rank is not None]
-    score, raced = study.spec.objective, sum(one.raced for one in ranked)
+    score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
     if len(ranked) == 1:
         of = f"the only architecture with {score}"
@@ -114,7 +115,7 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     """Say how sure the first rank is by the score, or why that is unknown and what to do."""
     if sure is None:
         return ""
-    score = study.spec.objective
+    score = study.ranks_by
     if sure.best is None and min(sure.repeats[: sure.finalists]) >= MIN_REPEATS:
         return f"Unknown: {score} does not differ between seeds, so its noise cannot be measured."
     if sure.best is None:
@@ -123,7 +124,11 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
         times = {1: "once", 2: "twice"}.get(few, f"{few} times")
         if few != most:
             times = f"{MIN_REPEATS} times"
-        lead = (study.ranking[0].objective or 0.0) - (study.ranking[1].objective or 0.0)
+        first, second = (
+            fmean(study.values(one)) if one.estimate is None else one.estimate
+            for one in study.ranking[:2]
+        )
+        lead = first - second
         return (
             f"Unknown. {who} was trained {times}; resume with --set finalists={sure.finalists} "
             f"to train the best again. The first leads the second by {_lead(study, lead)}."
@@ -167,14 +172,12 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
 
 def together_sentence(study: Study, found: Recommendation | None) -> str:
     """Say which architecture all scores together recommend, and what further trials would gain."""
+    if study.is_estimated:
+        return f"{_luck_sentence(study)} {_gain_sentence(study, found)}".strip()
     if found is None:
         return ""
     one = found.architecture
-    gain = ""
-    if found.gain is not None:
-        gain = (
-            f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
-        )
+    gain = _gain_sentence(study, found)
     if one is None:
         return gain
     if one is study.winner:
@@ -186,6 +189,32 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     ).rstrip()
 
 
+def _gain_sentence(study: Study, found: Recommendation | None) -> str:
+    """Say what further trials may gain, nothing if that is unknown."""
+    if found is None or found.gain is None:
+        return ""
+    return f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
+
+
+def _luck_sentence(study: Study) -> str:
+    """Say why the first architecture is not the one with the best score, if it is not."""
+    winner = study.ranking[0]
+    rivals = [one for one in study.ranking if one.estimate is not None]
+    best = max(rivals, key=lambda one: fmean(study.values(one)))
+    if best is winner:
+        return ""
+    lead = fmean(study.values(best)) - fmean(study.values(winner))
+    why = (
+        f"it has {_seeds(len(best.trial_ids))}"
+        if winner.raced and not best.raced
+        else "similar architectures score lower"
+    )
+    return (
+        f"The best score alone is {_in_unit(study, lead)} higher, that of {best.architecture} "
+        f"(trial {best.trial_id}); {why}, so luck is the likelier cause."
+    )
+
+
 def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     """Answer in one sentence: is a network worth its weights here?"""
     winner, linear = study.winner, study.baseline
@@ -193,7 +222,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
         return ""
     if comparison is None or not comparison.baselines:
         if linear is winner:
-            return f"No: the linear model itself comes first by {study.spec.objective}."
+            return f"No: the linear model itself comes first by {study.ranks_by}."
         return (
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
@@ -377,7 +406,7 @@ def _reversed_by_tests(study: Study) -> str:
         return ""
     return (
         f"On the test data the winner is in the worse half of the architectures: "
-        f"{study.spec.objective} does not rank well here. Search again with another score, for "
+        f"{study.ranks_by} does not rank well here. Search again with another score, for "
         "example --set objective=five_fold, and another --out."
     )
 

@@ -178,7 +178,7 @@ def _values(report: Report) -> dict[str, object]:
     varied = [name for name in _parameters(study) if name not in ("depth", "width")]
     return {
         "name": (name := named(study.spec.name, report.place)),
-        "title": f"{name}: architectures ranked by {study.spec.objective}",
+        "title": f"{name}: architectures ranked by {study.ranks_by}",
         "study": study,
         "spec": study.spec,
         "labels": labels,
@@ -220,9 +220,11 @@ def _values(report: Report) -> dict[str, object]:
 
 
 def _ranked_by(study: Study) -> str:
-    """Return the score that ranks in words, with its name."""
+    """Return what ranks in words, with its name."""
+    if study.spec.rank_by == "estimate":
+        return study.order.partition("Ranked by ")[2].rstrip(".")
     score, folds = study.spec.objective, study.spec.plan.folds
-    words = declared(score).summary
+    words = declared(score).summary.replace("K-fold", f"{folds}-fold")
     if score == "conditional_evidence":
         words = f"the {words.replace('K folds', f'{folds} folds')}"
     return f"{words}: {score}"

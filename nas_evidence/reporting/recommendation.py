@@ -12,11 +12,15 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
-from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
-from nas_evidence.proposing.coordinates import axes_of, parameters_of
+from nas_evidence.maths.architecture_posterior import (
+    OF_NOISY_SEEDS,
+    ArchitecturePosterior,
+    Prior,
+)
 from nas_evidence.proposing.further import FEWEST, gain_of_further
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import is_race
 
 #: Fewest architectures for which another one than the first of the ranking is recommended: with 24
@@ -52,6 +56,8 @@ class Recommendation:
 def recommendation(study: Study) -> Recommendation | None:
     """Return what is recommended; None if nothing can be said, as with several objectives.
 
+    Of estimated architectures the winner is what all scores recommend.
+
     Architectures that the race trained again are compared among each other alone, as the ranking
     does: the others have one seed each.
     """
@@ -59,7 +65,7 @@ def recommendation(study: Study) -> Recommendation | None:
     if study.spec.minimise:
         return None
     gain = expected_gain(study)
-    if len(known) < FEWEST_TO_DIFFER:
+    if len(known) < FEWEST_TO_DIFFER or study.is_estimated:
         return None if gain is None else Recommendation(None, 0.0, gain)
     found = _posterior(study, known)
     raced = any(one.raced for one in known)
@@ -136,4 +142,7 @@ def _posterior(study: Study, known: list[RankedArchitecture]) -> ArchitecturePos
     domains = study.spec.family
     axes = axes_of(domains)
     points = axes.points([parameters_of(domains, one.family, one.values) for one in known])
-    return ArchitecturePosterior(points, axes.ordered, [study.objectives(one) for one in known])
+    prior = OF_NOISY_SEEDS if study.is_estimated else Prior()
+    return ArchitecturePosterior(
+        points, axes.ordered, [study.values(one) for one in known], prior=prior
+    )

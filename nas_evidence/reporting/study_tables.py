@@ -19,8 +19,9 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, StudySpec
-from nas_evidence.storage.best import Standings
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
+from nas_evidence.spec.toml import load_study
+from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.tables import (
     StudyTables,
     UnreadableFile,
@@ -36,6 +37,8 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "gaussian": ("test_nll_per_datum", "test_rmse"),
     "heteroscedastic": ("test_nll_per_datum", "test_rmse"),
 }
+#: What ranks architectures that are estimated: as a score, and as a column.
+ESTIMATE = "estimate"
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
@@ -50,6 +53,7 @@ class RankedArchitecture:
 
     rank         None if the objective is missing
     trial_id     the trial that represents it: the replicate with the best objective
+    estimate     what ranks where it is known (see `storage/best.py`), with its standard deviation
     spread       standard deviation of the objective over seeds, None for one value
     rank_seeds   best and worst rank that a single one of its replicates would have
     raced        whether the race of the finalists trained it again
@@ -65,6 +69,8 @@ class RankedArchitecture:
     values: Mapping[str, ParameterValue]
     n_parameters: int | None
     objective: float | None  # in `Study.objective_unit`
+    estimate: float | None  # in the same unit
+    estimate_error: float | None
     spread: float | None
     rank_seeds: tuple[int, int] | None
     raced: bool
@@ -81,7 +87,8 @@ class Study:
     """A study as the report sees it.
 
     trials         one row per finished trial, whatever its status
-    complete       one row per complete trial, by trial_id; `objective` as shown
+    complete       one row per complete trial, by trial_id; `objective` as shown, and `ranked`, the
+                   value that ranks in the same unit
     architectures  one row per architecture with complete trials, by key, in order of first
                    trial: family, `targets` and a column for each name in `scores`
     ranking        the same, best objective first
@@ -120,8 +127,16 @@ class Study:
         """Return what the ranking is by, in a sentence."""
         ranked = [one for one in self.ranking if one.rank is not None]
         score, raced = self.spec.objective, sum(one.raced for one in ranked)
+        first = f"first {raced} were" if raced > 1 else "first one was"
+        if self.spec.rank_by == "estimate":
+            before = f"The {first} trained several times; the others follow. " if raced else ""
+            if not self.is_estimated:
+                return f"{before}Ranked by {self.ranks_by}, best first."
+            return (
+                f"{before}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)} that all "
+                "trials together say of an architecture; one lucky seed counts less."
+            )
         if 0 < raced < len(ranked):
-            first = f"first {raced} were" if raced > 1 else "first one was"
             return (
                 f"The {first} trained several times and ranked by the mean {score}; the others "
                 "follow by a single training, where a lucky score can exceed a mean above it."
@@ -130,13 +145,26 @@ class Study:
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
 
     @property
+    def is_estimated(self) -> bool:
+        """Return whether the architectures are ranked by their estimates."""
+        return any(one.estimate is not None for one in self.ranking)
+
+    @property
+    def ranks_by(self) -> str:
+        """Return the name of what the architectures are ranked by."""
+        if self.is_estimated:
+            return ESTIMATE
+        both = f"the mean of {' and '.join(ESTIMATED)}"
+        return both if self.spec.rank_by == "estimate" else str(self.spec.objective)
+
+    @property
     def baseline(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)
 
-    def objectives(self, one: RankedArchitecture) -> list[float]:
-        """Return the objective of each replicate of an architecture, as shown."""
-        return self.complete["objective"].loc[list(one.trial_ids)].dropna().tolist()
+    def values(self, one: RankedArchitecture) -> list[float]:
+        """Return the value that ranks of each replicate of an architecture, as shown."""
+        return self.complete["ranked"].loc[list(one.trial_ids)].dropna().tolist()
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -163,6 +191,10 @@ def ranked_study(tables: StudyTables) -> Study:
     scores = _final_scores(complete, evidence, curves, objective)
     names, epochs = _in_order(scores.columns, objective), _epochs(evidence)
     complete["objective"] = _shown(evidence, curves, scores, objective)
+    complete["ranked"] = complete["objective"]
+    if spec.rank_by == "estimate":
+        parts = [_shown(evidence, curves, scores, name) for name in ESTIMATED]
+        complete["ranked"] = sum(parts) / len(parts)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
     targets = TARGETS[spec.plan.likelihood]
@@ -173,6 +205,11 @@ def ranked_study(tables: StudyTables) -> Study:
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
     ranking = _ranking(complete, tables.standings, spec)
+    if any(one.estimate is not None for one in ranking):
+        names = (ESTIMATE, *names)
+        architectures[ESTIMATE] = pd.Series(
+            {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float
+        )
     return Study(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
@@ -201,15 +238,17 @@ class Shown:
     unit: str
 
 
-def first_as_shown(folder: Path, objective: str) -> Shown | None:
+def first_as_shown(folder: Path) -> Shown | None:
     """Return the first architecture of a study as the report shows it; None without a ranking."""
+    study = load_study(folder / "study.toml")
+    objective = study.objective
     tables, _ = read_tables(folder, ["trials", "evidence"])
     trials, evidence = tables["trials"], tables["evidence"]
-    best = Standings(objective, rows_of(trials, evidence)).best
+    best = Standings(study, rows_of(trials, evidence)).best
     if best is None:
         return None
     own = evidence[evidence["estimator"] == objective]
-    last = last_evaluations(own).set_index("trial_id").loc[list(best.objectives)]
+    last = last_evaluations(own).set_index("trial_id").loc[list(best.values)]
     shown = last["per_datum"].where(last["per_datum"].notna(), last["value"])
     return Shown(best.trial_id, float(shown.mean()), _unit(own))
 
@@ -296,7 +335,8 @@ def _ranking(
     groups: dict[str, list[Row]] = {}
     for row in complete.reset_index().to_dict("records"):
         groups.setdefault(str(row["architecture_key"]), []).append(row)
-    representatives = {one.key: one.trial_id for one in standings.first()}
+    standing = {one.key: one for one in standings.first()}
+    representatives = {key: one.trial_id for key, one in standing.items()}
     ranked = list(representatives)
     if not groups.keys() >= set(ranked):
         raise UserError(
@@ -317,9 +357,19 @@ def _ranking(
             rank_seeds=_rank_seeds(objectives[key], ascending),
             costs=costs[key],
             on_front=front.get(key, False) if spec.minimise else None,
+            estimate=_estimate(standing.get(key), groups[key]),
         )
         for position, key in enumerate([*ranked, *unranked])
     )
+
+
+def _estimate(standing: Standing | None, rows: list[Row]) -> tuple[float | None, float | None]:
+    """Return the estimate of an architecture as shown, and its standard deviation."""
+    if standing is None or standing.estimate is None or standing.error is None:
+        return None, None
+    # Shown per datum, stored as the mean over folds: the folds are the same for all.
+    share = fmean(_known(rows, "ranked")) / standing.mean if standing.mean else 1.0
+    return share * standing.estimate, share * standing.error
 
 
 def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] | None:
@@ -341,6 +391,7 @@ def _ranked(
     rank_seeds: tuple[int, int] | None,
     costs: Mapping[str, float],
     on_front: bool | None,
+    estimate: tuple[float | None, float | None],
 ) -> RankedArchitecture:
     objectives = _known(rows, "objective")
     standing = next((row for row in rows if row["trial_id"] == trial_id), rows[0])
@@ -354,6 +405,8 @@ def _ranked(
         values=values,
         n_parameters=int(costs["n_parameters"]) if "n_parameters" in costs else None,
         objective=_mean(rows, "objective"),
+        estimate=estimate[0],
+        estimate_error=estimate[1],
         spread=stdev(objectives) if len(objectives) > 1 else None,
         rank_seeds=rank_seeds,
         raced=any(row.get("stage") == "race" for row in rows),

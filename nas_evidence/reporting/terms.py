@@ -5,7 +5,7 @@
 
 The fit is the log likelihood of the training data; scatter (how far the weights moved from the
 prior mean) and the ratio of determinants (how much sharper the posterior is than the prior) are
-the cost of complexity.
+the cost of complexity. With a scale of the target its log Jacobian is added.
 """
 
 import math
@@ -29,6 +29,7 @@ PARTS: Sequence[tuple[str, float, str]] = (
     ("log_likelihood", 1.0, "fit: log likelihood of the training data"),
     ("scatter", -0.5, "complexity: distance of the weights from zero (-1/2 scatter)"),
     ("log_det_ratio", -0.5, "complexity: weights pinned down by the data (-1/2 log det ratio)"),
+    ("log_jacobian", 1.0, "scale of the target: the log Jacobian"),
     ("at_mode_correction", 1.0, "correction for not being at a mode"),
 )
 

@@ -15,21 +15,27 @@ marginalised over a uniform prior in log T; no evidence of all data (docs/refere
 `value` is the mean over folds of the sum over the data of a fold; `..._accuracy` is the fraction
 of the same data that is classified correctly.
 
+    elpd = Σ_k Σ_{n in fold k} log p(y_n | f_n, T)        K = `plan.folds`
+
+leaves the scale as it was learned: it is the expected log pointwise predictive density of K-fold
+cross-validation (Vehtari, Gelman & Gabry 2017, section 2.4).
+
 With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
 time: each is predicted by a network trained on the earlier ones alone, the first one is only
 learned from, and `value` is the sum: a prequential log evidence of the data after the first block
 given that block, each block's density a mixture over the scales.
 
 The networks of a division are trained once for all scores made from them: `conditional_evidence`
-(given_folds.py) with five folds also yields `five_fold`.
+(given_folds.py) with five folds also yields `five_fold`, and `elpd` with any.
 """
 
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +43,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heterosceda
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
+from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
 from nas_evidence.scores.protocol import Context, Scorer
@@ -65,9 +72,15 @@ from nas_evidence.training.together import MOST_TOGETHER
 MOST_KEPT = 1_000_000
 #: Names of these predictions in a file of weights.
 OUTPUTS, SPREAD = "two_fold/outputs", "two_fold/spread"
+#: Why a fold has no density although the network without it is trained.
+OUTSIDE_SUPPORT = (
+    "a held-out target is outside the support of the scale fitted to the other folds; give "
+    "target_scale = yeo_johnson"
+)
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
 #: Folds of each division of the data.
+ELPD = "elpd"
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 10}
 
 
@@ -93,6 +106,7 @@ class Fold(Frozen):
     as_trained      the same with the scale of the training, 1
     scale           the likeliest of `SCALES`
     hits            number of correctly classified data; None for real targets
+    note            why there is no value, if not because the training diverged
     """
 
     number: int
@@ -103,6 +117,12 @@ class Fold(Frozen):
     scale: float = 1.0
     hits: int | None = None
     seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def failure(self) -> str:
+        """Return why there is no value."""
+        return self.note or f"the training on {self.n_trained} data diverged"
 
 
 def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
@@ -111,8 +131,12 @@ def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Like
     return torch.tensor(scaled, dtype=torch.float64)
 
 
-def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> LogPredictive:
+def log_predictive(
+    outputs: Tensor, targets: Tensor, likelihood: Likelihood, log_jacobian: float = 0.0
+) -> LogPredictive:
     """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
+
+    The log Jacobian of the targets is added, see `TargetScale.log_jacobian`.
 
     >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
@@ -123,8 +147,8 @@ def log_predictive(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> 
     if isinstance(likelihood, Categorical):
         hits = int((outputs.argmax(-1) == targets).sum())
     return LogPredictive(
-        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)),
-        as_trained=float(values[SCALES.index(1.0)]),
+        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)) + log_jacobian,
+        as_trained=float(values[SCALES.index(1.0)]) + log_jacobian,
         scale=SCALES[int(values.argmax())],
         hits=hits,
     )
@@ -196,9 +220,8 @@ def fold_estimates(
     """
     names = [score, f"{score}_accuracy"] if labels else [score]
     if failed := [fold for fold in folds if fold.log_predictive is None]:
-        note = f"the training on {failed[0].n_trained} data diverged"
         return [
-            EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=note)
+            EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=failed[0].failure)
             for name in names
         ]
     n = sum(fold.n_data for fold in folds)
@@ -227,6 +250,26 @@ def fold_estimates(
         rate = sum(term.value for term in hits) / n
         found.append(EvidenceEstimate(estimator=names[1], value=rate, terms=hits, note=note))
     return found
+
+
+def elpd_estimate(folds: Sequence[Fold], *, in_time: bool = False) -> EvidenceEstimate:
+    """Return the estimate `elpd`, its value as those of `fold_estimates`."""
+    if failed := [fold for fold in folds if fold.as_trained is None]:
+        return EvidenceEstimate(
+            estimator=ELPD, value=-math.inf, valid=False, note=failed[0].failure
+        )
+    terms = tuple(
+        Term(term=ELPD, group=f"fold {fold.number}", value=fold.as_trained or 0.0)
+        for fold in folds
+    )
+    n, total = sum(fold.n_data for fold in folds), sum(term.value for term in terms)
+    return EvidenceEstimate(
+        estimator=ELPD,
+        value=total if in_time else total / len(folds),
+        per_datum=total / n,
+        terms=terms,
+        note=f"{n} data predicted in {said_parts(len(folds), in_time)}",
+    )
 
 
 class Folds(Scorer):
@@ -283,7 +326,7 @@ class Folds(Scorer):
             trained = run.training
             predicted = self._predict(trained, self.context.data, task)
             fold = fold.model_copy(update=predicted)
-        self.given_folds.finished(task, trained, fold.as_trained)
+        self.given_folds.finished(task, trained, fold.as_trained, fold.note)
         seconds = fold.seconds + seconds_of(run)
         self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
         self.context.training.evidence_seconds += seconds
@@ -304,6 +347,9 @@ class Folds(Scorer):
                 score, sorted(folds, key=_number), labels=labels, in_time=self.in_time
             )
         ]
+        folds = sorted(self.done.get(self.kept_of, ()), key=_number)
+        if ELPD in self.names and (len(folds) == self.n_folds[self.kept_of] or (folds and alone)):
+            known.append(elpd_estimate(folds, in_time=self.in_time))
         return known + self.given_folds.estimates()
 
     def state_dict(self) -> dict[str, Any]:
@@ -344,7 +390,7 @@ class Folds(Scorer):
         if self.unseen is None:
             return None
         data = self.context.data
-        return _fitted(self.unseen, data.y_train.cpu())
+        return _fitted(self.unseen, targets_of_folds(data, self.context.assignment).seen)
 
     def _part(self, task: FoldTask) -> Part:
         return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
@@ -363,18 +409,19 @@ class Folds(Scorer):
     def _predict(self, trained: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
         started, rows = time.perf_counter(), task.predicted
-        x, y = select(data.x_train, rows), data.y_train[rows.to(data.y_train.device)]
+        x, (y, log_jacobian) = select(data.x_train, rows), data.seen_from(task.trained, rows)
+        if not np.isfinite(log_jacobian).all():
+            return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
         outputs = outputs_of(trained, x)
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)
-            spread = predictive_spread(
-                trained, plan, seen, data.y_train[task.trained.to(data.y_train.device)]
-            )
+            own, _ = data.seen_from(task.trained, task.trained)
+            spread = predictive_spread(trained, plan, seen, own)
             means = predicted_means(outputs, likelihood)
             self._remember(means, rows.to("cpu"), spread(x))
-        found = log_predictive(outputs, y, likelihood)
+        found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}
 
     def _remember(self, outputs: Tensor, rows: Tensor, spread: Tensor) -> None:
@@ -401,6 +448,37 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     return _nothing(data) if folds.unseen is None else folds.unseen
 
 
+class FoldTargets(NamedTuple):
+    """Training targets as the networks of a division see them that have not seen them.
+
+    seen          like `y_train`, on the CPU
+    log_jacobian  log |dz/du| of each datum [n], nats; 0 for labels and the scale "identity"
+    scale         of each datum; None for these
+    """
+
+    seen: Tensor
+    log_jacobian: np.ndarray
+    scale: TargetScale | None = None
+
+
+def targets_of_folds(data: TensorData, assignment: Assignment) -> FoldTargets:
+    """Return all targets on the scales of the folds whose predictions a trial keeps.
+
+    Those that no fold predicts are on the scale of the first fold.
+    """
+    n = len(data.y_train)
+    if data.own is None:
+        return FoldTargets(data.y_train.cpu(), np.zeros(n))
+    division = kept_division(assignment.plan, assignment.estimators, n)
+    scales = []
+    for task in all_folds(division, order_of_data(n, assignment, data.units), data.units):
+        fitted = data.fitted_to(task.trained)
+        assert fitted is not None
+        scales.append((task.predicted.numpy(), fitted.scale))
+    scale = by_row(scales, n)
+    return FoldTargets(*data.own.seen_on(scale), scale)
+
+
 def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Tensor:
     """Return `Folds.unseen` with each fold's spread times the factor fitted on the other folds.
 
@@ -409,7 +487,8 @@ def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Ten
         data: that it is of.
         assignment: of the trial.
     """
-    n, found, targets, units = len(table), table.clone(), data.y_train.cpu(), data.units
+    n, found, units = len(table), table.clone(), data.units
+    targets = targets_of_folds(data, assignment).seen
     division = kept_division(assignment.plan, assignment.estimators, n)
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     for task in all_folds(division, order_of_data(n, assignment, units), units):

@@ -1,24 +1,24 @@
 """Conditional evidence of last layers of the networks that are trained without a fold.
 
-    log p(D_k | D_without_k)  ~  log q(D) − log q(D_without_k)
+    log p(y_k | y_-k)  ~  log q(y) − log q(y_-k)
 
     q  evidence of the Bayesian last layer at its own optimum (evidence/last_layer.py)
 
-The network is trained on D_without_k as for cross-validation, once for all scores of a division.
-Features, prior mean, precisions, noise or temperature have seen D_without_k alone and are the same
+The network is trained on y_-k as for cross-validation, once for all scores of a division.
+Features, prior mean, precisions, noise or temperature have seen y_-k alone and are the same
 in both terms. So nothing is plugged in: the density is joint over the fold, averaged over the
 posterior of the linear model given the other folds, and exact for linear networks with Gaussian
 noise.
 
-    E_K = (1/N) Σ_k log q(D_k | D_without_k) with K = `plan.folds` folds
+    E_K = (1/N) Σ_k log q(y_k | y_-k) with K = `plan.folds` folds
 
 `value` is the mean over the folds predicted, `per_datum` their sum by their number of data. It is
 the conditional marginal likelihood of Lotfi et al. (2022), averaged over folds. For an exact p and
 by Fong & Holmes (2020, Proposition 2),
 
-    log p(D) = Σ_{p=1..N} (mean over data and hold-out sets of p of the log score of one of them)
+    log p(y) = Σ_{p=1..N} (mean over data and hold-out sets of p of the log score of one of them)
 
-and the mean of log p(D_k | D_without_k) over folds of N/K data estimates the terms p <= N/K: those
+and the mean of log p(y_k | y_-k) over folds of N/K data estimates the terms p <= N/K: those
 in which most has been learned; the terms with fewer data, where priors of networks mislead, are
 left out. Here q is a Laplace approximation over the last layer, so this holds exactly only where
 features and hyperparameters are fixed. The folds' densities estimate different numbers, which
@@ -31,7 +31,7 @@ and `value` is the sum: a prequential log evidence of the data after the first b
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -101,11 +101,14 @@ class GivenFolds:
             )
 
     def finished(
-        self, task: FoldTask, training: Training | None, as_trained: float | None
+        self, task: FoldTask, training: Training | None, as_trained: float | None, note: str = ""
     ) -> None:
-        """Take the network trained without a fold; None if its training diverged."""
+        """Take the network trained without a fold; None if its training diverged.
+
+        A note says why the fold has no density although it is trained.
+        """
         if task.score == self.division:
-            self.orders.append(self._given(task, training, as_trained))
+            self.orders.append(self._given(task, training, as_trained, note))
 
     def estimates(self) -> list[EvidenceEstimate]:
         """Return the estimate from the folds so far, nothing before the first."""
@@ -120,10 +123,12 @@ class GivenFolds:
         """Continue from that state."""
         self.orders = [Given.model_validate_json(text) for text in state]
 
-    def _given(self, task: FoldTask, training: Training | None, as_trained: float | None) -> Given:
+    def _given(
+        self, task: FoldTask, training: Training | None, as_trained: float | None, why: str
+    ) -> Given:
         started = time.perf_counter()
-        found, note = None, f"the training on {len(task.trained)} data diverged"
-        if training is not None:
+        found, note = None, why or f"the training on {len(task.trained)} data diverged"
+        if training is not None and not why:
             try:
                 found, note = self._density(task, training)
             except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
@@ -142,15 +147,18 @@ class GivenFolds:
         """Return log q of the fold given the others, and the reason if there is none."""
         data, given = self.context.data, self.context.assignment
         rows, plan = torch.cat([task.trained, task.predicted]), given.plan
+        seen, log_jacobian = data.seen_from(task.trained, rows)
         inputs = select(data.x_train, rows)
         found = late_given_early(
             last_layer_of(training.model, inputs, training.prior_precision),
-            data.y_train[rows.to(data.y_train.device)],
+            seen,
             len(task.trained),
             likelihood_of(plan, training.noise_std, training.temperature),
             power=plan.likelihood_power,
             seed=given.derived_seed(f"probes:{task.purpose}"),
         )
+        late = float(log_jacobian[len(task.trained) :].sum())
+        found = replace(found, value=found.value + plan.likelihood_power * late)
         if not math.isfinite(found.value):
             return None, f"the log density of {len(task.predicted)} data is {found.value}"
         if data.task == "labels" and found.value > 3 * (found.standard_error or 0.0):

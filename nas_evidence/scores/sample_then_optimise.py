@@ -1,15 +1,15 @@
 """Evidence by ensembles that are drawn, then optimised (Lyle et al. 2020, section 3.2.1).
 
     L_k = Σ_m log (1/k) Σ_j p(C_m | θ_j^m)         θ_j^m  member j, trained on C_1 ... C_{m−1} only
-    θ_j^m = argmin −Σ_n log p̃_j(y_n | f(x_n; θ)) + ½ (θ − θ_j)ᵀ D (θ − θ_j),   θ_j ~ N(0, D⁻¹)
+    θ_j^m = argmin −Σ_n log p̃_j(y_n | f(x_n; θ)) + ½ (θ − θ_j)ᵀ Δ (θ − θ_j),   θ_j ~ N(0, Δ⁻¹)
 
     C_m  chunks of the data, in random order: 1, 1, 2, 4, ... data, then equal chunks of n / 16
-    D    prior precision, as learned by the training, as is the noise s
+    Δ    prior precision, as learned by the training, as is the noise s
 
 A member's own data p̃_j are drawn once: targets y + s ε; or with classes, weights of the data from
 an exponential distribution of mean 1 (Newton and Raftery 1994), since noise in a label has no
 meaning. For each chunk it goes on from where it stood. With a linear model and Gaussian noise
-θ_j^m is an exact draw of p(θ | C_<m), and L_k is at most log p(D) in the mean, nearer with larger
+θ_j^m is an exact draw of p(θ | C_<m), and L_k is at most log p(y) in the mean, nearer with larger
 k and smaller chunks; for networks it is a score (docs/reference/estimators.md). The term `L` is
 the mean over members of single log likelihoods.
 """
@@ -129,7 +129,7 @@ def _one_member(
     else:
         draws = torch.rand(len(y), dtype=torch.float64, device=y.device, generator=generator)
         weights = -torch.log1p(-draws)
-    moved = torch.zeros_like(anchor).requires_grad_()  # (θ − θ_j) √D
+    moved = torch.zeros_like(anchor).requires_grad_()  # (θ − θ_j) √Δ
 
     def loss(end: int) -> Tensor:
         theta = anchor + moved * scale

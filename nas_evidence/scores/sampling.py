@@ -36,7 +36,7 @@ def sampled_score(
         return EvidenceEstimate(estimator=name, value=float("-inf"), valid=False, note=why)
     device = data.x_train.device
     seed = context.assignment.derived_seed(f"sampled:{name}")
-    return estimator(
+    found = estimator(
         copy.deepcopy(state.model).double(),
         data.x_train[:].double(),
         data.y_train if data.task == "labels" else data.y_train.double(),
@@ -44,3 +44,4 @@ def sampled_score(
         generator=torch.Generator(device).manual_seed(seed),
         prior_precision=state.prior_precision.to(device),
     )
+    return found.raised(data.log_jacobian, len(data.x_train))

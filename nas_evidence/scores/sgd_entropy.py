@@ -1,6 +1,6 @@
 """Gradient descent as variational inference (Duvenaud, Maclaurin and Adams 2016).
 
-    log p(D) >= E[log p(D, θ_t)] + S_t        θ_0 ~ prior
+    log p(y) >= E[log p(y, θ_t)] + S_t        θ_0 ~ prior
     θ_{t+1}  = θ_t − α g_t                     g_t, H_t  gradient and Hessian of N/M Σ_batch nll
     S_{t+1}  = S_t + log|I − α H_t|            S_0 = P/2 (1 + log 2π) − ½ Σ log δ
 
@@ -59,7 +59,7 @@ _PATIENCE, _CLEARLY = 5, 4.0
 class DescentCurve:
     """The path of descents whose entropy is tracked, for R draws at K checkpoints.
 
-    steps      [K]            log_joint  log p(D, θ_t) [R, K], nats
+    steps      [K]            log_joint  log p(y, θ_t) [R, K], nats
     entropy    S_t [R, K], or [K] if the same for all draws
     """
 

@@ -1,6 +1,6 @@
 """Log evidence from replicas at many temperatures (the ladder of Baldock and Marzari 2019).
 
-    log Z = Σ_i Δ_i      π_β(w) ∝ p(w) exp(β U(w)),   U(w) = log p(D|w),   β_i = (i / (n − 1))⁵
+    log Z = Σ_i Δ_i      π_β(w) ∝ p(w) exp(β U(w)),   U(w) = log p(y|w),   β_i = (i / (n − 1))⁵
     Δ_i solves  ⟨σ(h_i U − Δ_i)⟩_i = ⟨σ(Δ_i − h_i U)⟩_{i+1}          σ  logistic function
 
     Δ_i  log ratio of the normalisers of neighbours, nats      h_i = β_{i+1} − β_i

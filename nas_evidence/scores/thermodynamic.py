@@ -6,7 +6,7 @@ Frenkel and Ladd 1984; Baldock and Marzari 2019, section 4.3.
     π_β   ∝ exp(−(1 − β) ½ Σ_i k_i (w_i − c_i)² + β J(w)),         β = 1 − λ of the paper
     log Z_0 = Σ_i ½ log(2π / k_i) + log ½ [erf(q_i (a_i − c_i)) + erf(q_i (a_i + c_i))]
 
-    J = log p(D|w) + log p(w)  log joint        c  centre [P]      k  stiffness [P]
+    J = log p(y|w) + log p(w)  log joint        c  centre [P]      k  stiffness [P]
     a  half width of a uniform prior's box [P]  q = √(k / 2)       all in nats
 
 The Gaussian prior has no box and the last logarithm is 0. The value does not depend on k, but how

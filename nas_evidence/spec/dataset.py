@@ -24,12 +24,24 @@ NEEDS_CLASSES = (
     "`class_weight` needs classes, but the targets are real numbers; leave it out, or give "
     "task = classification"
 )
+#: Scales on which real targets are modelled, see `maths/target_scale.py`.
+TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh"]
+#: The same, or which one is taken; one list, since typer knows no union.
+AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh", "auto"]
 #: Task -> likelihood of its targets.
 LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
 #: The task of each likelihood.
 TASKS = {
     "categorical": "classification", "gaussian": "regression", "heteroscedastic": "regression",
 }  # fmt: skip
+
+
+def scale_of_classes(scale: str, what: str = "the targets") -> UserError:
+    """Return the error of a scale of targets that are classes."""
+    return UserError(
+        f"`target_scale` {scale!r} is for real targets, but {what} are classes; leave it out, or "
+        "give task = regression"
+    ).with_code("target-scale-of-classes")
 
 
 def _class_weight(value: object) -> object:
@@ -118,10 +130,21 @@ class DatasetSpec(Frozen):
     """What an error on a row of a class costs, {rare = 5} or "rare=5", above 0, and 1 for classes
     that are not named; "balanced" is n / (K n_k). The class with the largest weight times
     probability is predicted, and accuracy is weighted; training and scores do not change."""
+    target_scale: AskedScale | None = None
+    """Scale on which real targets have normal noise; if absent, "identity". "auto" takes that of
+    most conditional evidence for one small network, before the study begins. Prices, durations and
+    concentrations often need "log" (all above 0), "shifted_log" or "yeo_johnson" (any sign).
+    Scores are log densities of the targets themselves, so they compare between scales."""
     image_size: Annotated[Count, Unit("pixels")] | None = None
     """Height and width that every image of a folder is resized to; if absent, all must agree."""
     content: Annotated[str | None, NoKey()] = None
     """SHA-256 of the data; written by `search`, so that data that changed are refused."""
+
+    @property
+    def scale(self) -> TargetScaleName:
+        """The scale of real targets; "identity" until "auto" has been decided."""
+        asked = self.target_scale
+        return "identity" if asked is None or asked == "auto" else asked
 
     @property
     def units_column(self) -> str | None:
@@ -158,6 +181,15 @@ class DatasetSpec(Frozen):
             ).with_code("dataset-target-missing")
         if self.class_weight is not None and self.task == "regression":
             raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
+        if self.target_scale not in (None, "identity") and (
+            self.task == "classification" or self.name not in (*OWN_DATA, "diabetes")
+        ):
+            raise scale_of_classes(self.target_scale)
+        if self.target_scale == "auto" and self.name not in OWN_DATA:
+            raise UserError(
+                f'`target_scale = "auto"` is for data of your own, but name = "{self.name}"; '
+                "name a scale"
+            ).with_code("target-scale-auto-of-named-data")
         if self.test_path is not None and self.test_fraction is not None:
             raise UserError(
                 "`test_fraction` splits off test rows, but test_path names some already; "

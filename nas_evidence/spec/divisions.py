@@ -55,5 +55,5 @@ def fewest_parts(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> int:
 
 def kept_division(plan: TrainingPlan, scores: Collection[str], n_data: int) -> str:
     """Return the division whose predictions a trial keeps beside its weights."""
-    objective = "conditional_evidence"
-    return division_of(objective, plan, n_data) if objective in scores else "two_fold"
+    of_plan = next((score for score in ("conditional_evidence", "elpd") if score in scores), None)
+    return division_of(of_plan, plan, n_data) if of_plan else "two_fold"

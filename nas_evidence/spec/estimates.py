@@ -37,3 +37,10 @@ class EvidenceEstimate(Frozen):
     seconds: float = 0.0
     valid: bool = True
     note: str = ""
+
+    def raised(self, nats: float, n_data: int) -> "EvidenceEstimate":
+        """Return the estimate with nats of all `n_data` data added, such as of a Jacobian."""
+        if nats == 0:
+            return self
+        per_datum = None if self.per_datum is None else self.per_datum + nats / n_data
+        return self.model_copy(update={"value": self.value + nats, "per_datum": per_datum})

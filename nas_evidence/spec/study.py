@@ -56,6 +56,9 @@ COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
 FINALISTS, FEWEST_FOR_RACE = 5, 20
+#: The two scores whose mean is estimated, the first of which is the objective; and the most
+#: training rows for which it is, unless a study asks for it (docs/decisions/0027).
+ESTIMATED, ROWS_ESTIMATED = ("conditional_evidence", "elpd"), 1000
 #: Most training data of an update of the hyperparameters.
 UPDATE_ROWS = 2048
 #: Folds of `plan.folds = "auto"` with fewer training data than a number, of labels and of real
@@ -449,7 +452,7 @@ def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
     plan = data.get("plan")
     if plan and plan.augment:
         return ("diag_ef", "kfac_ggn", "two_fold")
-    return ("diag_ef", "kfac_ggn", "conditional_evidence")
+    return ("diag_ef", "kfac_ggn", *ESTIMATED)
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
@@ -484,10 +487,14 @@ class StudySpec(Frozen):
     plan: TrainingPlan = TrainingPlan()
     estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
     """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
-    `kfac_ggn` and `conditional_evidence`, with `augment` in its place `two_fold`."""
+    `kfac_ggn`, `conditional_evidence` and `elpd`, with `augment` in their place `two_fold`."""
     objective: ScoreName = Field(default_factory=_preferred)
     """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
     else `kfac_ggn`, else the first of them."""
+    rank_by: Literal["auto", "score", "estimate"] = "auto"
+    """What orders architectures: the objective, as its mean over seeds; or what the trials of all
+    architectures say of the mean of `conditional_evidence` and `elpd`, from eight architectures
+    on. `auto` is the estimate for those two scores in five folds of up to 1,000 rows."""
     scheduling: Literal["async", "batch"] = "async"
     """Whether to propose whenever a worker is free, or `batch` architectures together, which makes
     the proposals independent of the number and speed of workers."""
@@ -573,6 +580,31 @@ class StudySpec(Frozen):
             ).with_code("likelihood-of-task")
         if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
             check_metric(self.metric, likelihood)
+        return self
+
+    @property
+    def can_be_estimated(self) -> bool:
+        """Return whether both scores whose mean is estimated are there, to rank by the first."""
+        has_both = self.objective == ESTIMATED[0] and ESTIMATED[1] in self.estimators
+        return has_both and not self.minimise
+
+    def with_order(self, n_rows: int) -> "StudySpec":
+        """Return it with what orders the architectures for a number of training rows."""
+        if self.rank_by != "auto":
+            return self
+        measured = self.plan.folds == FOLDS_OF_FEW and n_rows <= ROWS_ESTIMATED
+        by_estimate = measured and self.can_be_estimated and self.dataset.time_column is None
+        return self.model_copy(update={"rank_by": "estimate" if by_estimate else "score"})
+
+    @model_validator(mode="after")
+    def _estimate(self) -> "StudySpec":
+        if self.rank_by == "estimate" and not self.can_be_estimated:
+            raise UserError(
+                '`rank_by` may be "estimate" with objective = "conditional_evidence", `elpd` in '
+                f'`estimators` and without `minimise`, but got objective = "{self.objective}", '
+                f"estimators = {list(self.estimators)}, minimise = {list(self.minimise)}; "
+                "leave out `rank_by`"
+            ).with_code("rank-by-estimate")
         return self
 
     @model_validator(mode="after")

@@ -1,25 +1,31 @@
-"""Which trial of a study is best, for status, report, export and kept weights alike.
+"""Which architecture of a study is best, for status, race, report, export and kept weights alike.
 
-Architectures are ranked, not trials, by the mean objective over complete replicates with a valid
-value: a single trial may come first because of seed noise. An architecture is represented by its
-replicate with the best objective.
+Architectures are ranked, not trials: a single trial may come first because of seed noise. With R_a
+the complete trials of architecture a whose value v_i (larger is better) is valid,
 
     mean_a = 1/|R_a| sum_{i in R_a} v_i      trial_a = argmax_{i in R_a} v_i
 
-    R_a  complete trials of architecture a whose objective v_i (larger is better) is valid
+trial_a represents it. Of few rows, seeds differ much: a study with `rank_by = "estimate"` has the
+mean of `conditional_evidence` and `elpd` as v_i, and the order of the *estimate*, the mean of the
+true value of a given the values of all, by the posterior of `maths/architecture_posterior.py`
+(docs/decisions/0027). In all others v_i is the objective, and the order that of mean_a.
 
-Those that the race of the finalists trained again come before all others: the mean of one seed
-owes its rank partly to luck, and is not compared with means of several.
+Those that the race of the finalists trained again come before all others: one seed owes its rank
+partly to luck, and is not compared with several.
 """
 
-import math
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
+from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import TrialStatus, is_race
+from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
+
+#: Fewest and most architectures that are estimated: of more, not all weights are kept, and an
+#: estimate may put any of them first.
+FEWEST, MOST = 8, 200
 
 
 class FinishedTrial(Protocol):
@@ -30,8 +36,8 @@ class FinishedTrial(Protocol):
         """Return its number in the study."""
 
     @property
-    def architecture_key(self) -> str:
-        """Return the key that its replicates share."""
+    def architecture(self) -> ArchitectureSpec:
+        """Return what its replicates share."""
 
     @property
     def status(self) -> TrialStatus:
@@ -42,78 +48,142 @@ class FinishedTrial(Protocol):
         """Return the last value of each score if valid, larger is better."""
 
 
+def ranked_value(values: Mapping[str, float], study: StudySpec) -> float | None:
+    """Return the value of a trial by its scores, None if it has none."""
+    names = ESTIMATED if study.rank_by == "estimate" else (study.objective,)
+    known = [values.get(name) for name in names]
+    return None if None in known else fmean(v for v in known if v is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The replicates of an architecture by trial id, and their objectives.
+    """The replicates of an architecture by trial id, and their values.
 
-    The objectives are in the unit of the score that ranks, for evidence nats summed over the data.
+    The values are in the unit of the score that ranks, for evidence nats summed over the data.
+
+    estimate  mean of the true value given the values of all architectures, None if there is none
+    error     its standard deviation
     """
 
-    key: str
-    objectives: Mapping[int, float]
+    architecture: ArchitectureSpec
+    values: Mapping[int, float]
+    estimate: float | None = None
+    error: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the key that the replicates share."""
+        return self.architecture.key
 
     @property
     def mean(self) -> float:
-        """Return the mean objective, by which architectures are ranked."""
-        return fmean(self.objectives.values())
+        """Return the mean value."""
+        return fmean(self.values.values())
 
     @property
     def raced(self) -> bool:
         """Return whether the race of the finalists trained the architecture again."""
-        return any(map(is_race, self.objectives))
+        return any(map(is_race, self.values))
 
     @property
     def trial_id(self) -> int:
         """Return the trial that represents the architecture; among ties the first."""
-        return min(self.objectives, key=lambda trial_id: (-self.objectives[trial_id], trial_id))
+        return min(self.values, key=lambda trial_id: (-self.values[trial_id], trial_id))
 
 
 class Standings:
     """The architectures of a study, best first; trials may be added in any order.
 
-    Among equal means the architecture tried first comes first.
+    Among equal ones the architecture tried first comes first.
     """
 
-    def __init__(self, objective: str, trials: Iterable[FinishedTrial] = ()) -> None:
-        self._objective = objective
+    def __init__(self, study: StudySpec, trials: Iterable[FinishedTrial] = ()) -> None:
+        self._study = study
         self._by_key: dict[str, Standing] = {}
-        self._order: list[tuple[bool, float, int, str]] = []  # sorted
+        self._ordered: list[Standing] | None = None
         for trial in trials:
             self.add(trial)
 
     def add(self, trial: FinishedTrial) -> Standing | None:
         """Add a trial; return its architecture's standing, None if the trial does not count."""
-        value = trial.values.get(self._objective)
+        value = ranked_value(trial.values, self._study)
         if value is None or trial.status is not TrialStatus.COMPLETE:
             return None
-        before = self._by_key.get(trial.architecture_key)
-        objectives = {} if before is None else dict(before.objectives)
-        objectives[trial.trial_id] = value
-        now = Standing(trial.architecture_key, dict(sorted(objectives.items())))
-        if before is not None:
-            del self._order[bisect_left(self._order, _place(before))]
-        insort(self._order, _place(now))
-        self._by_key[now.key] = now
+        key = trial.architecture.key
+        before = self._by_key.get(key)
+        values = {} if before is None else dict(before.values)
+        values[trial.trial_id] = value
+        now = Standing(trial.architecture, dict(sorted(values.items())))
+        self._by_key[key] = now
+        self._ordered = None
         return now
 
     def first(self, n: int | None = None) -> list[Standing]:
         """Return the best `n` architectures, or all, best first."""
-        return [self._by_key[key] for *_, key in self._order[:n]]
+        if self._ordered is None:
+            self._ordered = sorted(self._with_estimates(), key=_place)
+        return self._ordered[:n]
 
     def of(self, key: str) -> Standing:
         """Return the standing of one architecture; KeyError if none of its trials counts."""
         return self._by_key[key]
 
     @property
+    def is_estimated(self) -> bool:
+        """Return whether the order is that of estimates."""
+        return any(one.estimate is not None for one in self.first(1))
+
+    @property
     def n_raced(self) -> int:
         """Return how many architectures the race of the finalists trained again."""
-        return bisect_left(self._order, (True, -math.inf, 0, ""))
+        return sum(standing.raced for standing in self._by_key.values())
 
     @property
     def best(self) -> Standing | None:
-        """Return the best architecture, or None while none has a valid objective."""
+        """Return the best architecture, or None while none has a valid value."""
         return next(iter(self.first(1)), None)
+
+    def _with_estimates(self) -> list[Standing]:
+        """Return all standings, with estimates if there are enough and all are in the space."""
+        domains = self._study.family
+        found = sorted(self._by_key.values(), key=lambda one: min(one.values))
+        if not (
+            FEWEST <= len(found) <= MOST
+            and self._study.rank_by == "estimate"
+            and all(_is_within(one.architecture, self._study) for one in found)
+        ):
+            return found
+        # Not above: each driver imports this file, and few studies need scipy.
+        from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
+
+        axes = axes_of(domains)
+        points = axes.points(
+            [
+                parameters_of(domains, one.architecture.family, one.architecture.values)
+                for one in found
+            ]
+        )
+        posterior = ArchitecturePosterior(
+            points, axes.ordered, [list(one.values.values()) for one in found],
+            prior=OF_NOISY_SEEDS,
+        )  # fmt: skip
+        z = posterior.mean()
+        estimates = posterior.warp.score(z)
+        errors = posterior.warp.slope(z) * posterior.deviation()
+        return [
+            replace(one, estimate=float(estimate), error=float(error))
+            for one, estimate, error in zip(found, estimates, errors, strict=True)
+        ]
+
+
+def _is_within(one: ArchitectureSpec, study: StudySpec) -> bool:
+    """Return whether an architecture has a place in the space of the study."""
+    return one.family in study.family and all(
+        key in one.values and domain.contains(one.values[key])
+        for key, domain in study.family[one.family].items()
+    )
 
 
 def _place(standing: Standing) -> tuple[bool, float, int, str]:
-    return not standing.raced, -standing.mean, min(standing.objectives), standing.key
+    value = standing.mean if standing.estimate is None else standing.estimate
+    return not standing.raced, -value, min(standing.values), standing.key

@@ -422,7 +422,7 @@ def study_status(folder: Path) -> StudyStatus:
         if assignment is not None and assignment.trial_id not in done:
             running.append(assignment)
     latest = {a.trial_id: a for a in sorted(running, key=lambda a: a.attempt)}
-    best = Standings(study.objective, done.values()).best
+    best = Standings(study, done.values()).best
     if alive:
         state = "running"
     elif n_searched(done) >= study.n_trials:

@@ -335,7 +335,7 @@ class StudyTables:
     @cached_property
     def standings(self) -> Standings:
         """The architectures in the order of their objective."""
-        return Standings(self.spec.objective, self.rows)
+        return Standings(self.spec, self.rows)
 
 
 def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTables:

@@ -2,7 +2,7 @@
 
 At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empirical Fisher a = 2)
 
-    F(x, v) = κ (−½ RSS e⁻ᵛ − ½ N C (v + log 2π)) − ½ Σ_l δ_l ‖θ_l‖² − ½ log|c H + D| / |D|
+    F(x, v) = κ (−½ RSS e⁻ᵛ − ½ N C (v + log 2π)) − ½ Σ_l δ_l ‖θ_l‖² − ½ log|c H + Δ| / |Δ|
 
     ∂F/∂x_g = ½ (γ_g − δ_g ‖θ_g‖²)                x_g = log δ_g       c = κ e⁻ᵃᵛ
     ∂F/∂v   = ½ (κ RSS e⁻ᵛ − κ N C + a Σ γ)       v = log s²          κ = likelihood power
@@ -13,7 +13,7 @@ F is jointly concave in (x, v), so there is one maximum; Newton steps of at most
 coordinate, halved until F rises, find it from any start. At the maximum MacKay's equations (1992)
 hold, δ_g = γ_g / ‖θ_g‖² and s² = RSS / (N C − a γ / κ). As an update the latter breaks down where
 γ exceeds N C: diagonal and Kronecker curvature with more parameters than targets. With several
-groups coupled by a full matrix γ_l = P_l − δ_l tr[(H + D)⁻¹]_ll; see `Slopes`. γ depends on
+groups coupled by a full matrix γ_l = P_l − δ_l tr[(H + Δ)⁻¹]_ll; see `Slopes`. γ depends on
 x + a v only, which gives every second derivative. Large spectra of blocks are binned; one last
 step is on the full ones.
 

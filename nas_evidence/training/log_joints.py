@@ -1,6 +1,6 @@
 """The log joints of K networks of one architecture, with their gradients, as one program.
 
-    loss_k(θ) = −κ log p(D_k|θ) + ½ θᵀ D_k θ
+    loss_k(θ) = −κ log p(y_k|θ) + ½ θᵀ Δ_k θ
 
 Each has its own data, noise or temperature, and prior. On few data a pass of one network is mostly
 the calls of its operators, which all share here. Networks with convolutions, without a stacked
@@ -77,7 +77,7 @@ class _SideBySide:
     is_real    1, and 0 for padding [K, N, 1]
     spread     noise standard deviation, or temperature [K, 1, 1]; 1 where the noise is an output
     pairs      whether there are two outputs for each real target, see `Heteroscedastic`
-    precision  the diagonals of D [K, P]
+    precision  the diagonals of Δ [K, P]
     power      κ
     rows       of a batch
     """

@@ -1,20 +1,20 @@
 """Training with the prior as the only regulariser (Immer et al. 2021, Algorithm 1).
 
-    minimise over theta   kappa nll_mean(theta) + 1/(2N) theta^T Delta theta
+    minimise over θ   κ nll_mean(θ) + 1/(2N) θᵀΔθ
 
-    theta [P], Delta = diag(delta), one delta per parameter tensor [G] or per parameter [P]; N
-    data; kappa likelihood power; nll_mean in nats, Gaussian or categorical, at the current noise
-    standard deviation s or softmax temperature T. `online` updates delta and s during training.
-    A heteroscedastic likelihood has neither: the noise is an output of the network, and s = 1.
+    θ [P], Δ = diag(δ), one δ per parameter tensor [G] or per parameter [P]; N data; κ likelihood
+    power; nll_mean in nats, Gaussian or categorical, at the current noise standard deviation σ or
+    softmax temperature T. `online` updates δ and σ during training. A heteroscedastic likelihood
+    has neither σ nor T: the noise is an output of the network, and σ = 1 below.
 
-Steps are taken on the objective times s^2 / kappa, or T^2 / kappa. The minimiser is the same, and
-the curvature in the outputs is that of s = T = kappa = 1: a learning rate stays stable as the
-learned noise gets small, while the gradient of nll_mean grows as 1 / s^2. Gradients are clipped to
+Steps are taken on the objective times σ² / κ, or T² / κ. The minimiser is the same, and
+the curvature in the outputs is that of σ = T = κ = 1: a learning rate stays stable as the
+learned noise gets small, while the gradient of nll_mean grows as 1 / σ². Gradients are clipped to
 the norm `GRADIENT_CLIP` (Pascanu et al. 2013): a few long first steps can permanently switch off
 all ReLUs of a deep narrow network.
 
 Differs from the published code: the prior is divided by N like the likelihood, also with several
-outputs, and kappa means the same here as in the evidence.
+outputs, and κ means the same here as in the evidence.
 """
 
 import math
@@ -276,7 +276,7 @@ def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | N
     state.curve.append(
         CurvePoint(
             epoch=epoch,
-            train_nll_per_datum=mean,
+            train_nll_per_datum=mean - member.data.log_jacobian / len(member.data.x_train),
             learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
             noise_std=state.noise_std if plan.likelihood == "gaussian" else None,

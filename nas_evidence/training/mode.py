@@ -1,8 +1,8 @@
 """Optimising to a mode at fixed hyperparameters: loss, curvature, Newton decrement, costs.
 
-    loss(θ) = −κ log p(D|θ) + ½ θᵀ D θ        decrement = gᵀ (κ H + D)⁻¹ g,  g = ∇ loss(θ)
+    loss(θ) = −κ log p(y|θ) + ½ θᵀ Δ θ        decrement = gᵀ (κ H + Δ)⁻¹ g,  g = ∇ loss(θ)
 
-    H  exact Gauss-Newton matrix, by its products      D  diagonal of prior precisions
+    H  exact Gauss-Newton matrix, by its products      Δ  diagonal of prior precisions
 
 The decrement is twice the decrease of the loss that a Newton step predicts, in nats; 0 at a mode.
 """
@@ -58,7 +58,7 @@ def newton_decrement(
     max_products: int = MOST_PRODUCTS,
     enough: float = math.inf,
 ) -> tuple[float, int]:
-    """Return gᵀ (κ H + D)⁻¹ g in nats at the parameters of a training.
+    """Return gᵀ (κ H + Δ)⁻¹ g in nats at the parameters of a training.
 
     Args:
         training: the current training.

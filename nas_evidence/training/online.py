@@ -1,10 +1,10 @@
 """Online updates of the hyperparameters during training.
 
-    every F epochs   log q(D) = kappa l − ½ theta^T Delta theta − ½ log|kappa H + Delta| / |Delta|
-                     maximised over log Delta, and over log s or log T, at fixed theta
+    every F epochs   log q(y) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|
+                     maximised over log δ, and over log σ of real targets, at fixed θ
 
-    l  log likelihood, nats      H  curvature of its negative [P, P]      kappa  likelihood power
-    Delta  prior precisions      s  noise of real targets                 T  softmax temperature
+    l  log likelihood, nats      H  curvature of its negative [P, P]      κ  likelihood power
+    Δ  = diag(δ), prior precisions                                        σ  noise of real targets
 
 Differs from the published code (Immer et al. 2021): the pass sees a fixed training set, with
 `augment` the images after one draw for the whole trial, in evaluation mode and leaves the mode as
@@ -120,6 +120,7 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
             data,
             x_train=select(data.x_train, rows),
             y_train=data.y_train[rows.to(data.y_train.device)],
+            own=None if data.own is None else data.own.at(rows.numpy()),
         )
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
@@ -158,7 +159,12 @@ class Passes:
         """Return the Laplace evidence from one pass, at the current hyperparameters."""
         power = self.assignment.plan.likelihood_power
         return laplace_estimate(
-            kind, pass_, self.state.model, self.state.prior_precision, likelihood_power=power
+            kind,
+            pass_,
+            self.state.model,
+            self.state.prior_precision,
+            likelihood_power=power,
+            log_jacobian=self.data.log_jacobian,
         )
 
     def at(self, likelihood: Likelihood) -> "Passes":
@@ -249,7 +255,8 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
     curvature = pass_.curvature
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        noise_std = fit_noise(state, curvature, noise, plan, highest)
+        learned = fit_noise(state, curvature, noise, plan, highest)
+        noise_std = max(learned, passes.data.least_noise)
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
     precision = refit_precision(state, curvature, scale, plan, highest)
     return _Best(precision, noise_std, pass_)

@@ -1,10 +1,10 @@
 """Online Laplace for your own training loop, in plain torch (Immer et al. 2021).
 
-    step    ∇ loss + d θ,    d = min(s² δ_l / (κ N), 1 / (2 ρ))       loss = s² nll_mean
-    update  log q(D) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|, maximised over Δ and s at fixed θ
+    step    ∇ loss + d θ,    d = min(σ² δ_l / (κ N), 1 / (2 ρ))       loss = σ² nll_mean
+    update  log q(y) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|, maximised over Δ and σ at fixed θ
 
     δ_l  prior precision of tensor l [G], on the diagonal of Δ      N  training data
-    s    noise of real targets (T, the temperature, for labels)     κ  likelihood power
+    σ    noise of real targets, 1 for labels                        κ  likelihood power
     ρ    learning rate of the parameter's group                     l, H  as in `online`
 
 It is what the trials of a study do after an epoch, by the same functions (`online`, `refit`).
@@ -74,7 +74,7 @@ class OnlineLaplace:
 
     @property
     def temperature(self) -> float:
-        """Return the softmax temperature, 1 unless it is learned."""
+        """Return the softmax temperature: 1."""
         return self._state.temperature
 
     @property

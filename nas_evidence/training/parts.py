@@ -75,14 +75,20 @@ def part_of(
     *,
     learn: bool = True,
 ) -> Part:
-    """Return some rows of the data, or all of them, with a seed for a purpose."""
+    """Return some rows of the data, or all of them, with a seed for a purpose.
+
+    The scale of real targets is fitted to these rows alone.
+    """
     alone = assignment.model_copy(
         update={"estimators": (), "seed": assignment.derived_seed(purpose)}
     )
     if rows is not None:
         y = data.y_train[rows.to(data.y_train.device)]
         units = None if data.units is None else data.units.at(rows.cpu().numpy())
-        data = replace(data, x_train=select(data.x_train, rows), y_train=y, units=units)
+        if (own := data.fitted_to(rows)) is not None:
+            y, _ = data.seen_from(rows, rows)
+        x = select(data.x_train, rows)
+        data = replace(data, x_train=x, y_train=y, units=units, own=own)
     return Part(data, alone, learn)
 
 

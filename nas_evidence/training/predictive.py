@@ -1,4 +1,4 @@
-"""How spread out the predictions of a trained network are, as they are delivered.
+"""The spread of a trained network's predictions, as delivered.
 
     classes        the softmax temperature T
     real targets   √(s² + Var f(x)), with the Laplace posterior of the data it was trained on

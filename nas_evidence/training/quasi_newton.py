@@ -1,11 +1,11 @@
 """Full-batch preconditioned L-BFGS (Nocedal 1980) whose state is plain tensors.
 
-    θ ← θ − t B g      B  two-loop recursion over the last pairs (s, y), begun with (K + D)⁻¹
+    θ ← θ − t B g      B  two-loop recursion over the last pairs (s, y), begun with (K + Δ)⁻¹
                        t  1, halved until the loss falls by 1e-4 of what the slope promises
 
 Each pair stores y split into the likelihood part at unit noise and the prior part,
 
-    y = c y₁ + D s,   c = 1 / s² or 1 / T²,
+    y = c y₁ + Δ s,   c = 1 / s² or 1 / T²,
 
 so that it stays valid when the hyperparameters change.
 """
@@ -80,8 +80,8 @@ class Start:
 
     theta             float64 [P]
     pairs             of earlier descents, at any hyperparameters
-    precondition      v -> (K + D)⁻¹ v, an approximate inverse Hessian
-    precision         the diagonal of D [P]
+    precondition      v -> (K + Δ)⁻¹ v, an approximate inverse Hessian
+    precision         the diagonal of Δ [P]
     likelihood_scale  c above
     n_gradients       most losses, at least 1; the last line search may take a few more
     small_slope       value of gᵀ B g in nats below which the descent ends
@@ -97,7 +97,7 @@ class Start:
 
 
 def descend(losses: Losses, starts: Mapping[int, Start]) -> dict[int, Descent]:
-    """Lower some losses κ nll + ½ θᵀ D θ side by side, each with its own steps.
+    """Lower some losses κ nll + ½ θᵀ Δ θ side by side, each with its own steps.
 
     A loss never rises, and only finite values are accepted. Line searches wait for each other, so
     that gradients are computed together.
@@ -166,7 +166,7 @@ def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
     """Return B g [P] by the two-loop recursion, whose loops are triangular systems [M, M].
 
     With the steps S and the changes Y as rows, U the upper triangle of S Yᵀ and ρ its diagonal:
-    w = U⁻¹ S g and q = g − Yᵀ w in the first loop; with h = (K + D)⁻¹ q, B g = h + Sᵀ c and
+    w = U⁻¹ S g and q = g − Yᵀ w in the first loop; with h = (K + Δ)⁻¹ q, B g = h + Sᵀ c and
     c = U⁻ᵀ (ρ w − Y h) in the second.
     """
     steps = pairs.steps

@@ -1,14 +1,14 @@
 """Settling: optimise to a mode after the scheduled epochs, with its best hyperparameters.
 
-    (a)  θ  <- argmin  −κ log p(D|θ) + ½ θᵀ D θ                    at fixed hyperparameters
-    (b)  prior precisions, noise or temperature <- most evidence   at fixed θ, as in training
-    until   gᵀ (κ H + D)⁻¹ g < 0.004 N nats and no log of a hyperparameter moves by 0.02
+    (a)  θ  <- argmin  −κ log p(y|θ) + ½ θᵀ Δ θ                    at fixed hyperparameters
+    (b)  prior precisions and noise  <-  most evidence             at fixed θ, as in training
+    until   gᵀ (κ H + Δ)⁻¹ g < 0.004 N nats and no log of a hyperparameter moves by 0.02
 
     g  gradient of the loss in (a) [P]      H  exact Gauss-Newton matrix, by its products
-    N  data                                 D  diagonal of prior precisions
+    N  data                                 Δ  diagonal of prior precisions
 
 Laplace's approximation expands around a mode. After its scheduled epochs a network is not at one:
-gᵀ (κ H + D)⁻¹ g, the Newton decrement, is 0.1 to 1 nats per datum, and every Laplace value is off
+gᵀ (κ H + Δ)⁻¹ g, the Newton decrement, is 0.1 to 1 nats per datum, and every Laplace value is off
 by about half of that.
 
 (a) is full-batch L-BFGS, preconditioned by the online curvature. It runs in the model's float32
@@ -16,13 +16,13 @@ until a line search fails, then in float64. ReLU networks can have modes at kink
 where the gradient does not vanish. The tolerance is then never met, and the budget ends it.
 Above `FULL_BATCH` data x parameters nothing settles.
 
-(b) moves all hyperparameters once, and from then on noise or temperature and one factor on all
-precisions. With a precision for each tensor, (a) and (b) contradict each other. A ReLU network is
-the same function when the weights of one layer grow by a factor and those of the next one shrink
-by it, so a mode has equal δ_l ‖θ_l‖² in both, but the evidence is highest where it is γ_l, the
-number of effective parameters of each. Alternating then drifts along the symmetry, by 0.5 in the
-logarithms each round, until precisions reach their bounds at e⁻¹² and e¹⁸, and the decrement stays
-at (γ_1 − γ_2)² / (γ_1 + γ_2). Held ratios have a fixed point for any network.
+(b) moves all hyperparameters once, and from then on the noise and one factor on all precisions.
+With a precision for each tensor, (a) and (b) contradict each other. A ReLU network is the same
+function when the weights of one layer grow by a factor and those of the next one shrink by it, so
+a mode has equal δ_l ‖θ_l‖² in both, but the evidence is highest where it is γ_l, the number of
+effective parameters of each. Alternating then drifts along the symmetry, by 0.5 in the logarithms
+each round, until precisions reach their bounds at e⁻¹² and e¹⁸, and the decrement stays at (γ_1 −
+γ_2)² / (γ_1 + γ_2). Held ratios have a fixed point for any network.
 
 The end of the alternation replaces the scheduled state if it has more evidence, by the Laplace
 value of the online curvature with the same random signs, and for labels only if it is near a mode,
@@ -31,14 +31,14 @@ loss of such networks doubled and trebled. Where the first mode is not reached i
 a settling with labels ends. With real targets it ends where evidence falls on the way to that
 mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more. Of 64 networks on eight sets the
 16 whose settled state is kept in the end never fell so, and the other 48 all did
-(docs/explanation/epochs.md). The mode at the scheduled hyperparameters comes first and is never
-kept: those were learned at no mode, and there the log loss rose on six of eight sets of labels.
-A linear network has a convex loss and always ends at one of the two modes, up to the rounding of
-its weights to float32.
+(docs/experiments/training-length.md). The mode at the scheduled hyperparameters comes first and
+is never kept: those were learned at no mode, and there the log loss rose on six of eight sets of
+labels. A linear network has a convex loss and always ends at one of the two modes, up to the
+rounding of its weights to float32.
 
 By default networks settle where the targets are real numbers: after 40 epochs the log loss fell by
 0.05 to 0.39 nats per datum on five sets, and for no network it rose. With labels no rule helped
-on every set (docs/explanation/settling.md), and only linear networks settle.
+on every set (docs/experiments/settling.md), and only linear networks settle.
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
 slice is one round of (a) and (b). The training is not changed before the settling ends.
@@ -315,7 +315,7 @@ def _end_round(one: Settler, end: _End) -> bool:
     before = _log_hyperparameters(working, plan)
     pass_ = _update(settling, data, assignment)
     settling.work += pass_cost(plan, data) * cost
-    settling.evidence = _laplace_value(pass_, working, plan)
+    settling.evidence = _laplace_value(pass_, working, plan, data.log_jacobian)
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
@@ -552,16 +552,20 @@ def _evidence(training: Training, data: TensorData, assignment: Assignment) -> f
     """Return the Laplace evidence of the online curvature in nats, or None if not finite."""
     plan = assignment.plan
     passes = passes_of(training, data, assignment)
-    return _laplace_value(passes.of(plan.online.curvature)[0], training, plan)
+    pass_ = passes.of(plan.online.curvature)[0]
+    return _laplace_value(pass_, training, plan, data.log_jacobian)
 
 
-def _laplace_value(pass_: CurvaturePass, training: Training, plan: TrainingPlan) -> float | None:
+def _laplace_value(
+    pass_: CurvaturePass, training: Training, plan: TrainingPlan, log_jacobian: float
+) -> float | None:
     value = laplace_estimate(
         plan.online.curvature,
         pass_,
         training.model,
         training.prior_precision,
         likelihood_power=plan.likelihood_power,
+        log_jacobian=log_jacobian,
     ).value
     return value if math.isfinite(value) else None
 

@@ -10,6 +10,7 @@ such as a full disk, propagates from `advance` and `finish`, and the attempt is 
 
 import json
 import logging
+import math
 import platform
 import time
 import traceback
@@ -429,7 +430,7 @@ def _test(
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
     fraction, weighted by the class weights; or the root mean squared error over data and outputs,
-    in the unit of the targets.
+    in the unit of the targets, of the means of the predictive distributions.
     """
     if not len(data.y_test):
         return {}
@@ -437,7 +438,9 @@ def _test(
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model
     model.eval()
-    nll, total, chosen = 0.0, 0.0, []
+    nll, total, chosen, own = 0.0, 0.0, [], data.own
+    if own is not None:
+        nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
@@ -448,9 +451,13 @@ def _test(
         if plan.likelihood == "categorical":
             probabilities = (outputs.cpu().double() / scale.double()).softmax(1).numpy()
             chosen.append(decided(probabilities, class_weights=data.class_weights))
-        else:
+        elif own is None:
             total += float(((outputs - y).double() * data.y_std.to(y.device)).square().sum())
+        else:
+            total += float(np.square(own.density(outputs, scale).mean - own.test[rows]).sum())
     measures = {"test_nll_per_datum": nll / len(data.y_test)}
+    if not math.isfinite(nll):  # a test target outside the support of the scale
+        measures = {}
     if plan.likelihood == "categorical":
         truth = data.y_test.cpu().numpy()
         return measures | {

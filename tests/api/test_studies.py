@@ -139,7 +139,7 @@ def test_a_search_in_python_prints_and_refuses_in_the_words_of_python(
     numbered = table().assign(id=range(60))
     search(numbered, None, tmp_path, target="pet", drop=["price"], progress=True)
     said = capsys.readouterr().out
-    assert "column 'id' is left out: it numbers the rows; numeric=['id'] to keep" in said
+    assert "column 'id' is left out: it looks like a row number; numeric=['id'] to keep" in said
     assert "--" not in said
     with pytest.raises(ValueError, match=r"data has changed since .*folder with out=\.\.\."):
         search(table(), None, tmp_path, target="pet", drop=["price"])
@@ -160,7 +160,7 @@ def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
 def test_cells_unlike_those_of_the_training_are_a_warning(
     classified: nas_evidence.Study,
 ) -> None:
-    with pytest.warns(UserWarning, match="'town': 1 cell with what training has not seen"):
+    with pytest.warns(UserWarning, match="'town': 1 cell not seen in training"):
         classified.predict(pd.DataFrame({"weight": [9.0, 11.0], "town": ["lima", "oslo"]}))
 
 
@@ -252,7 +252,7 @@ def test_an_estimator_takes_missing_numbers_in_arrays_as_in_frames() -> None:
     y = x[:, 0].copy()
     regressor = nas_evidence.EvidenceRegressor(n_trials=1, settings=QUICK).fit(x, y)
     new = np.array([[np.nan, 0.5, 0.5]])
-    with pytest.warns(UserWarning, match="1 missing cell, none in training, taken as the mean"):
+    with pytest.warns(UserWarning, match="1 missing cell, none in training, replaced by the mean"):
         found = regressor.predict(new)
     np.testing.assert_allclose(found, regressor.predict([[x[:, 0].mean(), 0.5, 0.5]]), rtol=1e-4)
     x[::7, 0] = np.nan

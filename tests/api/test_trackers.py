@@ -189,7 +189,7 @@ def test_an_unknown_tracker_and_a_missing_extra_are_one_sentence_each(
     with refused("unknown-tracker", "'wandb'"):
         check_track(["wandb"])
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs mlflow: .*nas-evidence\[mlflow\]"):
+    with pytest.raises(ValueError, match=r"needs mlflow: .*\.\[mlflow\]"):
         check_track(["mlflow:sqlite:///x.db"])
 
 

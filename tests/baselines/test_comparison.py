@@ -233,14 +233,15 @@ def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
     return measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)[0]
 
 
-def seed_of(own: OnFolds) -> on_folds._Seed:
-    return on_folds._Seed(linear_assignment(), own.log_predictive, float("nan"), own.table)
+def seed_of(own: OnFolds, arrays: ArrayData) -> on_folds._Seed:
+    predicted = predicted_of(own.table, arrays)
+    return on_folds._Seed(linear_assignment(), own.log_predictive, float("nan"), predicted)
 
 
 def test_a_model_is_not_behind_itself() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     own = next(iter(predict_folds(arrays, linear_assignment())))
-    found = on_folds._compared([seed_of(own)] * 2, [own, own], arrays)
+    found = on_folds._compared([seed_of(own, arrays)] * 2, [own, own], arrays)
     assert found.behind == pytest.approx(0.0)
     assert found.interval == pytest.approx((0.0, 0.0))
 
@@ -249,7 +250,9 @@ def test_a_model_is_not_behind_itself() -> None:
 def test_on_folds_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     _, ridge, boosted = predict_folds(arrays, linear_assignment())
-    found = on_folds._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
+    found = on_folds._compared(
+        [seed_of(boosted, arrays), seed_of(ridge, arrays)], [ridge, ridge], arrays
+    )
     gaps = (losses(ridge.table, arrays) - losses(boosted.table, arrays)) / 2
     assert (found.behind, *(found.interval or ())) == pytest.approx(paired_interval(gaps))
 

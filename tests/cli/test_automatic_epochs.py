@@ -9,6 +9,7 @@ from nas_evidence.api.request import DataOptions, asked_for
 from nas_evidence.api.runs import begun
 from nas_evidence.data.proposed import epochs_for
 from nas_evidence.spec.toml import dump_study, load_study
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.study_folder import read_study
 
 STUDY = """\
@@ -103,3 +104,51 @@ def test_another_word_is_refused(tmp_path: Path) -> None:
 def test_the_rule_keeps_its_bounds() -> None:
     assert [epochs_for(n, 128) for n in (10, 480, 3200, 10**6)] == [300, 167, 25, 20]
     assert [epochs_for(n, 16) for n in (10, 480, 3200, 10**6)] == [300, 83, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ((), "score"),  # two folds
+        (("dataset.test_size=1200",), "estimate"),
+        (("dataset.test_size=1200", "rank_by=score"), "score"),
+        (("dataset.test_size=1200", "objective=two_fold", 'estimators=["two_fold"]'), "score"),
+        (("dataset.test_size=1200", 'minimise=["n_parameters"]'), "score"),
+        (("plan.folds=5",), "score"),  # too many rows
+        (("plan.folds=5", "rank_by=estimate"), "estimate"),
+    ],
+)
+def test_few_rows_in_five_folds_are_ranked_by_the_estimate(
+    tmp_path: Path, changes: tuple[str, ...], expected: str
+) -> None:
+    asked = asked_for(str(written(tmp_path / "s.toml", "")), changes)
+    assert begun(tmp_path / "run", asked.spec, None)[0].rank_by == expected
+
+
+def test_what_orders_the_architectures_stays_when_a_study_goes_on(tmp_path: Path) -> None:
+    few = ("dataset.test_size=1200",)
+    silent = load_study(written(tmp_path / "s.toml", ""), few)
+    given = load_study(tmp_path / "s.toml", [*few, "rank_by=score"])
+    assert begun(tmp_path / "given", given, None)[0].rank_by == "score"
+    assert begun(tmp_path / "given", silent, None)[0].rank_by == "score"
+    begun(tmp_path / "silent", silent, None)
+    with refused("folder-of-another-study"):
+        begun(tmp_path / "silent", given, None)
+
+
+def test_a_study_of_before_goes_on_as_it_began(tmp_path: Path) -> None:
+    silent = load_study(written(tmp_path / "s.toml", ""), ["dataset.test_size=1200"])
+    begun(tmp_path / "run", silent, None)
+    stored = tmp_path / "run" / "study.toml"
+    text = stored.read_text(encoding="utf-8").replace('rank_by = "estimate"\n', "")
+    for path in (stored, *(tmp_path / "run").glob("*.toml*")):
+        path.write_text(text, encoding="utf-8")
+    assert begun(tmp_path / "run", silent, None)[0].rank_by == "auto"
+    assert not Standings(read_study(tmp_path / "run")).is_estimated
+
+
+def test_an_estimate_of_scores_that_are_not_there_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "s.toml", "")
+    for change in ("objective=kfac_ggn", 'minimise=["flops"]', 'estimators=["kfac_ggn"]'):
+        with refused("rank-by-estimate"):
+            load_study(tmp_path / "s.toml", ["rank_by=estimate", change])

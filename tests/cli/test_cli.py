@@ -164,7 +164,7 @@ def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refuse
     said = run(*asked, "--time", "0.1s", folder=home, code=1)
     assert "time: 0 of " in said.stdout
     assert said.stderr.count("\n") == 1
-    assert "error: no trial was complete in that time" in said.stderr
+    assert "error: no trial finished within the time limit" in said.stderr
     assert "resume short --time 1s" in said.stderr
     for option, value, says in (
         ("--time", "5d", "such as 90s, 10m or 2h, but got '5d'"),
@@ -526,7 +526,7 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
     for arguments, trial_id in ((), best), (("--trial", other, "--pt2"), other):
         process = run("export", "done", "--to", tmp_path / str(trial_id), *arguments, folder=home)
         assert f"(trial {trial_id}: " in process.stdout
-        assert "evidence computed again and equal" in process.stdout
+        assert "evidence recomputed: identical" in process.stdout
         assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
             "architecture.toml", "model.safetensors", "evidence.json", "MODEL_CARD.md",
             "meaning.json", "posterior.safetensors", "SHA256SUMS",

@@ -105,7 +105,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
         "classification, 2 classes: cat, dog",
         "features: 1 numeric column and 1 of categories, missing values in 1 filled with the "
         "median",
-        "column 'id' is left out: it numbers the rows; --numeric id to keep",
+        "column 'id' is left out: it looks like a row number; --numeric id to keep",
         "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
     ]
     assert "trust:  There are no test rows" in text
@@ -134,7 +134,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     again = ("--trials", 3, "--executor", "inline")
     assert "trials: 3 complete" in run("resume", "moved/pets", *again, folder=home).stdout
     assert (
-        "evidence computed again and equal"
+        "evidence recomputed: identical"
         in run("export", "moved/pets", "--to", "winner", folder=home).stdout
     )
 
@@ -220,7 +220,8 @@ def test_a_mistake_ends_the_command_with_its_sentence_and_writes_nothing(home: P
 def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., object]) -> None:
     taken = [name for name in signature(verb).parameters if name in DataOptions.__annotations__]
     assert taken == ["target", "task", "test", "test_fraction", "drop", "categorical", "numeric",
-                     "groups", "time_column", "weights", "class_weight", "image_size"]  # fmt: skip
+                     "groups", "time_column", "weights", "class_weight", "target_scale",
+                     "image_size"]  # fmt: skip
     assert signature(verb).parameters["drop"].default is None
 
 

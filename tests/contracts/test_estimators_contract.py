@@ -173,6 +173,7 @@ def test_per_datum_is_there_exactly_where_the_unit_is_nats_summed_over_data(
             "five_fold": 12,
             "ten_fold": 6,
             "conditional_evidence": 12,
+            "elpd": 12,
             "two_fold": 30,
         }
         predicted = some.get(name, 60)

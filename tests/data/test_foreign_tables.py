@@ -157,7 +157,7 @@ def test_no_rows_are_one_sentence(data: Any) -> None:
 
 def test_what_a_frame_for_a_network_of_arrays_misses_is_told() -> None:
     missing = pd.DataFrame({"a": pd.array([1, None], dtype="Int64")})
-    told = "1 missing cell, none in training, taken as the mean"
+    told = "1 missing cell, none in training, replaced by the mean"
     assert features_of(missing, None).doubts == (told,)
 
 

@@ -64,15 +64,18 @@ def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
     ("changes", "says"),
     [
         ({}, []),
-        ({"town": "lima"}, ["column 'town': 40 cells with what training has not seen ('lima')"]),
+        ({"town": "lima"}, ["column 'town': 40 cells not seen in training ('lima')"]),
         ({"size": ["big", *["2"] * 39]}, ["column 'size': 1 cell with text ('big')"]),
-        ({"size": [None, *[2] * 39]}, ["column 'size': 1 missing cell, taken as the median"]),
-        ({"town": [None, *["bern"] * 39]}, ["column 'town': 1 missing cell, taken as any other"]),
+        ({"size": [None, *[2] * 39]}, ["column 'size': 1 missing cell, replaced by the median"]),
+        (
+            {"town": [None, *["bern"] * 39]},
+            ["column 'town': 1 missing cell, replaced by the category"],
+        ),
         ({"size": None}, ["column 'size' is empty"]),
         ({"size": [2.0, -1.0] * 20}, []),  # outside, but not further than the range is wide
         (
             {"size": [2.5, *[0.1] * 39]},
-            ["'size': 1 cell far outside 0 to 1, the range of training (2.5), taken as it is"],
+            ["'size': 1 cell far outside 0 to 1, the range of training (2.5), treated as it is"],
         ),
         ({"size": ["-1e6", "3", *["0.1"] * 38]}, ["'size': 2 cells far outside 0 to 1, "]),
     ],
@@ -175,7 +178,7 @@ def test_arrays_without_nan_are_no_table() -> None:
 
 def test_nan_in_new_arrays_alone_is_told_and_in_images_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=np.full((2, 3), np.nan))
-    told = "6 missing cells, none in training, taken as the mean"
+    told = "6 missing cells, none in training, replaced by the mean"
     assert features_of(tmp_path / "new.npz", None).doubts == (told,)
     with refused("npz-not-finite", "float32", 20):
         source_in_memory(np.full((20, 4, 4), np.nan), np.arange(20.0), {}).arrays(seed=0)

@@ -184,12 +184,12 @@ def test_a_way_of_writing_times_that_is_not_read_is_told_with_those_that_are(
 @pytest.mark.parametrize(
     ("groups", "overrides", "says"),
     [
-        (3, [], r"the data have 3 different groups, but .* needs at least 5; .*plan\.folds=2"),
+        (3, [], r"need at least 5 groups, but the data have 3; .*plan\.folds=2"),
         (3, ["plan.folds=2"], None),
         (
             8,
             ['estimators=["ten_fold"]', 'objective="ten_fold"'],
-            "8 different groups, but .* needs at least 10",
+            "need at least 10 groups, but the data have 8",
         ),
         (12, only("sto_lk"), "sto_lk.*remove them"),
     ],

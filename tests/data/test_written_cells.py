@@ -235,23 +235,23 @@ def test_words_for_missing_are_those_of_the_training(tmp_path: Path) -> None:
     preparation = learned(rows(["?", *(f"{i}.5" for i in range(19))]), tmp_path)
     found = features_of(pd.DataFrame({"c": ["?", "? "]}), preparation)
     assert found.inputs.tolist() == [[9.5, 1], [9.5, 1]]
-    assert found.doubts == ("column 'c' is empty: the usual value is taken",)
+    assert found.doubts == ("column 'c' is empty; the default from training is used",)
     mixed = pd.DataFrame({"c": ["?", "1.5", "unknown"]})
     assert features_of(mixed, preparation).doubts == (
-        "column 'c': 1 cell with text ('unknown'), taken as missing",
+        "column 'c': 1 cell with text ('unknown'), treated as missing",
     )
 
 
 def test_a_cell_by_another_rule_than_that_of_the_training_is_named(tmp_path: Path) -> None:
     preparation = learned(rows(["1.5", "2.25"]), tmp_path)
     doubts = features_of(pd.DataFrame({"c": ["1,5", "2.0"]}), preparation).doubts
-    assert doubts == ("column 'c': 1 cell with text ('1,5'), taken as missing",)
+    assert doubts == ("column 'c': 1 cell with text ('1,5'), treated as missing",)
 
 
 def test_dates_that_cannot_be_read_are_named_once(tmp_path: Path) -> None:
     preparation = learned(rows(["2024-01-31", "2025-03-02T05:00"]), tmp_path)
     doubts = features_of(pd.DataFrame({"c": ["5.2.2024", "2024-02-05"]}), preparation).doubts
-    assert doubts == ("column 'c': 1 cell with what is no date ('5.2.2024'), taken as missing",)
+    assert doubts == ("column 'c': 1 cell without a date ('5.2.2024'), treated as missing",)
 
 
 def test_labels_given_for_a_classification_stay_as_they_are() -> None:

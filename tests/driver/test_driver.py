@@ -325,7 +325,7 @@ def test_beyond_the_limit_only_the_best_weights_are_kept(
     monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 3)
     run(study(), tmp_path)
     done = finished(tmp_path).values()
-    best = Standings("kfac_ggn", done).first(3)
+    best = Standings(study(), done).first(3)
     kept = {int(path.stem) for path in (tmp_path / "models").iterdir()}
     assert kept == {standing.trial_id for standing in best}
 
@@ -345,10 +345,10 @@ def test_the_weights_of_the_pareto_front_are_kept_too_in_any_order(
             run(spec, folder, Interrupted(workers=4, seed=seed, after=15))
         run(spec, folder, FakeExecutor(workers=3, seed=seed))
         done = finished(folder).values()
-        best = Standings("kfac_ggn", done).first(2)
+        best = Standings(spec, done).first(2)
         # One larger network is better up to a width of 20 and worse from there.
         front = {
-            Standings("kfac_ggn", done).of(t.architecture_key).trial_id
+            Standings(spec, done).of(t.architecture_key).trial_id
             for t in done
             if not any(
                 o.values["kfac_ggn"] >= t.values["kfac_ggn"]

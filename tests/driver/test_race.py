@@ -118,7 +118,7 @@ def test_race_trials_are_never_pruned(tmp_path: Path) -> None:
 
 def test_a_lucky_seed_does_not_rank_before_the_raced() -> None:
     rows = [row(0, 10, 5.0), row(RACE_IDS, 10, 4.0), row(1, 11, 4.9), row(2, 12, 4.8)]
-    order = Standings("kfac_ggn", rows).first()
+    order = Standings(study(), rows).first()
     assert [one.mean for one in order] == [4.5, 4.9, 4.8]
     assert order[0].raced
 

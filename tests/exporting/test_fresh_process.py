@@ -54,7 +54,7 @@ def python(code: str, *options: str, cwd: Path) -> None:
 
 
 def named_by_the_guide() -> list[str]:
-    guide = (ROOT / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "how-to" / "predict-and-export.md").read_text(encoding="utf-8")
     return re.findall(r"^pip install (torch .*)$", guide, re.MULTILINE)[0].split()
 
 

@@ -75,7 +75,7 @@ def test_what_is_damaged_is_found_and_restored_and_the_rest_untouched(
     folder: Path, place: str, cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = cli("verify", folder)[1]
-    assert said == "everything is as it was written.\n"
+    assert said == "OK: no problems found.\n"
     before, sound = found(folder, without=["attempt"]), hashes(folder)
     DAMAGES[place](folder)
     text, said = cli("verify", folder, code=1)

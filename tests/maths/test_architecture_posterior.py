@@ -15,11 +15,11 @@ from nas_evidence.maths.architecture_posterior import (
     ArchitecturePosterior,
     Floats,
     Hyper,
+    Prior,
     Warp,
     _Data,
     _distances,
     _loss,
-    _prior_of,
 )
 
 ORDERED = [True, True, False]
@@ -35,7 +35,7 @@ def searched(n: int, seed: int = 0) -> tuple[Floats, list[Floats]]:
     return points, [truth[i] + 0.1 * rng.normal(size=1 if i % 5 else 3) for i in range(n)]
 
 
-def covariance(one: Floats, other: Floats, hyper: Hyper) -> Floats:
+def covariance(one: Floats, other: Floats, hyper: Hyper, slope: float = 0.0) -> Floats:
     """Return the prior covariance of m + g, written down again: a family is a corner."""
 
     def at(points: Floats) -> Floats:
@@ -43,18 +43,20 @@ def covariance(one: Floats, other: Floats, hyper: Hyper) -> Floats:
         return np.column_stack([points[:, :2] / hyper.lengths[:2], corners / hyper.lengths[2]])
 
     r = np.sqrt(5) * cdist(at(one), at(other))
-    return 1 + hyper.amplitude**2 * (1 + r + r**2 / 3) * np.exp(-r)
+    trend = 1 + slope**2 * sum(np.outer(one[:, k] - 0.5, other[:, k] - 0.5) for k in (0, 1))
+    return trend + hyper.amplitude**2 * (1 + r + r**2 / 3) * np.exp(-r)
 
 
-def test_mean_draws_and_predictions_are_those_of_the_joint_normal_distribution_of_all_scores() -> (
-    None
-):
+@pytest.mark.parametrize("slope", [0.0, 1.5])
+def test_mean_draws_and_predictions_are_those_of_the_joint_normal_distribution_of_all_scores(
+    slope: float,
+) -> None:
     points, scores = searched(12)
-    found = ArchitecturePosterior(points, ORDERED, scores, HYPER)
+    found = ArchitecturePosterior(points, ORDERED, scores, HYPER, prior=Prior(slope=slope))
     new = searched(4, seed=1)[0]
     everywhere = np.concatenate([points, new])
     of_each = np.repeat(np.arange(12), [len(own) for own in scores])
-    truth = covariance(everywhere, everywhere, HYPER) + HYPER.own**2 * np.eye(16)
+    truth = covariance(everywhere, everywhere, HYPER, slope) + HYPER.own**2 * np.eye(16)
     seen = truth[np.ix_(of_each, of_each)] + HYPER.noise**2 * np.eye(len(of_each))
     gain = truth[:, of_each] @ np.linalg.inv(seen)
     mean = gain @ found.warp.z(np.concatenate(scores))
@@ -68,7 +70,10 @@ def test_mean_draws_and_predictions_are_those_of_the_joint_normal_distribution_o
     assert np.cov(drawn.T) == pytest.approx(left[:12, :12], abs=0.01)
 
 
-def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior() -> None:
+@pytest.mark.parametrize("prior", [Prior(), Prior((1.0, 0.1, 0.8), (0.5, 0.3, 0.3), slope=1.0)])
+def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior(
+    prior: Prior,
+) -> None:
     points, scores = searched(10)
     data = _Data(
         points=points,
@@ -81,18 +86,20 @@ def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior
 
     def directly(log: Floats) -> float:
         b, t, s = np.exp(log[:3])
-        truth = covariance(points, points, Hyper(b, t, s, np.exp(log[3:]))) + t**2 * np.eye(10)
+        smooth = covariance(points, points, Hyper(b, t, s, np.exp(log[3:])), prior.slope)
+        truth = smooth + t**2 * np.eye(10)
         seen = truth[np.ix_(of_each, of_each)] + s**2 * np.eye(len(of_each))
         values = np.concatenate(scores)
         likelihood = stats.multivariate_normal.logpdf(values, np.zeros(len(values)), seen)
-        return -float(likelihood + stats.norm.logpdf(log, *_prior_of(3)).sum())
+        return -float(likelihood + stats.norm.logpdf(log, *prior.of_logarithms(3)).sum())
 
-    start = _prior_of(3)[0]
+    start = prior.of_logarithms(3)[0]
     other = start + np.array([0.2, -0.3, 0.4, 0.1, -0.5, 0.3])
-    ours = _loss(other, data, distances)[0] - _loss(start, data, distances)[0]
+    more = data, distances, prior.of_trend(points, points, np.array(ORDERED)), prior
+    ours = _loss(other, *more)[0] - _loss(start, *more)[0]
     assert ours == pytest.approx(directly(other) - directly(start))
     slope = approx_fprime(other, directly, 1e-6)
-    assert _loss(other, data, distances)[1] == pytest.approx(slope, abs=1e-4)
+    assert _loss(other, *more)[1] == pytest.approx(slope, abs=1e-4)
 
 
 def test_far_from_all_that_is_known_the_prior_remains() -> None:
@@ -146,6 +153,20 @@ def test_a_collapsed_network_neither_bends_the_surface_nor_is_taken_for_a_good_o
         before.warp.score(before.predict(near)[0]), abs=0.3 * before.warp.unit
     )
     assert after.mean()[-1] < after.mean()[:-1].min() - FAR
+
+
+def test_a_network_far_above_all_others_keeps_its_own_score_if_the_prior_says_so() -> None:
+    points, scores = searched(25)
+    best = int(np.argmax([own.mean() for own in scores]))
+    points = np.vstack([points, points[best] + np.array([0.02, 0.0, 0.0])])
+    scores = [*scores, np.array([max(own.mean() for own in scores) + 4])]
+    pulled, alone = (
+        ArchitecturePosterior(points, ORDERED, scores, HYPER, prior=Prior(above=above))
+        for above in (False, True)
+    )
+    lost = [scores[-1][0] - found.warp.score(found.mean())[-1] for found in (pulled, alone)]
+    assert 0 < lost[1] < 0.1 * lost[0]
+    assert alone.mean()[best] < pulled.mean()[best]  # and lifts no neighbour
 
 
 def test_what_is_warped_comes_back() -> None:
@@ -249,7 +270,8 @@ def test_an_architecture_left_out_counts_all_its_seeds() -> None:
 
 
 def test_the_median_length_grows_as_the_diagonal_of_the_space() -> None:
-    assert np.exp(_prior_of(9)[0][3:]) == pytest.approx(3 * np.exp(_prior_of(1)[0][3:]).repeat(9))
+    many, one = (np.exp(Prior().of_logarithms(d)[0][3:]) for d in (9, 1))
+    assert many == pytest.approx(3 * one.repeat(9))
 
 
 def test_hyperparameters_are_fitted_to_the_good_and_the_bad(
@@ -257,7 +279,7 @@ def test_hyperparameters_are_fitted_to_the_good_and_the_bad(
 ) -> None:
     fitted: list[_Data] = []
 
-    def watched(data: _Data, distances: Floats) -> Hyper:
+    def watched(data: _Data, *_: object) -> Hyper:
         fitted.append(data)
         return HYPER
 

@@ -13,10 +13,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.proposing import posterior_sampler
-from nas_evidence.proposing.coordinates import axes_of, domains_of, parameters_of
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler, _values
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
-from nas_evidence.proposing.startup import quantile, quasi_random_points, random_point
+from nas_evidence.proposing.startup import domains_of, quasi_random_points, random_point
+from nas_evidence.spec.coordinates import axes_of, parameters_of, quantile
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 

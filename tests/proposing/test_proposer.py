@@ -13,8 +13,6 @@ from proposal_spaces import SPACE, WIDE, score, shown, study, whole
 from nas_evidence.proposing.proposer import Learner, Proposer, Told
 from nas_evidence.proposing.startup import (
     grid_points,
-    is_ordered,
-    quantile,
     quasi_random_points,
     startup_points,
 )
@@ -24,6 +22,7 @@ from nas_evidence.proposing.warm_start import (
     kept_warm_start,
     warm_trials,
 )
+from nas_evidence.spec.coordinates import is_ordered, quantile
 from nas_evidence.spec.domains import Choice, Domain, FloatRange, IntRange, ParameterValue
 from nas_evidence.spec.record import Evaluation, EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec

@@ -171,7 +171,7 @@ def test_scripts_are_found_in_a_clone_and_missed_in_one_sentence_outside_of_it(
 def test_the_share_in_the_gallery_is_a_recount_from_the_kept_numbers(script: Script) -> None:
     result = stored_results()[script.name]
     cells = _imported(script).cells(result["numbers"])
-    page = (ROOT / "docs" / "explanation" / "gallery.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "experiments" / "papers.md").read_text(encoding="utf-8")
     for figure in script.figures:
         agree = [one.agrees for one in cells if not one.figures or figure in one.figures]
         status = "in part" if any(agree) else "differs"

@@ -35,7 +35,7 @@ def test_halving_by_training_speed_loses_less_than_by_chance() -> None:
 def test_the_kept_condition_is_the_one_that_the_page_states() -> None:
     root = scripts_folder().parents[1]
     kept = json.loads((root / "benchmarks" / "results" / "training_speed.json").read_text())
-    page = Path(root / "docs" / "explanation" / "training-speed.md").read_text(encoding="utf-8")
+    page = Path(root / "docs" / "experiments" / "training-speed.md").read_text(encoding="utf-8")
     for name, rho in kept["candidates"].items():
         assert f"| {name.replace('_', ' ')} | {rho['sotl']:.2f} | {rho['sotl_e']:.2f} |" in page
     agreement = kept["candidates"].pop("agreement")

@@ -62,7 +62,7 @@ def test_a_sample_of_a_campaign_finds_nothing_wrong(
 def test_the_committed_run_found_nothing_wrong_and_the_page_has_it(name: str) -> None:
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     assert result["wrong"] == {}
-    page = (ROOT / "docs" / "explanation" / "faults.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "experiments" / "fault-campaigns.md").read_text(encoding="utf-8")
     if name in ("damage", "faults", "hosts"):
         assert campaign(name).table(result) in page
     counts = {what: n for what, n in result["counts"].items() if "torn" not in what}

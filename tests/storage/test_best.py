@@ -1,15 +1,23 @@
 """Which trial is best: one answer for the status, the report, the export and the kept weights."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
+import numpy as np
 import pytest
 from records import at, laplace, mlp, record_with
 
 import nas_evidence.driver.outcomes as results_module
-from nas_evidence.driver.outcomes import KeptModels
+import nas_evidence.storage.best as best_module
+from nas_evidence.api.studies import Study
+from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.exporting.folder import trial_to_export
-from nas_evidence.reporting.study_tables import load_study_tables
+from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
+from nas_evidence.reporting.headline import headline, together_sentence
+from nas_evidence.reporting.study_tables import first_as_shown, load_study_tables
+from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import (
     RACE_IDS,
     TrialRecord,
@@ -66,17 +74,17 @@ def rows(*records: TrialRecord) -> list[TrialRow]:
 
 
 def test_the_best_mean_wins_and_its_best_replicate_stands_for_it() -> None:
-    standings = Standings("kfac_ggn", rows(*TWO_SEEDS))
+    standings = Standings(STUDY, rows(*TWO_SEEDS))
     assert [one.trial_id for one in standings.first()] == [3, 4, 1]
     assert [one.mean for one in standings.first()] == [-300.0, -400.0, -500.0]
 
 
 def test_the_order_of_arrival_decides_nothing_and_equals_keep_the_order_of_trials() -> None:
     records = [record(i, i // 2 % 7, float(i % 3)) for i in range(40)]
-    expected = Standings("kfac_ggn", rows(*records)).first()
+    expected = Standings(STUDY, rows(*records)).first()
     for seed in range(5):
         random.Random(seed).shuffle(records)
-        assert Standings("kfac_ggn", rows(*records)).first() == expected
+        assert Standings(STUDY, rows(*records)).first() == expected
 
 
 def test_status_report_export_and_kept_weights_agree_on_the_winner(
@@ -104,7 +112,7 @@ def test_of_more_than_200_trials_the_weights_of_the_winner_are_always_kept(
     models = tmp_path / "models"
     models.mkdir()
     rng = random.Random(0)
-    standings, kept = Standings("kfac_ggn"), KeptModels(tmp_path, STUDY, {})
+    standings, kept = Standings(STUDY), KeptModels(tmp_path, STUDY, {})
     # The noise between seeds exceeds the differences: lucky trials are of bad architectures.
     for trial_id in range(300):
         width = trial_id // 2
@@ -131,7 +139,7 @@ def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
         (models / f"{one.trial_id}.safetensors").touch()
         done.append(TrialRow.of(one))
         kept.add(done[-1], len(done))
-        winner = Standings("kfac_ggn", done).best
+        winner = Standings(STUDY, done).best
         assert (models / f"{winner.trial_id}.safetensors").exists()
 
     done: list[TrialRow] = []
@@ -143,3 +151,208 @@ def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
             fall = 0.0 if finalist == n_search - 6 else 90.0
             end(record(RACE_IDS + finalist, finalist, finalist - fall))
     assert len(list(models.iterdir())) <= 12 + 6
+
+
+#: As `search` proposes it for few rows: ranked by the estimate.
+FEW_ROWS = StudySpec.model_validate(
+    {
+        "name": "few rows",
+        "n_trials": 24,
+        "finalists": 4,
+        "estimators": ["conditional_evidence", "elpd"],
+        "dataset": {"name": "digits"},
+        "plan": {"folds": 5},
+        "rank_by": "estimate",
+        "family": {
+            "mlp": {"width": {"low": 4, "high": 64, "log": True}, "depth": {"low": 1, "high": 3}}
+        },
+    }
+)
+
+
+def few_rows_trial(
+    trial_id: int, width: int, depth: int, evidence: float, elpd: float | None = None
+) -> TrialRecord:
+    scores = {"conditional_evidence": evidence, "elpd": evidence if elpd is None else elpd}
+    return record_with(
+        trial_id,
+        architecture=mlp(width=width, depth=depth),
+        evaluations=at(1, *(laplace(v / 100, kind=kind) for kind, v in scores.items())),
+    )
+
+
+def searched(n: int = 24, seed: int = 0) -> list[TrialRecord]:
+    """Wider is better; a third of the variance is the luck of a seed."""
+    rng = random.Random(seed)
+    places = [(width, depth) for width in range(6, 62, 6) for depth in (1, 2, 3)]
+    return [
+        few_rows_trial(i, width, depth, width + rng.gauss(0, 15), width + rng.gauss(0, 15))
+        for i, (width, depth) in enumerate(rng.sample(places, n))
+    ]
+
+
+def values_of(records: Sequence[TrialRecord]) -> list[float]:
+    return [fmean(e.estimate.value for e in one.evaluations) for one in records]
+
+
+def test_few_rows_are_ranked_by_the_posterior_mean_of_the_mean_of_both_scores() -> None:
+    records = searched()
+    found = Standings(FEW_ROWS, rows(*records)).first()
+    domains = FEW_ROWS.family
+    axes = axes_of(domains)
+    points = [parameters_of(domains, "mlp", one.architecture.values) for one in records]
+    posterior = ArchitecturePosterior(
+        axes.points(points), axes.ordered, [[v] for v in values_of(records)], prior=OF_NOISY_SEEDS
+    )
+    expected = posterior.warp.score(posterior.mean())
+    order = [int(i) for i in np.argsort(-expected)]
+    assert [one.trial_id for one in found] == order
+    assert [one.estimate for one in found] == pytest.approx(list(expected[order]))
+    assert order != [int(i) for i in np.argsort([-v for v in values_of(records)])]
+    drawn = posterior.draws(20_000, seed=0).std(0)[order]
+    assert [one.error for one in found] == pytest.approx(list(drawn), rel=0.15)
+
+
+def test_the_estimate_is_nearer_to_the_truth_than_the_score_of_one_seed() -> None:
+    nearer = 0
+    for seed in range(10):
+        records = searched(seed=seed)
+        found = Standings(FEW_ROWS, rows(*records))
+        truth = [float(one.architecture.values["width"]) for one in records]
+        by_trial = {one.trial_id: one.estimate for one in found.first()}
+        estimates = [by_trial[one.trial_id] for one in records]
+        errors = [
+            fmean((v - t) ** 2 for v, t in zip(values, truth, strict=True))
+            for values in (estimates, values_of(records))
+        ]
+        nearer += errors[0] < errors[1]
+    assert nearer >= 9
+
+
+def test_ranked_by_the_score_its_mean_decides_alone() -> None:
+    records = searched()
+    found = Standings(FEW_ROWS.model_copy(update={"rank_by": "score"}), rows(*records))
+    own = np.array([one.evaluations[0].estimate.value for one in records])
+    assert not found.is_estimated
+    assert [one.trial_id for one in found.first()] == [int(i) for i in np.argsort(-own)]
+
+
+@pytest.mark.parametrize(("n", "is_estimated"), [(7, False), (8, True), (24, True)])
+def test_too_few_architectures_are_ranked_by_the_mean_of_both_scores(
+    n: int, is_estimated: bool
+) -> None:
+    records = searched(n)
+    found = Standings(FEW_ROWS, rows(*records))
+    assert found.is_estimated == is_estimated
+    if not is_estimated:
+        best = max(zip(values_of(records), records, strict=True), key=lambda pair: pair[0])[1]
+        assert found.best.trial_id == best.trial_id
+        assert found.best.estimate is None
+
+
+def test_above_two_hundred_architectures_the_mean_ranks_and_its_weights_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(best_module, "MOST", 20)
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 10)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 2)
+    models = tmp_path / "models"
+    models.mkdir()
+    kept, done = KeptModels(tmp_path, FEW_ROWS, {}), list[TrialRow]()
+    for one in searched(30):
+        (models / f"{one.trial_id}.safetensors").touch()
+        done.append(TrialRow.of(one))
+        kept.add(done[-1], len(done))
+        found = Standings(FEW_ROWS, done)
+        assert found.is_estimated == (8 <= len(done) <= 20)
+        assert (models / f"{found.best.trial_id}.safetensors").exists()
+        if found.is_estimated:
+            assert len(list(models.iterdir())) == len(done)
+    assert len(list(models.iterdir())) <= 2 + FEW_ROWS.finalists
+
+
+def test_the_race_decides_among_those_that_it_trained_again_by_their_estimates() -> None:
+    records = searched()
+    first = Standings(FEW_ROWS, rows(*records)).first(4)
+    again = [
+        few_rows_trial(RACE_IDS + i, *one.architecture.values.values(), value)
+        for i, (one, value) in enumerate(zip(first, (20.0, 30.0, 80.0, 40.0), strict=True))
+    ]
+    found = Standings(FEW_ROWS, rows(*records, *again)).first()
+    assert {one.key for one in found[:4]} == {one.key for one in first}
+    assert [one.raced for one in found] == [True] * 4 + [False] * 20
+    assert found[0].key == first[2].key
+    estimates = [one.estimate for one in found[:4]]
+    assert estimates == sorted(estimates, reverse=True)
+
+
+def test_the_estimates_do_not_depend_on_the_order_of_arrival() -> None:
+    records = searched()
+    expected = Standings(FEW_ROWS, rows(*records)).first()
+    for seed in range(3):
+        random.Random(seed).shuffle(records)
+        found = Standings(FEW_ROWS)
+        for one in rows(*records):
+            found.add(one)
+            found.first()  # as the driver asks on the way, and after a resume
+        assert found.first() == expected
+
+
+def test_a_trial_without_one_of_the_two_scores_has_no_rank() -> None:
+    one = searched(1)[0]
+    one = one.model_copy(update={"evaluations": one.evaluations[:1]})
+    assert Standings(FEW_ROWS, rows(one)).best is None
+
+
+def test_the_sampler_is_told_what_ranks() -> None:
+    one = few_rows_trial(0, 8, 1, -100.0, -40.0)
+    assert told_of(rows(one), FEW_ROWS).values == (-70.0,)
+    by_score = FEW_ROWS.model_copy(update={"rank_by": "score"})
+    assert told_of(rows(one), by_score).values == (-100.0,)
+
+
+def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
+    records = searched()
+    for one in records:
+        write_record(tmp_path, one, FEW_ROWS)
+    values = values_of(records)
+    study = load_study_tables(tmp_path)
+    first = study.winner.trial_id
+    assert first != values.index(max(values))  # the best observed was lucky
+    assert study_status(tmp_path).best.trial_id == first
+    assert first_as_shown(tmp_path).trial_id == first
+    assert trial_to_export(read_study_tables(tmp_path, FEW_ROWS)) == first
+    table = Study(tmp_path).ranking
+    assert int(table["trial_id"].iloc[0]) == first
+    assert table["estimate"].is_monotonic_decreasing
+    assert (table["estimate_error"] > 0).all()
+    per_datum = values[first] / 100
+    share = study.winner.estimate / Standings(FEW_ROWS, rows(*records)).best.estimate
+    assert share == pytest.approx(0.01)
+    assert abs(study.winner.estimate - per_datum) < 3 * study.winner.estimate_error
+
+
+def test_the_first_screen_says_why_the_best_score_alone_is_not_the_first(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
+    records = searched()
+    for one in records:
+        write_record(tmp_path, one, FEW_ROWS)
+    values = values_of(records)
+    luckiest = values.index(max(values))
+    study = load_study_tables(tmp_path)
+    lead = (max(values) - values[study.winner.trial_id]) / 100
+    assert together_sentence(study, None) == (
+        f"The best score alone is {lead:.3f} nats per datum higher, that of "
+        f"{_named(records[luckiest])} (trial {luckiest}); similar architectures score lower, so "
+        "luck is the likelier cause."
+    )
+    assert "Ranked by `estimate`" in study.order
+    assert headline(study, None, None, place=tmp_path).answer.endswith(
+        "the best of 24 architectures by estimate."
+    )
+
+
+def _named(one: TrialRecord) -> str:
+    values = one.architecture.values
+    return f"mlp, depth {values['depth']}, width {values['width']}"

@@ -220,5 +220,5 @@ def test_a_missing_driver_and_a_url_that_is_none_are_said(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         "nas_evidence.api.trackers.find_spec", lambda name: None if name == "psycopg" else name
     )
-    with pytest.raises(ValueError, match=r"nas-evidence\[postgresql\]"):
+    with pytest.raises(ValueError, match=r"needs psycopg: install it with .*\[postgresql\]"):
         check_track(["optuna:postgresql://me@host/db"])

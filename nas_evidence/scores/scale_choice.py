@@ -1,0 +1,97 @@
+"""Which scale of a real target has the most evidence: `target_scale = "auto"`.
+
+One small network decides, before the study and for all its trials: the MLP of one hidden layer and
+the least width that the study proposes for these rows, trained by its plan, with two folds and the
+seed of the study, on at most `MOST_ROWS` training rows drawn at random. Every scale whose support
+holds all targets is fitted to these rows without each fold; the largest `conditional_evidence` per
+datum is taken. Of equal ones it is the first of `CURVES`, and "identity" where none is valid.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.arrays import random_rows
+from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.proposed import proposed_domains, with_numbers
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.maths.target_scale import CURVES, fit
+from nas_evidence.scores.folds import Folds
+from nas_evidence.scores.protocol import Context
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
+from nas_evidence.training.parts import new_run, part_of
+
+#: Most training rows that the choice sees.
+MOST_ROWS = 1000
+_SCORE = "conditional_evidence"
+
+
+@dataclass(frozen=True)
+class ChosenScale:
+    """A scale, and the conditional evidence of each that was tried, nats per datum."""
+
+    name: str
+    values: Mapping[str, float]
+
+    @property
+    def sentence(self) -> str:
+        """What was decided, how, and how to change it."""
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in self.values.items())
+        return (
+            f"scale of the target: {self.name}, by {_SCORE} of one small network ({listed}); "
+            "change it with --target-scale"
+        )
+
+
+def chosen_scale(spec: StudySpec, arrays: ArrayData) -> ChosenScale:
+    """Return the scale of most evidence for the real targets of a study.
+
+    Args:
+        spec: of the study.
+        arrays: its data.
+    """
+    some, values = _some_rows(arrays, spec.seed), {}
+    every = np.concatenate([arrays.y_train, arrays.y_test])
+    for name in CURVES:
+        if name == "log" and not (every > 0).all():
+            continue
+        fitted = None if name == "identity" else fit(name, some.y_train)
+        value = _evidence(spec, replace(some, fitted_scale=fitted))
+        if value is not None:
+            values[name] = value
+    return ChosenScale(max(values, key=lambda name: values[name], default="identity"), values)
+
+
+def _some_rows(arrays: ArrayData, seed: int) -> ArrayData:
+    """Return at most `MOST_ROWS` training rows, and no test rows."""
+    generator = np.random.default_rng(derive_seed(seed, "rows of the scale"))
+    rows = random_rows(arrays.n_train, min(MOST_ROWS, arrays.n_train), generator)
+    x, y = arrays.x_train, arrays.y_train[rows]
+    return replace(
+        arrays,
+        x_train=x.subset(rows) if isinstance(x, MappedRows) else x[rows],
+        y_train=y,
+        x_test=arrays.x_test[:0],
+        y_test=arrays.y_test[:0],
+        units=None if arrays.units is None else arrays.units.at(rows),
+    )
+
+
+def _evidence(spec: StudySpec, arrays: ArrayData) -> float | None:
+    """Return the conditional evidence per datum of the small network; None if it is not valid."""
+    width = proposed_domains(arrays.n_train)["mlp"]["width"].low
+    plan = spec.plan.model_copy(update={"folds": 2})
+    given = Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=derive_seed(spec.seed, "network of the scale"),
+        architecture=ArchitectureSpec(family="mlp", values={"depth": 1, "width": width}),
+        dataset=spec.dataset, plan=with_numbers(plan, arrays.n_train), estimators=(_SCORE,),
+    )  # fmt: skip
+    data = to_tensors(arrays, "cpu")
+    whole = new_run(part_of(None, data, given, "whole")).training  # is not trained
+    folds = Folds([_SCORE], Context(whole, data, given))
+    while folds.due():
+        folds.advance()
+    found = next(one for one in folds.evaluate(last=False) if one.estimator == _SCORE)
+    return found.per_datum if found.valid else None

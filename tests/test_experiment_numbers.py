@@ -1,0 +1,158 @@
+"""Tables of the experiments that no script writes: each row is what the committed results give."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import race
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = ROOT / "docs" / "experiments"
+
+
+def results(name: str) -> Any:
+    text = (ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+def page(name: str) -> str:
+    return (EXPERIMENTS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_calibration_of_the_race_is_that_of_the_results() -> None:
+    found, text = results("race_calibration"), page("race")
+    bins = found["cases"]["model, budget 30"]["bins"]
+    for one in bins:
+        own = race.in_percent([one])
+        cells = [
+            f"{own['n']:,}",
+            f"{own['claim']} %",
+            f"{own['hits']} %",
+            f"{own['standard_error']}",
+        ]
+        assert f"| {' | '.join(cells)} |" in text
+    whole = race.in_percent(bins)
+    assert f"the mean claim is {whole['claim']} % and the first\nis the best in" in text
+    assert f"{whole['hits']} %" in text
+
+
+def test_the_regret_of_the_race_is_that_of_the_results() -> None:
+    text = page("race")
+    for row in results("race_regret")["rows"]:
+        loss = row["loss"]
+        cells = [
+            str(row["search"]), f"{loss['short']:.3f}", f"{loss['race']:.3f}",
+            f"{loss['wider']:.3f}",
+            f"{100 * loss['race_better']:.0f} / {100 * loss['race_worse']:.0f} %",
+        ]  # fmt: skip
+        assert f"| {' | '.join(cells)} |" in text, row["pool"]
+
+
+def test_what_settling_does_is_what_the_results_give() -> None:
+    text = page("settling")
+    sets: dict[tuple[str, int], list[Any]] = {}
+    for row in results("settling_cpu")["rows"]:
+        if row["family"] != "linear":
+            sets.setdefault((row["set"], row["n_train"]), []).append(row)
+    lines = re.findall(r"^\| .* \| \d x 3 \| .*", text, flags=re.MULTILINE)
+    assert len(lines) == len(sets) == 13
+    for line, rows in zip(lines, sets.values(), strict=True):
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        runs = sum(row["runs"] for row in rows)
+        assert cells[1] == f"{sum(row['networks'] for row in rows)} x 3", line
+        for cell, when in zip(cells[2:5], ("before", "after", "kept"), strict=True):
+            loss = sum(row["runs"] * row[f"test_nll_{when}"] for row in rows) / runs
+            assert float(cell) == pytest.approx(loss, abs=0.0006), line
+        assert cells[7] == f"{sum(row['kept_scheduled'] for row in rows)} of {runs}", line
+
+
+def test_the_lengths_of_training_are_what_the_results_give() -> None:
+    rows, text = results("epochs_rule_cpu")["rows"], page("training-length")
+    found = {(row["set"], row["plan"]): row for row in rows}
+    names = {"bostonHousing": "Boston", "wine-quality-red": "red wine"}
+    plans = ("64:500:0.02", "64:800:0.01", "32:1250:0.02")
+    checked = 0
+    for name, n, reference in re.findall(
+        r"^\| ([\w ]+), ([\d,]+) \| (-?\d\.\d{3}) \| [+-]\d\.\d{3} .* \| .* \| ?",
+        text,
+        re.MULTILINE,
+    )[:9]:
+        key = next((k for k, v in names.items() if v == name), name)
+        key = f"{key}:{n.replace(',', '')}"
+        plans_of = [found[key, plan] for plan in ("16:2500:0.005", *plans) if (key, plan) in found]
+        if len({row["networks"] for row in plans_of}) > 1:
+            continue  # the means of the results are of other networks; the page says so
+        plain = plans_of[0]["log_loss"]
+        assert float(reference) == pytest.approx(plain, abs=0.00051), key
+        line = next(one for one in text.splitlines() if one.startswith(f"| {name}, {n} |"))
+        for plan, cell in zip(plans, line.split("|")[3:6], strict=False):
+            if cell.strip():
+                apart = found[key, plan]["log_loss"] - plain
+                assert float(cell.split("±")[0]) == pytest.approx(apart, abs=0.00051), (key, plan)
+                checked += 1
+    assert checked >= 17
+
+
+def test_updates_from_a_sample_differ_as_the_results_say() -> None:
+    found, text = results("update_rows"), page("update-rows")
+    rows = {"again": "other random signs", "1024": "1,024 rows", "2048": "**2,048 rows**"}
+    for kind, label in rows.items():
+        line = next(one for one in text.splitlines() if one.startswith(f"| {label} |"))
+        mean, _ = found["fashion"]["mean difference, 1.645 standard errors"][
+            f"test_nll, {kind} minus all"
+        ]
+        assert float(line.split("|")[2].split("±")[0]) == pytest.approx(mean, abs=0.00006), kind
+
+
+def test_the_density_of_a_fold_costs_what_the_results_say() -> None:
+    text = (ROOT / "docs" / "reference" / "estimators.md").read_text(encoding="utf-8")
+    table = re.findall(
+        r"^\| ([\d,]+) \| ([\d,]+) \| (\w+) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \|$",
+        text,
+        re.MULTILINE,
+    )
+    cells = {
+        (f"{c['rows']:,}", f"{c['units']:,}", str(c["classes"] or "real")): c["ratio"]
+        for c in results("conditional_evidence_cpu")["cells"]
+    }
+    assert len(table) == len(cells)
+    for *key, ratio in table:
+        digits = len(ratio.partition(".")[2])
+        assert f"{cells[tuple(key)]:.{digits}f}" == ratio, key
+
+
+def test_the_seconds_of_small_studies_are_those_of_the_results() -> None:
+    text = page("cost")
+    runs = results("small_studies_cpu")["runs"]
+    for label, races in (
+        ("first machine", False), ("second machine (AMD", False),
+        ("the same, posterior", False), ("second machine, with a race", True),
+    ):  # fmt: skip
+        line = next(one for one in text.splitlines() if one.startswith(f"| {label}"))
+        for cell, data in zip(line.split("|")[2:4], ("waveform", "bostonHousing"), strict=True):
+            known = [
+                r["end"] for r in runs if (r["race"], r["rows"], r["data"]) == (races, 300, data)
+            ]
+            assert float(cell) in known, label
+
+
+def test_the_state_and_the_index_say_of_the_papers_what_was_counted() -> None:
+    found = re.search(
+        r"Of (\d+) figures and tables, (\d+) agree in full, (\d+) in part and (\d+) not",
+        page("papers"),
+    )
+    assert found is not None
+    rows, full, part, none = map(int, found.groups())
+    index = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
+    state = (ROOT / "docs" / "state.md").read_text(encoding="utf-8")
+    assert f"Of {rows}, {full} in full and {part} in part" in index
+    assert f"{full + part + none} of {rows} run, {full} agree in full" in state
+
+
+def test_the_state_says_of_costs_what_the_page_of_costs_says() -> None:
+    state, text = (ROOT / "docs" / "state.md").read_text(encoding="utf-8"), page("cost")
+    digits, images = re.findall(r"\*\*no\*\*: ([\d.]+) times on digits, ([\d.]+) on", state)[0]
+    assert f"The shipped study costs {digits} times" in text
+    assert f"costs **{images}** now" in text
