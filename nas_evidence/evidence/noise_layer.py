@@ -31,7 +31,7 @@ from nas_evidence.curvature.likelihood import precision_of, precision_slope
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most N² d and N d² of a layer with d features and N data: minutes a fold on one core.
+#: Most N² d of a layer with d features, at most N, and N data: minutes a fold on one core.
 MOST_WORK = 5e11
 #: Numbers of a part of S in memory.
 _AT_ONCE = 1 << 22
@@ -39,6 +39,20 @@ _AT_ONCE = 1 << 22
 _STEPS, _SMALL_SLOPE, _SMALL_CHANGE = 500, 1e-7, 1e-12
 #: At b* the gain left, ½ gᵀ H⁻¹ g, is below this part of the number of data.
 _AT_MODE = 1e-6
+
+
+def refuse_too_large(n: int, d: int) -> None:
+    """Check that n rows of d features cost no more than `MOST_WORK`.
+
+    Raises:
+        ValueError: if they do.
+    """
+    if n * n * min(n, d) > MOST_WORK:
+        raise UserError(
+            f"conditional_evidence of a heteroscedastic last layer needs rows² x features <= "
+            f"{MOST_WORK:g}, but got {n} rows and {d} features; use two_fold in `estimators`, "
+            'narrower networks, or likelihood = "gaussian"'
+        ).with_code("noise-layer-too-large")
 
 
 def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -> float:
@@ -52,15 +66,10 @@ def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -
         power: κ, on the log likelihood.
 
     Raises:
-        ValueError: if N² d or N d² is above `MOST_WORK`, or there is no optimum.
+        ValueError: if N² d is above `MOST_WORK`, or there is no optimum.
     """
     n, d = layer.features.shape
-    if n * n * min(n, d) > MOST_WORK or n * min(n, d) ** 2 > MOST_WORK:
-        raise UserError(
-            f"conditional_evidence of a heteroscedastic last layer needs rows² x features <= "
-            f"{MOST_WORK:g}, but got {n} rows and {d} features; use two_fold in `estimators`, "
-            'narrower networks, or likelihood = "gaussian"'
-        ).with_code("noise-layer-too-large")
+    refuse_too_large(n, d)
     phi, start = layer.features * layer.precision.rsqrt(), layer.weights * layer.precision.sqrt()
     if n < d:  # rows with the same inner products
         q, r = torch.linalg.qr(phi.mT)

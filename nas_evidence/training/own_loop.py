@@ -329,6 +329,7 @@ def _tensors(data: Any) -> tuple[Tensor, Tensor]:
 
 
 def _tensor_data(x: Tensor, y: Tensor, n_outputs: int) -> TensorData:
+    n_outputs = y.shape[1] if y.is_floating_point() else n_outputs
     return TensorData(
         x_train=x,
         y_train=y,

@@ -576,7 +576,9 @@ def _tolerance(assignment: Assignment) -> float:
 
 
 def _is_convex(assignment: Assignment) -> bool:
-    return assignment.architecture.family == "linear"
+    """Whether the log joint is convex in the weights; the mean of two outputs is their ratio."""
+    pairs = assignment.plan.likelihood == "heteroscedastic"
+    return assignment.architecture.family == "linear" and not pairs
 
 
 def _affordable(settling: Settling) -> int:

@@ -1,10 +1,11 @@
 """Conditional evidence of a last layer whose outputs are mean and noise of real targets."""
 
 import math
+import re
 
 import pytest
 import torch
-from messages import refused
+from messages import refused, said
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
@@ -12,6 +13,8 @@ from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.evidence import noise_layer
 from nas_evidence.evidence.last_layer import late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
+from nas_evidence.training.cost import obstacle
 
 
 def _problem(n: int, d: int, n_targets: int = 1, seed: int = 0) -> tuple[LastLayer, Tensor]:
@@ -136,6 +139,23 @@ def test_too_large_a_layer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, y = _problem(20, 3)
     with refused("noise-layer-too-large", 100, 20, 3):
         late_given_early(layer, y, 15, Heteroscedastic())
+
+
+def test_too_large_a_layer_is_refused_before_the_training() -> None:
+    wide = ArchitectureSpec(family="mlp", values={"depth": 2, "width": 250})
+    plan = TrainingPlan(likelihood="heteroscedastic", online={"curvature": "diag_ggn"})
+
+    def why(n_data: int, *estimators: str, plan: TrainingPlan = plan) -> str:
+        return obstacle(wide, (3,), 2, plan, estimators, n_data=n_data)
+
+    found = why(45_000, "conditional_evidence")
+    assert re.fullmatch(said("noise-layer-too-large"), found)
+    assert "45000" in found
+    assert "251" in found
+    assert why(44_000, "conditional_evidence") == ""
+    assert why(45_000, "two_fold") == ""
+    one = plan.model_copy(update={"likelihood": "gaussian"})
+    assert why(45_000, "conditional_evidence", plan=one) == ""
 
 
 def test_no_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
