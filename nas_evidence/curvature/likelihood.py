@@ -265,25 +265,31 @@ class Heteroscedastic:
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return ∂ log p(y_n|f_n) / ∂f_n [n, 2 C]."""
         _check_pairs(outputs, targets)
-        return self.slope(outputs.detach().double(), targets.double()).to(outputs.dtype)
+        slope = self.nll_and_slope(outputs.detach().double(), targets.double())[1]
+        return slope.to(outputs.dtype)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return −log p(y|f) [...] in nats, in the dtype of outputs [..., 2 C]."""
-        tau = precision_of(outputs.chunk(2, -1)[1]) / self.factor**2
-        squares = (targets - self.mean(outputs)).square() * tau
-        return 0.5 * (squares - tau.log() + math.log(2 * math.pi)).sum(-1)
+        eta, z = outputs.chunk(2, -1)
+        tau = precision_of(z)
+        return self._nll(targets - eta / tau, tau)
 
-    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return ∂ log p(y|f) / ∂f [..., 2 C], in the dtype of outputs [..., 2 C].
+    def nll_and_slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `nll` [...] and ∂ log p(y|f) / ∂f [..., 2 C], in the dtype of outputs [..., 2 C].
 
-        With e = y − μ it is (e, τ′ (½/τ − ½ e² − e μ)) at factor 1.
+        With e = y − μ the latter is (e, τ′ (½/τ − ½ e² − e μ)) at factor 1.
         """
-        z = outputs.chunk(2, -1)[1]
-        tau, mean = precision_of(z), self.mean(outputs)
+        eta, z = outputs.chunk(2, -1)
+        tau = precision_of(z)
+        mean = eta / tau
         error = targets - mean
         pull = error / self.factor**2
         of_z = precision_slope(z) * (0.5 / tau - pull * (0.5 * error + mean))
-        return torch.cat([pull, of_z], -1)
+        return self._nll(error, tau), torch.cat([pull, of_z], -1)
+
+    def _nll(self, error: Tensor, tau: Tensor) -> Tensor:
+        tau = tau / self.factor**2
+        return 0.5 * (error.square() * tau - tau.log() + math.log(2 * math.pi)).sum(-1)
 
     def _mean_slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return ∂μ/∂η and ∂μ/∂z [..., C]."""

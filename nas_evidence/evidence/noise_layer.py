@@ -24,7 +24,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 
 from nas_evidence.curvature.likelihood import precision_of, precision_slope
@@ -36,7 +39,7 @@ MOST_WORK = 5e11
 #: Numbers of a part of S in memory.
 _AT_ONCE = 1 << 22
 #: Most L-BFGS steps; slope and relative change at which they end.
-_STEPS, _SMALL_SLOPE, _SMALL_CHANGE = 500, 1e-7, 1e-12
+_STEPS, _SMALL_SLOPE, _SMALL_CHANGE = 500, 1e-7, 1e-14
 #: At b* the gain left, ½ gᵀ H⁻¹ g, is below this part of the number of data.
 _AT_MODE = 1e-6
 
@@ -210,20 +213,17 @@ def _descended(
     v: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return where a loss is least [d], and its gradient there, in coordinates v."""
-    v = v.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [v], max_iter=_STEPS, max_eval=2 * _STEPS, history_size=20,
-        tolerance_grad=_SMALL_SLOPE, tolerance_change=_SMALL_CHANGE,
-        line_search_fn="strong_wolfe",
+
+    def at(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        value, gradient = loss(torch.from_numpy(point).to(v))
+        return float(value), slope(gradient).cpu().numpy()
+
+    # Not by torch.optim.LBFGS: it imports torch's compiler, seconds in each process.
+    found = minimize(
+        at, v.cpu().numpy(), jac=True, method="L-BFGS-B",
+        options={
+            "maxiter": _STEPS, "maxfun": 2 * _STEPS, "maxcor": 20, "gtol": _SMALL_SLOPE,
+            "ftol": _SMALL_CHANGE,
+        },
     )  # fmt: skip
-
-    def closure() -> Tensor:
-        with torch.no_grad():
-            value, gradient = loss(v.detach())
-            v.grad = slope(gradient)
-        return value
-
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
-    closure()
-    assert v.grad is not None
-    return v.detach(), v.grad
+    return torch.from_numpy(found.x).to(v), torch.from_numpy(found.jac).to(v)

@@ -134,6 +134,5 @@ def _pairs(
     outputs: Tensor, y: Tensor, shares: Tensor | float, spread: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return the mean nll [n] and G_L [n, B, 2 C] for real targets with a noise of each datum."""
-    likelihood = Heteroscedastic()
-    nll = (likelihood.nll(outputs, y)[:, :, None] * shares).sum((1, 2))
-    return nll, likelihood.slope(outputs, y).neg_().mul_(shares)
+    nll, slope = Heteroscedastic().nll_and_slope(outputs, y)
+    return (nll[:, :, None] * shares).sum((1, 2)), slope.neg_().mul_(shares)
