@@ -167,9 +167,8 @@ class _SideBySide:
         """Return log likelihoods [K] of outputs [K, n, C], and the gradients in them."""
         targets, real, spread = self.targets[:, rows], self.is_real[:, rows], self.spread
         if self.pairs:
-            likelihood = Heteroscedastic()
-            each = -likelihood.nll(outputs, targets)[..., None]
-            return (each * real).sum((1, 2)), likelihood.slope(outputs, targets) * real
+            nll, slopes = Heteroscedastic().nll_and_slope(outputs, targets)
+            return -(nll[..., None] * real).sum((1, 2)), slopes * real
         if targets.is_floating_point():
             errors = (targets - outputs) * real
             constant = 0.5 * outputs.shape[2] * (2 * math.pi * spread.square()).log()
