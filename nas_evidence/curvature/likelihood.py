@@ -190,11 +190,11 @@ class Heteroscedastic:
     for any smooth one: the part of the Hessian left out has mean zero.
 
     Why this link: the slope in η is y − μ, whatever the noise. With outputs (μ, log τ) it is
-    τ (y − μ): rows that are fitted already pull most, their τ grows without bound, and wide
-    networks on few rows state a noise far below the true one (docs/reference/estimators.md). The
-    softplus grows linearly, so precisions do not run away as those of an exponential do. τ₀ keeps
-    the ratio μ finite far from the data; z₀ is such that outputs of 0 are the mean 0 and the
-    variance 1 of a standardised target.
+    τ (y − μ): rows that are fitted already pull most, and noisy ones are given up (Stirn et al.
+    2023, Faithful heteroscedastic regression with neural networks). The softplus grows linearly,
+    so precisions do not run away as those of an exponential do. τ₀ keeps the ratio μ finite far
+    from the data; z₀ is such that outputs of 0 are the mean 0 and the variance 1 of a standardised
+    target.
 
     factor  on every standard deviation; 1 but for predictions at another scale
     """

@@ -191,8 +191,8 @@ class TrainingPlan(Frozen):
 
     likelihood: Literal["categorical", "gaussian", "heteroscedastic"] = "categorical"
     """Type of the targets: "categorical" for class labels, "gaussian" for real numbers with one
-    noise for all rows, "heteroscedastic" for real numbers with a noise of each row, a second
-    output of the network for each target."""
+    noise for all rows, "heteroscedastic" for real numbers with a noise of each row: two outputs of
+    the network for each target."""
     noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
     temperature: Annotated[Positive, NoKey()] = 1.0

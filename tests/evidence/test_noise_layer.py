@@ -9,9 +9,10 @@ from messages import refused, said
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from nas_evidence.audit.known_problems import noise_problem
 from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.evidence import noise_layer
-from nas_evidence.evidence.last_layer import late_given_early
+from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.cost import obstacle
@@ -116,6 +117,16 @@ def test_a_small_layer_is_close_to_its_integral(d: int) -> None:
         exact = log_evidence(n) - log_evidence(n_early)
         assert found == pytest.approx(exact, abs=0.004 * (n - n_early))
         assert abs(exact) > 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_twelve_data_given_twelve_are_close_to_their_integral(seed: int) -> None:
+    """Both weights are integrated on a grid; docs/reference/estimators.md has the bound."""
+    whole, half = (noise_problem("noise-2", seed, n) for n in (24, 12))
+    layer = last_layer_of(whole.model, whole.x, whole.precision)
+    found = late_given_early(layer, whole.y, 12, Heteroscedastic()).value
+    assert found == pytest.approx(whole.truth - half.truth, abs=0.013)
 
 
 def test_growing_noise_is_worth_more_than_one_noise() -> None:
