@@ -36,6 +36,16 @@ def test_the_calibration_of_the_race_is_that_of_the_results() -> None:
     whole = race.in_percent(bins)
     assert f"the mean claim is {whole['claim']} % and the first\nis the best in" in text
     assert f"{whole['hits']} %" in text
+    for case in ("surface", "no surface"):
+        bins = found["cases"][case]["bins"]
+        own, sure = race.in_percent(bins), race.in_percent(bins[-1:])
+        cells = [
+            f"{own['n']:,}",
+            f"{own['claim']} %",
+            f"{own['hits']} % ± {own['standard_error']}",
+            f"{sure['n']}, {sure['claim']} %, {sure['hits']} % ± {sure['standard_error']}",
+        ]
+        assert f"| {' | '.join(cells)} |" in text, case
 
 
 def test_the_regret_of_the_race_is_that_of_the_results() -> None:

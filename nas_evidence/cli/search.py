@@ -68,6 +68,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec, preset_overrides
+from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.outside_code import admitted
 from nas_evidence.workers.executor import Where
 from nas_evidence.workers.fork_server import ForkServer
@@ -265,6 +266,8 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
     with locked(folder, steal=run.steal), closing(forks):
         finds = find_done(folder)
         left = unfinished(spec, folder, finds.done)
+        reported = (folder / "report").is_dir()
+        before = Standings(spec, finds.done.values()).best if reported else None
         if left:
 
             def stopped(say: Callable[[str], None]) -> None:
@@ -305,6 +308,8 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
             out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
             finish_off(spec, store, run, _audience(), finds)
         tables = read_study_tables(folder, spec)
+        if another := other_first(before, tables.standings.best):
+            out.print(another)
         n_stored = n_searched(tables.trials["trial_id"])
         cut = left_out(spec, folder, run.limit) if run.limit is not None else ""
         if cut:
@@ -325,6 +330,20 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
             )
             raise typer.Exit(1)
         _conclude(store, run, data, tables)
+
+
+def other_first(before: Standing | None, now: Standing | None) -> str:
+    """Say that another architecture comes first than in the last report; "" if none does."""
+    if before is None or now is None or before.key == now.key:
+        return ""
+    from nas_evidence.reporting.study_tables import architecture_text
+
+    was, is_now = (
+        f"{architecture_text(one.architecture.family, one.architecture.values)} "
+        f"(trial {one.trial_id})"
+        for one in (before, now)
+    )
+    return f"note:   {is_now} comes first now; in the last report it was {was}"
 
 
 def _cluster_lost(place: str, run: Run) -> None:

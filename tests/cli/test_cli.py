@@ -148,10 +148,11 @@ def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
 def test_validate_says_what_the_study_is(home: Path) -> None:
     text = run("validate", "tiny.toml", "--set", "n_trials=7", folder=home).stdout
     assert text.splitlines() == [
-        "tiny: valid; 7 trials over mlp, linear on npz, ranked by diag_ef",
+        "tiny: valid; 7 trials over mlp, linear on npz",
         "classification, 3 classes: 0, 1, 2; --task regression to change",
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
+        "ranked by: diag_ef; change it with --set objective=NAME",
         "memory: 0.00288 MB of training inputs in each worker",
         "time: less than a minute on idle cores for 7 trials, 2 workers",
     ]
@@ -203,7 +204,7 @@ def test_missing_data_is_one_line_and_the_folder_is_there(tmp_path: Path) -> Non
     assert process.stdout == "tiny: 4 trials, 2 workers -> s\n"
     assert process.stderr.count("\n") == 1
     assert "fashion_mnist" in process.stderr
-    assert load_study(tmp_path / "s" / "study.toml") == load_study(path)
+    assert load_study(tmp_path / "s" / "study.toml") == load_study(path).with_order(0)
     assert run("status", "s", folder=tmp_path).stdout.startswith("tiny: stopped, 0 of 4 trials")
     own = write_study(tmp_path, TINY.replace("{data}", "{data}.gone"))
     process = run("search", own, "--out", "own", folder=tmp_path, code=2)

@@ -12,6 +12,7 @@ from records import at, laplace, mlp, record_with
 import nas_evidence.driver.outcomes as results_module
 import nas_evidence.storage.best as best_module
 from nas_evidence.api.studies import Study
+from nas_evidence.cli.search import other_first
 from nas_evidence.driver.outcomes import KeptModels, told_of
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
@@ -351,6 +352,18 @@ def test_the_first_screen_says_why_the_best_score_alone_is_not_the_first(tmp_pat
     assert headline(study, None, None, place=tmp_path).answer.endswith(
         "the best of 24 architectures by estimate."
     )
+
+
+def test_a_study_that_goes_on_says_that_another_architecture_comes_first() -> None:
+    records = searched()
+    before = Standings(FEW_ROWS, rows(*records[:12])).best
+    now = Standings(FEW_ROWS, rows(*records)).best
+    assert before.key != now.key
+    said = other_first(before, now)
+    assert said.startswith("note:   mlp, ")
+    assert f"(trial {now.trial_id}) comes first now; in the last report it was mlp, " in said
+    assert said.endswith(f"(trial {before.trial_id})")
+    assert other_first(now, now) == other_first(None, now) == other_first(before, None) == ""
 
 
 def _named(one: TrialRecord) -> str:
