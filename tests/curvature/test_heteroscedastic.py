@@ -128,6 +128,22 @@ def test_the_hessian_in_mean_and_log_precision_is_indefinite() -> None:
     assert float(torch.linalg.eigvalsh(whole)[0]) < -0.1
 
 
+def test_the_loss_is_convex_in_natural_parameters_but_not_in_the_outputs() -> None:
+    """So a linear network with a noise of each row does not settle as a convex one does."""
+    y, f = torch.tensor([[1.0]]).double(), torch.tensor([0.5, -9.0]).double()
+
+    def of_outputs(f: Tensor) -> Tensor:
+        return LIKELIHOOD.nll_mean(f[None], y)
+
+    def of_natural(eta: Tensor) -> Tensor:
+        return _log_normaliser(eta) - eta[0] * y[0, 0] - eta[1] * y[0, 0] ** 2
+
+    whole = torch.autograd.functional.hessian(of_outputs, f)
+    assert float(torch.linalg.eigvalsh(whole)[0]) < 0
+    whole = torch.autograd.functional.hessian(of_natural, _natural(f).detach())
+    assert float(torch.linalg.eigvalsh(whole)[0]) > 0
+
+
 def test_the_variance_of_the_mean_is_that_of_its_linearisation() -> None:
     outputs, _ = _data(3, 2)
     root = torch.randn(3, 4, 4).double()
