@@ -169,6 +169,10 @@ likelihood = "gaussian"           # real targets
 """,
         """\
 [plan]
+likelihood = "heteroscedastic"    # real targets, each with a noise of its own
+""",
+        """\
+[plan]
 likelihood = "categorical"        # classes
 likelihood_power = 0.5            # a tempered posterior
 settle = 0                        # no settling after the last epoch

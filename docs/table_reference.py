@@ -50,7 +50,10 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "nats",
             "That evidence, summed over the training data; above 2,048 estimated from so many.",
         ),
-        "noise_std": ("", "Learned noise at the end; of standardised targets. Real targets only."),
+        "noise_std": (
+            "",
+            "Learned noise at the end; of standardised targets. Real targets with one noise only.",
+        ),
         "temperature": ("", "Softmax temperature at the end. Labels only."),
         "spread_factor": (
             "",
@@ -102,7 +105,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "sotl_ema": ("nats", "The same with weights that fall with age."),
         "prequential_epoch1": ("nats", "Losses of the first epoch, summed over the data."),
         "seconds": ("seconds", "Time of the epoch."),
-        "noise_std": ("", "Learned noise after the epoch. Real targets only."),
+        "noise_std": ("", "Learned noise after the epoch. Real targets with one noise only."),
         "temperature": ("", "Softmax temperature after the epoch. Labels only."),
     },
 }  # fmt: skip

@@ -182,7 +182,7 @@ def run_trials(
     if any(map(is_outside, spec.family)):
         from nas_evidence.training.own_family import check_own_families
 
-        check_own_families(spec, arrays.input_shape, arrays.n_outputs)
+        check_own_families(spec, arrays.input_shape, spec.plan.head_width(arrays.n_outputs))
     ran = {row.content_hash for row in done.values() if row.content_hash}
     content_hash, restored = note_conditions(store.folder, spec, data_digest(arrays), ran)
     for line in restored:

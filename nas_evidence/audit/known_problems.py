@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
 from nas_evidence.scores.sample_then_optimise import chunk_ends
@@ -157,6 +157,12 @@ def definition(problem: Problem, kind: str) -> float | None:
 
     residual = vmap(grad(log_p))(outputs, y)
     output_hessian = -vmap(jacrev(jacrev(log_p)))(outputs, y)
+    if isinstance(problem.likelihood, Heteroscedastic):
+        # Its mean over the target that the model draws, exact from two: it is quadratic in it.
+        mean = problem.likelihood.mean(outputs)
+        std = problem.likelihood.variance(outputs).sqrt()
+        each = [-vmap(jacrev(jacrev(log_p)))(outputs, drawn) for drawn in (mean - std, mean + std)]
+        output_hessian = torch.stack(each).mean(0)
     form = CURVATURES[kind]
     if form.columns == "residual":
         g = torch.einsum("ncp,nc->np", jacobian, residual)
@@ -265,6 +271,27 @@ def logistic_problem(name: str, seed: int, power: float = 1.0) -> Problem:
     cell = 2 * math.log(float(axis[1] - axis[0]))
     truth = float((power * density(grid)[0] + log_prior).logsumexp(0)) + cell
     problem = Problem(name, model, x, y, Categorical(), precision, truth, power=power)
+    put_at_mode(problem)
+    return problem
+
+
+def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
+    """Return real targets whose two natural outputs are proportional to one input."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, name))
+    x = torch.randn(24, 1, dtype=torch.float64, generator=generator)
+    noise = torch.randn(24, 1, dtype=torch.float64, generator=generator)
+    y = 0.8 * x + (-0.5 * x).exp() * noise
+    x, y = x[:n_data], y[:n_data]
+    model = nn.Linear(1, 2, bias=False).double()
+    nn.init.zeros_(model.weight)
+    precision = torch.tensor([0.5], dtype=torch.float64)
+    density = network_density(model, x, y, Heteroscedastic())
+    axis = torch.linspace(-12, 12, 601, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)
+    log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
+    cell = 2 * math.log(float(axis[1] - axis[0]))
+    truth = float((density(grid)[0] + log_prior).logsumexp(0)) + cell
+    problem = Problem(name, model, x, y, Heteroscedastic(), precision, truth)
     put_at_mode(problem)
     return problem
 

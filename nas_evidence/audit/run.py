@@ -5,6 +5,8 @@
     logistic-2   two parameters             evidence by quadrature
     softmax-15   one mode                   evidence by a long temperature ladder
     tanh-22      a network, many modes      the same
+    noise-2      mean and noise of a datum  evidence, and density of one half of the data given
+                                            the other, by quadrature
     linear-noise regression, noise 0.01     as linear-*, where quadrature over temperatures fails
     *-power      the likelihood to the 0.3  as linear-*, and logistic-2
 
@@ -30,10 +32,17 @@ from nas_evidence.audit.known_problems import (
     ladder_problem,
     linear_problem,
     logistic_problem,
+    noise_problem,
 )
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
-from nas_evidence.audit.sampled import SAMPLED, STANDARD_ERRORS, noise_of, sampled_rows
-from nas_evidence.curvature.likelihood import Gaussian
+from nas_evidence.audit.sampled import (
+    OF_ONE_NOISE,
+    SAMPLED,
+    STANDARD_ERRORS,
+    noise_of,
+    sampled_rows,
+)
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.plumbing.user_error import UserError
@@ -44,6 +53,7 @@ from nas_evidence.spec.study import derive_seed
 _ROUNDING = 1e-8  # relative
 _N_DRAWS = 8
 _CONDITIONAL = "conditional_evidence"
+_LAPLACE_OF_NOISE = 0.1  # nats, of the density of 12 data given 12
 #: κ of the problems whose name ends with "power".
 _POWER = 0.3
 
@@ -112,10 +122,12 @@ def named(name: str) -> tuple[list[str], str | None]:
 def estimators_in(problem: str) -> set[str]:
     """Return the names of the rows of a problem, without computing them."""
     found = {*CURVATURES, *SAMPLED}
-    if problem.startswith("linear"):
+    if problem.startswith(("linear", "noise")):
         found.add(_CONDITIONAL)
     if problem.endswith("power"):
         found -= set(SAMPLED)
+    if problem.startswith("noise"):
+        found -= set(OF_ONE_NOISE)
     if problem == "linear-noise":  # few draws from the prior predict too badly
         found.discard("sto_lk")
     return found
@@ -130,13 +142,18 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     return found + sampled_rows(problem, seed)
 
 
-def conditional_row(problem: Problem) -> AuditRow:
-    """Return the row of `conditional_evidence`: one half of linear regression given the other."""
-    half = early_half(problem)
+def conditional_row(problem: Problem, half: Problem, claim: str, error: float) -> AuditRow:
+    """Return the row of `conditional_evidence`: all data given one half.
+
+    Args:
+        problem: with all data.
+        half: the same with the first half.
+        claim: how the truth is known.
+        error: of the value that is allowed, nats.
+    """
     late = replace(problem, truth=problem.truth - half.truth)
-    slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
     row = measured(late, _CONDITIONAL, partial(_late_given_early, problem, half))
-    return judged(row, around(late.truth, slack, "closed form"))
+    return judged(row, around(late.truth, error, claim))
 
 
 def _late_given_early(problem: Problem, half: Problem) -> EvidenceEstimate:
@@ -162,11 +179,12 @@ def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) ->
 
 def _laplace(problem: Problem, kind: str, seed: int) -> EvidenceEstimate:
     gaussian = isinstance(problem.likelihood, Gaussian)
+    of_classes = isinstance(problem.likelihood, Categorical)
     return estimate_evidence(
         problem.model,
         problem.x,
         problem.y,
-        likelihood="gaussian" if gaussian else "categorical",
+        likelihood="gaussian" if gaussian else "categorical" if of_classes else "heteroscedastic",
         curvature=kind,
         prior_precision=problem.precision,
         noise_std=noise_of(problem) if gaussian else None,
@@ -190,7 +208,15 @@ def _linear(
         name, seed, n_data=n_data, n_features=n_features, n_outputs=n_outputs, noise_std=noise,
         power=power,
     )  # fmt: skip
-    return [*rows_of(problem, seed), conditional_row(problem)]
+    half = early_half(problem)
+    slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
+    return [*rows_of(problem, seed), conditional_row(problem, half, "closed form", slack)]
+
+
+def _noise(seed: int) -> list[AuditRow]:
+    problem, half = noise_problem("noise-2", seed), noise_problem("noise-2", seed, 12)
+    row = conditional_row(problem, half, "Laplace over the noise alone", _LAPLACE_OF_NOISE)
+    return [*rows_of(problem, seed), row]
 
 
 def _softmax(seed: int) -> list[AuditRow]:
@@ -214,6 +240,7 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "linear-power": partial(_linear, "linear-power", 40, 5, 2, power=_POWER),
     "logistic-2": lambda seed: rows_of(logistic_problem("logistic-2", seed), seed),
     "logistic-power": lambda seed: rows_of(logistic_problem("logistic-power", seed, _POWER), seed),
+    "noise-2": _noise,
     "softmax-15": _softmax,
     "tanh-22": _tanh,
 }

@@ -13,7 +13,7 @@ import torch
 
 from nas_evidence.audit.known_problems import Problem, entropy_bound_of_linear, exact_ensembles
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
-from nas_evidence.curvature.likelihood import Gaussian
+from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
@@ -24,6 +24,8 @@ from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import derive_seed
 
 SAMPLED = ("sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
+#: Those that are not for targets with a noise of each, or whose claims are not.
+OF_ONE_NOISE = ("sgd_entropy", "sto_lk")
 #: A sampled value must be within this many. Errors from six runs are themselves uncertain: with
 #: other seeds about one such row in a hundred would fail by chance.
 STANDARD_ERRORS = 4.0
@@ -36,7 +38,7 @@ _ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 
 
 def noise_of(problem: Problem) -> float:
-    """Return the noise of a regression, 1 for labels."""
+    """Return the noise of a regression, 1 for labels or a noise of each datum."""
     likelihood = problem.likelihood
     return likelihood.noise_std if isinstance(likelihood, Gaussian) else 1.0
 
@@ -45,6 +47,8 @@ def sampled_rows(problem: Problem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators of `SAMPLED` on a problem with a truth."""
     rows = []
     for name, call in _sampled_calls(problem).items():
+        if name in OF_ONE_NOISE and isinstance(problem.likelihood, Heteroscedastic):
+            continue
         if name == "sto_lk" and noise_of(problem) < _HEAVY_TAILS:
             continue
         generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, name))

@@ -19,6 +19,8 @@ from nas_evidence.exporting.folder import laplace_posterior
 from nas_evidence.exporting.unseen import unseen_thresholds
 from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
 from nas_evidence.storage.tables import StudyTables
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.predictive import variances
 
 #: Rows predicted at once.
 _BATCH = 1024
@@ -67,7 +69,8 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
 
     Real targets with the uncertainty of the weights, so that report and `predict` say one thing.
     """
-    model, means, variances = with_preprocessing(winner, arrays), [], []
+    model, means, total = with_preprocessing(winner, arrays), [], []
+    likelihood = likelihood_of(winner.assignment.plan, winner.noise_std, winner.temperature)
     posterior = None if arrays.task == "labels" else laplace_posterior(winner, arrays)
     for start in range(0, len(arrays.x_test), _BATCH):
         raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
@@ -77,13 +80,13 @@ def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
         if posterior is not None:
             inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
             spread = posterior.output_covariance(model.model, inputs)
-            variances.append(spread.diagonal(dim1=1, dim2=2).clamp(min=0))
+            noise, of_mean = variances(likelihood, model.model, inputs, spread)
+            total.append(of_mean + noise)
     outputs = torch.cat(means).numpy()
     if posterior is None:
         return Predicted(outputs)
-    total = torch.cat(variances).numpy() + winner.noise_std**2
-    scale = arrays.scale
-    return Predicted(outputs, winner.spread_factor * np.sqrt(total) * scale.spread, scale)
+    scale, std = arrays.scale, torch.cat(total).sqrt().numpy()
+    return Predicted(outputs, winner.spread_factor * std * scale.spread, scale)
 
 
 def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:

@@ -21,7 +21,7 @@ from nas_evidence.curvature.capture import (
     layers_of,
 )
 from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
-from nas_evidence.curvature.likelihood import Likelihood, random_signs
+from nas_evidence.curvature.likelihood import Gaussian, Likelihood, random_signs
 from nas_evidence.curvature.per_datum import PerDatum, batches, check_independent
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.plumbing.user_error import UserError
@@ -116,6 +116,7 @@ class Sweep:
         squared_error = torch.zeros_like(log_likelihood)
         signs = self._signs() if self.columns == "sampled" else None
         labels = not self.targets.is_floating_point()
+        gaussian = isinstance(self.likelihood, Gaussian)
         with capture.hooks():
             for start in range(0, len(self.inputs), self.batch_size):
                 rows = slice(start, start + self.batch_size)
@@ -125,7 +126,7 @@ class Sweep:
                 log_likelihood += self.likelihood.log_likelihood(found, targets)
                 if labels:
                     n_correct += (found.argmax(1) == targets).sum()
-                else:
+                elif gaussian:
                     squared_error += (targets.double() - found.double()).square().sum()
                 drawn = None if signs is None else signs[:, :, rows]
                 capture.backward(outputs, self._columns_of(found, targets, drawn))
@@ -133,7 +134,7 @@ class Sweep:
         # The only wait for the device.
         self.log_likelihood, found_fit = torch.stack([log_likelihood, fit]).tolist()
         self.n_correct = int(found_fit) if labels else None
-        self.squared_error = None if labels else found_fit
+        self.squared_error = found_fit if gaussian else None
 
     def _signs(self) -> Tensor:
         """Return the random signs of all batches [draws, K, N], on the device of the data.

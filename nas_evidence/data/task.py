@@ -24,7 +24,7 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
         ValueError: if not; names both, and the remedy.
     """
     needed = {"labels": "categorical", "real": "gaussian"}[data.task]
-    if plan.likelihood != needed:
+    if (plan.likelihood == "categorical") != (data.task == "labels"):
         what = "labels" if data.task == "labels" else "real numbers"
         raise UserError(
             f'`likelihood` must be "{needed}" if the targets are {what}, but got '

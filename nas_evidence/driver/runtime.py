@@ -114,7 +114,7 @@ def _parts(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> tupl
 
 
 def _of_architecture(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> float:
-    if infeasible(point, data.input_shape, data.n_outputs):
+    if infeasible(point, data.input_shape, study.plan.head_width(data.n_outputs)):
         return 0.0
     pieces = pieces_of(point, study, data)
     return trial_seconds(pieces, study.plan, study.estimators, len(data.x_train))
@@ -128,7 +128,8 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
 
     def new() -> Training:
         generator = torch.Generator().manual_seed(0)
-        model = build(point, data.input_shape, data.n_outputs, generator)
+        width = plan.head_width(data.n_outputs)
+        model = build(point, data.input_shape, width, generator)
         return begin(model.to(data.x_train.device), plan)
 
     alone, (_, n_parts) = new(), _parts(plan, study.estimators, n)

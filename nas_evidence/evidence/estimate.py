@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import check_kind, curvature_pass, curvature_passes, trace_ratios
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.laplace import (
     checked_precision,
     laplace_estimate,
@@ -27,7 +27,7 @@ def estimate_evidence(
     inputs: Tensor,
     targets: Tensor,
     *,
-    likelihood: Literal["categorical", "gaussian"],
+    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     curvature: str,
     prior_precision: float | Sequence[float] | Mapping[str, float] | Tensor,
     noise_std: float | None = None,
@@ -52,8 +52,9 @@ def estimate_evidence(
             tensor in and out; see `nas_evidence.curvature.curvature_pass`.
         inputs: training inputs [n, ...], on the device of the model.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
-            model has one output.
-        likelihood: "categorical" (softmax) or "gaussian".
+            model has one output. "heteroscedastic" has 2 C outputs, see
+            `nas_evidence.curvature.likelihood.Heteroscedastic`.
+        likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         curvature: a name in `nas_evidence.curvature.KINDS`.
         prior_precision: > 0; one number, or one per tensor of `model.parameters()`, in their order
             or by name; with diagonal kinds also one per parameter [P].
@@ -160,6 +161,13 @@ def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likel
                 '`noise_std` is for likelihood = "gaussian", not "categorical"'
             ).with_code("noise-std-of-labels")
         return Categorical(_number("temperature", temperature))
+    if name == "heteroscedastic":
+        if noise_std is not None or temperature != 1:
+            raise UserError(
+                '`noise_std` and `temperature` are not for likelihood = "heteroscedastic": the '
+                "noise is an output of the model"
+            ).with_code("noise-std-of-outputs")
+        return Heteroscedastic()
     if name == "gaussian":
         if noise_std is None:
             raise UserError('`noise_std` must be given for likelihood = "gaussian"').with_code(
@@ -171,7 +179,7 @@ def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likel
             ).with_code("temperature-of-numbers")
         return Gaussian(_number("noise_std", noise_std))
     raise UserError(
-        f'`likelihood` must be "categorical" or "gaussian", but got {name!r}'
+        f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'
     ).with_code("unknown-likelihood")
 
 

@@ -13,6 +13,7 @@ whose only parameters are those of the last layer:
 
 - Real targets are exact: one Cholesky factor [d, d] for all outputs.
 - Classes are in softmax_layer.py, without a limit of size.
+- Real targets whose noise is an output are in noise_layer.py, with a limit of size.
 """
 
 import copy
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import refuse_frozen
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.memory import require_memory
+from nas_evidence.evidence.noise_layer import of_noise
 from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.plumbing.user_error import UserError
@@ -110,6 +112,9 @@ def late_given_early(
     if isinstance(likelihood, Gaussian):
         targets = targets.to(layer.features)
         return LogDensity(_of_real(layer, targets, n_early, likelihood, power))
+    if isinstance(likelihood, Heteroscedastic):
+        targets = targets.to(layer.features)
+        return LogDensity(of_noise(layer, targets, n_early, power=power))
     assert isinstance(likelihood, Categorical)
     return of_classes(layer, targets, n_early, likelihood, power=power, seed=seed, direct=direct)
 

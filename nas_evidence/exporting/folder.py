@@ -8,7 +8,8 @@
     MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
     SHA256SUMS          checksums of these files, for `sha256sum -c`
     model.pt2           if asked for: torch.export program with a dynamic batch; raw inputs in,
-                        logits out, or for real targets predictions in their own unit
+                        logits out, or for real targets predictions in their own unit, without a
+                        noise that the network predicts beside them
     model.onnx          if asked for: the same as ONNX
 
 Before the folder is moved into place, the network is loaded back from it, its evidence is
@@ -121,7 +122,9 @@ def export_winner(
         "family": architecture.family,
         "values": dict(architecture.values),
         "input_shape": list(arrays.input_shape),
-        "n_classes" if arrays.task == "labels" else "n_outputs": arrays.n_outputs,
+        "n_classes" if arrays.task == "labels" else "n_outputs": (
+            winner.assignment.plan.head_width(arrays.n_outputs)
+        ),
         "n_parameters": int(row["n_parameters"]),
     }
     if arrays.fitted_scale is not None:
@@ -205,7 +208,8 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
         "features": [] if prepared is None else list(prepared.feature_names),
         "decided": list(meaning.said),
         "temperature": learned.get("temperature", 1.0),
-        "noise_std": learned.get("noise_std"),
+        "likelihood": learned["likelihood"],
+        "noise_std": learned.get("noise_std"),  # None where it is an output of the network
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),

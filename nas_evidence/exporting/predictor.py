@@ -9,13 +9,14 @@
     ensemble      Σ_k w_k p_k(y | x) of its members k, with stacked weights (`ensemble.py`)
 
 Var f and Cov f are of the network linearised at its weights (`evidence/posterior.py`), s the
-learned noise and T the learned temperature. With a scale of the targets all of it is on that
-scale, and the density is mapped through its inverse (`maths/target_scale.py`). One factor on T, or
-on the whole standard deviation of real targets, was fitted to data that networks of the
-architecture had not seen (`maths/spread_factor.py`); `raw` leaves it out. For real targets the
-posterior of the linearised network is this Gaussian. For classes it leans to larger margins than
-its mode, so a Gaussian at the mode makes probabilities too even (docs/experiments/tables.md);
-unless asked, classes are predicted by "map".
+learned noise, of a heteroscedastic network its own for each row, and T the learned temperature.
+With a scale of the targets all of it is on that scale, and the density is mapped through its
+inverse (`maths/target_scale.py`). One factor on T, or on the whole standard deviation of real
+targets, was fitted to data that networks of the architecture had not seen
+(`maths/spread_factor.py`); `raw` leaves it out. For real targets the posterior of the linearised
+network is this Gaussian. For classes it leans to larger margins than its mode, so a Gaussian at
+the mode makes probabilities too even (docs/experiments/tables.md); unless asked, classes are
+predicted by "map".
 """
 
 import json
@@ -30,6 +31,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.evidence.posterior import Posterior
@@ -479,10 +481,16 @@ class Predictor:
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
         unit, shift = self.scale.spread, self.scale.centre
-        model = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().numpy() * unit
-        noise = np.array(self.meaning["noise_std"]) * unit
+        likelihood = Heteroscedastic()
+        if self.meaning.get("likelihood") == "heteroscedastic":
+            noise, means = likelihood.variance(outputs).sqrt().numpy(), likelihood.mean(outputs)
+            variance = likelihood.mean_variance(outputs, covariance)
+        else:
+            noise, means = np.array(self.meaning["noise_std"]), outputs
+            variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+        noise, model = noise * unit, variance.sqrt().numpy() * unit
         return {
-            "mean": outputs.numpy() * unit + shift,
+            "mean": means.numpy() * unit + shift,
             "std": factor * np.sqrt(model**2 + noise**2),
             "std_model": factor * model,
         }

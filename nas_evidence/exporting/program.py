@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
@@ -32,9 +33,9 @@ class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
-    their own unit. If given, `scale` multiplies the network's outputs and `shift` is added; the
-    inverse of the target's scale, `curve` with `parameters` [P, C], comes last, so that its
-    outputs are medians of the targets.
+    their own unit. Of a network that predicts its noise too they are the means. If given, `scale`
+    multiplies the network's outputs and `shift` is added; the inverse of the target's scale,
+    `curve` with `parameters` [P, C], comes last, so that its outputs are medians of the targets.
     """
 
     mean: Tensor
@@ -84,6 +85,8 @@ class Exported(nn.Module):
     def on_scale(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs, real targets on their scale."""
         outputs: Tensor = self.model((inputs.to(self.mean.dtype) - self.mean) / self.std)
+        if self.shift is not None and outputs.shape[1] > len(self.shift):
+            outputs = Heteroscedastic().mean(outputs)
         if self.scale is not None:
             outputs = outputs * self.scale
         return outputs if self.shift is None else outputs + self.shift

@@ -77,7 +77,7 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
     model = build(
         assignment.architecture,
         arrays.input_shape,
-        arrays.n_outputs,
+        assignment.plan.head_width(arrays.n_outputs),
         torch.Generator().manual_seed(0),
     )
     model.load_state_dict(network_only(tensors))
@@ -123,12 +123,14 @@ def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
     }
     if plan.likelihood == "categorical":
         return {**found, "temperature": winner.temperature}
-    found |= {"noise_std": winner.noise_std}  # on standardised targets, as the network sees them
+    if plan.likelihood == "gaussian":  # on standardised targets, as the network sees them
+        found["noise_std"] = winner.noise_std
     if arrays.fitted_scale is not None:
         return found | {"target_scale": arrays.scale.to_json()}
+    if plan.likelihood == "gaussian":
+        found["noise_std_in_own_unit"] = (winner.noise_std * arrays.y_std).tolist()
     return {
         **found,
-        "noise_std_in_own_unit": (winner.noise_std * arrays.y_std).tolist(),
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
     }

@@ -434,7 +434,7 @@ def settled_sentence(study: Study) -> str:
 
 def _load(study: Study, place: Path) -> tuple[str, ...]:
     what = "with its class probabilities"
-    if study.spec.plan.likelihood == "gaussian":
+    if study.spec.plan.likelihood != "categorical":
         what = "with its 90 % intervals"
     return (
         "import nas_evidence",

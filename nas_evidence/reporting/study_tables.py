@@ -35,6 +35,7 @@ from nas_evidence.storage.tables import (
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "categorical": ("test_nll_per_datum", "test_accuracy"),
     "gaussian": ("test_nll_per_datum", "test_rmse"),
+    "heteroscedastic": ("test_nll_per_datum", "test_rmse"),
 }
 #: What ranks architectures that are estimated: as a score, and as a column.
 ESTIMATE = "estimate"

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
@@ -64,7 +64,7 @@ from nas_evidence.training.parts import (
     seconds_of,
     train_slices,
 )
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.together import MOST_TOGETHER
 
 #: Most numbers stored of a trial's predictions of the data by networks that had not seen them,
@@ -282,8 +282,9 @@ class Folds(Scorer):
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
     unseen    of `conditional_evidence` if it is requested, else of `two_fold`, float32: the
-              outputs [n, C] for each datum of the network trained without it, and the spread of
-              its prediction, [n, 1] for classes, else [n, C]; 0 for data not predicted (yet)
+              outputs [n, C] for each datum of the network trained without it, of real targets the
+              means, and the spread of its prediction, [n, 1] for classes, else [n, C]; 0 for data
+              not predicted (yet)
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
@@ -418,7 +419,8 @@ class Folds(Scorer):
             seen = select(data.x_train, task.trained)
             own, _ = data.seen_from(task.trained, task.trained)
             spread = predictive_spread(trained, plan, seen, own)
-            self._remember(outputs, rows.to("cpu"), spread(x))
+            means = predicted_means(outputs, likelihood)
+            self._remember(means, rows.to("cpu"), spread(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}
 
@@ -524,5 +526,7 @@ def outputs_of(training: Training, x: Tensor) -> Tensor:
 def _at(likelihood: Likelihood, scale: float) -> Likelihood:
     if isinstance(likelihood, Categorical):
         return Categorical(likelihood.temperature * scale)
+    if isinstance(likelihood, Heteroscedastic):
+        return Heteroscedastic(likelihood.factor * scale)
     assert isinstance(likelihood, Gaussian)
     return Gaussian(likelihood.noise_std * scale)

@@ -30,6 +30,10 @@ TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh
 AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh", "auto"]
 #: Task -> likelihood of its targets.
 LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
+#: The task of each likelihood.
+TASKS = {
+    "categorical": "classification", "gaussian": "regression", "heteroscedastic": "regression",
+}  # fmt: skip
 
 
 def scale_of_classes(scale: str, what: str = "the targets") -> UserError:
@@ -243,7 +247,6 @@ def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:
     task, likelihood = dataset.get("task"), plan.get("likelihood")
     if likelihood is None and task in LIKELIHOODS:
         return {**data, "plan": {**plan, "likelihood": LIKELIHOODS[task]}}
-    tasks = {value: key for key, value in LIKELIHOODS.items()}
-    if task is None and dataset.get("name") in OWN_DATA and likelihood in tasks:
-        return {**data, "dataset": {**dataset, "task": tasks[likelihood]}}
+    if task is None and dataset.get("name") in OWN_DATA and likelihood in TASKS:
+        return {**data, "dataset": {**dataset, "task": TASKS[likelihood]}}
     return data

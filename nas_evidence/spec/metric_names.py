@@ -6,6 +6,13 @@ from collections.abc import Mapping
 
 from nas_evidence.plumbing.user_error import UserError
 
+_OF_REALS: Mapping[str, str] = {
+    "log_loss": "log loss of the standardised target",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+    "coverage": "90 % intervals cover",
+}
 #: Metrics that `--metric` can name, by likelihood, as shown.
 METRICS: Mapping[str, Mapping[str, str]] = {
     "categorical": {
@@ -17,13 +24,8 @@ METRICS: Mapping[str, Mapping[str, str]] = {
         "average_precision": "average precision",
         "ece": "calibration error",
     },
-    "gaussian": {
-        "log_loss": "log loss of the standardised target",
-        "rmse": "RMSE",
-        "mae": "MAE",
-        "r2": "R²",
-        "coverage": "90 % intervals cover",
-    },
+    "gaussian": _OF_REALS,
+    "heteroscedastic": _OF_REALS,
 }
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
 LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae"})
@@ -36,7 +38,9 @@ ALIASES: Mapping[str, str] = {
     "nll": "log_loss", "pr_auc": "average_precision", "r_squared": "r2",
 }  # fmt: skip
 #: What targets of a likelihood are called.
-_TARGETS = {"categorical": "classes", "gaussian": "real targets"}
+_TARGETS = {
+    "categorical": "classes", "gaussian": "real targets", "heteroscedastic": "real targets",
+}  # fmt: skip
 
 
 def check_metric(name: str | None, likelihood: str) -> None:

@@ -21,7 +21,7 @@ from pydantic import (
 
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
-from nas_evidence.spec.dataset import LIKELIHOODS, OWN_DATA
+from nas_evidence.spec.dataset import LIKELIHOODS, OWN_DATA, TASKS
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
 from nas_evidence.spec.domains import (
     LARGEST,
@@ -182,14 +182,17 @@ class OnlinePlan(Frozen):
 
 
 def _settle(data: Mapping[str, Any]) -> float:
-    return 1.0 if data.get("likelihood") == "gaussian" and not data.get("augment") else 0.0
+    real = data.get("likelihood") in ("gaussian", "heteroscedastic")
+    return 1.0 if real and not data.get("augment") else 0.0
 
 
 class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
-    likelihood: Literal["categorical", "gaussian"] = "categorical"
-    """Type of the targets: "categorical" for class labels, "gaussian" for real numbers."""
+    likelihood: Literal["categorical", "gaussian", "heteroscedastic"] = "categorical"
+    """Type of the targets: "categorical" for class labels, "gaussian" for real numbers with one
+    noise for all rows, "heteroscedastic" for real numbers with a noise of each row: two outputs of
+    the network for each target."""
     noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
     temperature: Annotated[Positive, NoKey()] = 1.0
@@ -221,8 +224,8 @@ class TrainingPlan(Frozen):
     used with `schedule = "steps"`."""
     settle: Annotated[NotNegative, Unit("scheduled trainings")] = Field(default_factory=_settle)
     """Budget of settling: after the last epoch the network is optimised to a mode, and its
-    hyperparameters to the largest evidence there; 0 for no settling. Without it 1 with
-    `likelihood = "gaussian"`, else 0. Linear networks always settle, except with `augment`."""
+    hyperparameters to the largest evidence there; 0 for no settling. Without it 1 for real
+    targets, else 0. Linear networks always settle, except with `augment`."""
     prior_precision: Annotated[Positive, NoKey()] = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -249,6 +252,14 @@ class TrainingPlan(Frozen):
                 "one draw of the images; remove one of the two"
             ).with_code("settle-with-augment")
         return self
+
+    def head_width(self, n_outputs: int) -> int:
+        """Return how many outputs a network has for some classes or real targets.
+
+        >>> TrainingPlan(likelihood="heteroscedastic").head_width(3)
+        6
+        """
+        return 2 * n_outputs if self.likelihood == "heteroscedastic" else n_outputs
 
     @property
     def automatic(self) -> bool:
@@ -562,7 +573,7 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _task(self) -> "StudySpec":
         task, likelihood = self.dataset.task, self.plan.likelihood
-        if task is not None and LIKELIHOODS[task] != likelihood:
+        if task is not None and TASKS[likelihood] != task:
             raise UserError(
                 f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
                 f'in [dataset], but got "{likelihood}"; remove one of the two'
@@ -603,13 +614,19 @@ class StudySpec(Frozen):
                 f'`objective` must be one of the estimators, but got "{self.objective}" '
                 f"with estimators = {list(self.estimators)}"
             ).with_code("objective-not-an-estimator")
-        if self.plan.likelihood == "gaussian" and (
+        likelihood = self.plan.likelihood
+        if likelihood != "categorical" and (
             of_labels := [e for e in self.estimators if declared(e).labels_only]
         ):
             raise UserError(
-                f'`estimators` must be defined for real targets with likelihood = "gaussian", but '
-                f"got {of_labels}"
+                "`estimators` must be defined for real targets with likelihood = "
+                f'"{likelihood}", but got {of_labels}'
             ).with_code("estimators-of-labels")
+        if likelihood == "heteroscedastic" and "sto_lk" in self.estimators:
+            raise UserError(
+                '`estimators` must not have sto_lk with likelihood = "heteroscedastic": it draws '
+                "noise of one size for all rows; remove it"
+            ).with_code("sto-lk-heteroscedastic")
         if self.plan.augment and (
             of_plain := [e for e in self.estimators if declared(e).plain_only]
         ):

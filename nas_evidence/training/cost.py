@@ -37,7 +37,9 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
+from nas_evidence.evidence.noise_layer import refuse_too_large
 from nas_evidence.models import skeleton
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import CURVATURES, curvatures_of, draws_of, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
@@ -206,14 +208,14 @@ def obstacle(
     *,
     n_data: int,
 ) -> str:
-    """Return why the curvatures of a plan take too long for an architecture, or "".
+    """Return why curvatures or the last layer take too long for an architecture, or "".
 
     Args:
         architecture: what to build.
         input_shape: of one example.
         n_outputs: width of the head.
         plan: the online curvature is read.
-        estimators: those without a curvature are never in the way.
+        estimators: those without a curvature or a last layer are never in the way.
         n_data: training examples.
     """
     kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
@@ -222,9 +224,25 @@ def obstacle(
     if plan.likelihood == "categorical" and columns > 1:
         columns -= 1
     n_parameters = sum(p.numel() for p in model.parameters())
-    return too_wide(model, kinds, n_data) or too_large_online(
-        online, n_parameters, columns * n_data
+    return (
+        too_wide(model, kinds, n_data)
+        or too_large_online(online, n_parameters, columns * n_data)
+        or _too_large_a_noise(model, plan, estimators, n_data)
     )
+
+
+def _too_large_a_noise(
+    model: nn.Module, plan: TrainingPlan, estimators: Collection[str], n_data: int
+) -> str:
+    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    wanted = plan.likelihood == "heteroscedastic" and "conditional_evidence" in estimators
+    if not (wanted and heads):
+        return ""
+    try:
+        refuse_too_large(n_data, heads[-1].in_features + (heads[-1].bias is not None))
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def factor_bytes(kind: str, model: nn.Module, n_data: int = MANY) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
@@ -75,7 +75,8 @@ class _SideBySide:
     inputs     [K, N, ...]
     targets    int64 [K, N], or float64 [K, N, C]
     is_real    1, and 0 for padding [K, N, 1]
-    spread     noise standard deviation, or temperature [K, 1, 1]
+    spread     noise standard deviation, or temperature [K, 1, 1]; 1 where the noise is an output
+    pairs      whether there are two outputs for each real target, see `Heteroscedastic`
     precision  the diagonals of Δ [K, P]
     power      κ
     rows       of a batch
@@ -86,6 +87,7 @@ class _SideBySide:
     targets: Tensor
     is_real: Tensor
     spread: Tensor
+    pairs: bool
     precision: Tensor
     power: float
     rows: int
@@ -104,6 +106,7 @@ class _SideBySide:
             targets.double() if targets.is_floating_point() else targets,
             is_real,
             is_real.new_tensor([_spread(joint.likelihood) for joint in joints])[:, None, None],
+            isinstance(first.likelihood, Heteroscedastic),
             torch.stack([joint.precision for joint in joints]),
             first.power,
             first.rows,
@@ -163,6 +166,9 @@ class _SideBySide:
     def _of_outputs(self, outputs: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Return log likelihoods [K] of outputs [K, n, C], and the gradients in them."""
         targets, real, spread = self.targets[:, rows], self.is_real[:, rows], self.spread
+        if self.pairs:
+            nll, slopes = Heteroscedastic().nll_and_slope(outputs, targets)
+            return -(nll[..., None] * real).sum((1, 2)), slopes * real
         if targets.is_floating_point():
             errors = (targets - outputs) * real
             constant = 0.5 * outputs.shape[2] * (2 * math.pi * spread.square()).log()
@@ -178,6 +184,8 @@ class _SideBySide:
 def _spread(likelihood: Likelihood) -> float:
     if isinstance(likelihood, Gaussian):
         return likelihood.noise_std
+    if isinstance(likelihood, Heteroscedastic):
+        return 1.0
     assert isinstance(likelihood, Categorical)
     return likelihood.temperature
 

@@ -4,7 +4,8 @@
 
     θ [P], Δ = diag(δ), one δ per parameter tensor [G] or per parameter [P]; N data; κ likelihood
     power; nll_mean in nats, Gaussian or categorical, at the current noise standard deviation σ or
-    softmax temperature T. `online` updates δ and σ during training.
+    softmax temperature T. `online` updates δ and σ during training. A heteroscedastic likelihood
+    has neither σ nor T: the noise is an output of the network, and σ = 1 below.
 
 Steps are taken on the objective times σ² / κ, or T² / κ. The minimiser is the same, and
 the curvature in the outputs is that of σ = T = κ = 1: a learning rate stays stable as the
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.precisions import Precisions
@@ -43,6 +44,8 @@ from nas_evidence.training.together import (
 DECAY = 0.1
 #: A run counts as diverged if it is this many times worse than a constant prediction.
 _ABSURD = 1e4
+#: Noise at which the loss of a network that predicts its own noise is judged.
+_SMALL_NOISE = 0.01
 
 
 class DivergedError(ArithmeticError):
@@ -92,7 +95,9 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
 
 
 def likelihood_of(plan: TrainingPlan, noise_std: float, temperature: float) -> Likelihood:
-    """Return the likelihood of the plan, with its hyperparameter."""
+    """Return the likelihood of the plan, with its hyperparameter if it has one."""
+    if plan.likelihood == "heteroscedastic":
+        return Heteroscedastic()  # the network's outputs say how large the noise is
     return Gaussian(noise_std) if plan.likelihood == "gaussian" else Categorical(temperature)
 
 
@@ -210,7 +215,7 @@ class _Group(AbstractContextManager["_Group"]):
         states = [member.training for member in members]
         orders = [_order(member) for member in members]
         rates = [learning_rate(plan, state.epoch + 1) for state in states]
-        spreads = [_spread(state, plan) for state in states]
+        spreads = [spread_of(state, plan) for state in states]
         self._set_decay(states, spreads, rates, [len(order) for order in orders])
         program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
         spread = None if all(s == 1 for s in spreads) else program.theta.new_tensor(spreads)
@@ -249,15 +254,16 @@ def _order(member: Member) -> Tensor:
     return torch.randperm(len(member.data.x_train), generator=generator)
 
 
-def _spread(state: Training, plan: TrainingPlan) -> float:
-    """Return the noise s or the temperature T."""
+def spread_of(state: Training, plan: TrainingPlan) -> float:
+    """Return the noise s or the temperature T; 1 where the noise is an output."""
+    if plan.likelihood == "heteroscedastic":
+        return 1.0
     return state.noise_std if plan.likelihood == "gaussian" else state.temperature
 
 
 def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | None:
     """Count an epoch and append its point to the curve; or return why it diverged."""
     state, plan = member.training, member.assignment.plan
-    gaussian = plan.likelihood == "gaussian"
     epoch = state.epoch + 1
     limit = loss_limit(plan, state.noise_std, member.data.n_outputs)
     if not mean <= limit:
@@ -273,8 +279,8 @@ def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | N
             train_nll_per_datum=mean - member.data.log_jacobian / len(member.data.x_train),
             learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
-            noise_std=state.noise_std if gaussian else None,
-            temperature=None if gaussian else state.temperature,
+            noise_std=state.noise_std if plan.likelihood == "gaussian" else None,
+            temperature=state.temperature if plan.likelihood == "categorical" else None,
         )
     )
     return None
@@ -284,9 +290,17 @@ def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
     """Return the nll per datum in nats above which a run counts as diverged.
 
     For labels 10⁴ times that of equal probabilities, log C. For real targets, which have variance
-    1, that of 10⁴ times the squared error of a constant prediction, at the current noise.
+    1, that of 10⁴ times the squared error of a constant prediction, at the current noise; where
+    the noise is an output, at a noise of 0.01.
+
+    Args:
+        plan: its likelihood is read.
+        noise_std: of a likelihood with one noise.
+        n_outputs: classes, or real targets.
     """
     if plan.likelihood == "categorical":
         return _ABSURD * math.log(n_outputs)
+    if plan.likelihood == "heteroscedastic":
+        noise_std = _SMALL_NOISE
     log_variance = math.log(2 * math.pi * noise_std**2)
     return 0.5 * n_outputs * (_ABSURD / noise_std**2 + log_variance)

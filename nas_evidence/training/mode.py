@@ -123,6 +123,8 @@ def log_joint(
 def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     """Return the cost of an online curvature pass, in gradients: one per column."""
     exact = CURVATURES[plan.online.curvature].columns == "exact"
+    if plan.likelihood == "heteroscedastic":
+        return 1.0 + (plan.head_width(data.n_outputs) if exact else 1)
     return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
 
 

@@ -186,7 +186,7 @@ def online_laplace(
     optimiser: torch.optim.Optimizer,
     data: Any,
     *,
-    likelihood: Literal["categorical", "gaussian"],
+    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     every: int = 5,
     burn_in: int = 0,
     curvature: str = "kfac_ggn_mc",
@@ -207,7 +207,8 @@ def online_laplace(
         optimiser: of its parameters, without weight decay.
         data: the training data: a DataLoader, a Dataset of pairs, or tensors (x, y). Without
             augmentation; kept on the device of the model.
-        likelihood: "categorical" for labels, "gaussian" for real targets.
+        likelihood: "categorical" for labels, "gaussian" for real targets with one noise,
+            "heteroscedastic" for those with 2 C outputs, see `curvature.likelihood`.
         every: epochs between updates (F).
         burn_in: first epochs, without updates (B).
         curvature: of the evidence; see `nas_evidence.curvature.KINDS`.
@@ -251,7 +252,7 @@ def online_laplace(
     _check_optimiser(model, optimiser)
     parameter = next(model.parameters())
     x, y = (part.to(parameter.device) for part in _tensors(data))
-    if likelihood == "gaussian":
+    if likelihood != "categorical":
         y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
     elif not y.is_floating_point():
         y = y.long()
@@ -328,6 +329,7 @@ def _tensors(data: Any) -> tuple[Tensor, Tensor]:
 
 
 def _tensor_data(x: Tensor, y: Tensor, n_outputs: int) -> TensorData:
+    n_outputs = y.shape[1] if y.is_floating_point() else n_outputs
     return TensorData(
         x_train=x,
         y_train=y,

@@ -104,7 +104,8 @@ def new_run(part: Part) -> Run:
     """Return a new run on a part, before its first epoch."""
     data, given = part.data, part.assignment
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
-    model = build(given.architecture, data.input_shape, data.n_outputs, generator)
+    width = given.plan.head_width(data.n_outputs)
+    model = build(given.architecture, data.input_shape, width, generator)
     return Run(begin(model.to(data.x_train.device), given.plan))
 
 
@@ -190,7 +191,7 @@ def _update(run: Run, part: Part) -> bool:
     """Update the hyperparameters; after the last epoch begin to settle. Tell if it is over."""
     training, plan = run.training, part.assignment.plan
     # The last update of a classifier would change no parameter.
-    if part.learn and (training.epoch < plan.epochs or plan.likelihood == "gaussian"):
+    if part.learn and (training.epoch < plan.epochs or plan.likelihood != "categorical"):
         update_if_due(training, part.data, part.assignment)
     if training.epoch < plan.epochs:
         return False

@@ -5,7 +5,8 @@
     ∂L/∂W_l = G_lᵀ h_{l-1}        ∂L/∂b_l = 1ᵀ G_l
 
     L  mean nll of a minibatch of one network, times s² or T²: G_L = (f − y) / B for real targets,
-       T (softmax(f / T) − y) / B for labels as rows of 0 and 1
+       T (softmax(f / T) − y) / B for labels as rows of 0 and 1, that of `Heteroscedastic` / B for
+       real targets with a noise of each datum
 
 On few rows a step is a few dozen operators on small tensors, and what autograd does around each
 takes longer than the operator itself.
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nas_evidence.curvature.likelihood import Heteroscedastic
+
 
 class Perceptrons:
     """K perceptrons whose parameters are rows of a matrix.
@@ -25,9 +28,13 @@ class Perceptrons:
     Args:
         theta: parameters [K, P], weights and biases of layer after layer; read at each call.
         shapes: of the parameters.
+        pairs: whether there are two outputs for each real target, see `Heteroscedastic`.
     """
 
-    def __init__(self, theta: Tensor, shapes: Sequence[torch.Size]) -> None:
+    def __init__(
+        self, theta: Tensor, shapes: Sequence[torch.Size], *, pairs: bool = False
+    ) -> None:
+        self._of_reals = _pairs if pairs else _reals
         self._gradient = torch.zeros_like(theta)
         self._layers = [
             _Layer(weight, bias[:, None], into, bias_into)
@@ -57,7 +64,7 @@ class Perceptrons:
             sums = torch.baddbmm(layer.bias, hidden[-1], layer.weight.mT)
             hidden.append(sums.relu_() if at < last else sums)
         shares = _shares(hidden[-1], is_real)
-        of_outputs = _labels if y.ndim == 2 else _reals
+        of_outputs = _labels if y.ndim == 2 else self._of_reals
         nll, back = of_outputs(hidden.pop(), y, shares, spread)
         for at in range(last, -1, -1):
             torch.bmm(back.mT, hidden[at], out=layers[at].into)
@@ -121,3 +128,11 @@ def _reals(
     variance = torch.ones_like(half_squares) if spread is None else spread.square()
     constant = 0.5 * outputs.shape[-1] * (2 * math.pi * variance).log()
     return half_squares / variance + constant, back
+
+
+def _pairs(
+    outputs: Tensor, y: Tensor, shares: Tensor | float, spread: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the mean nll [n] and G_L [n, B, 2 C] for real targets with a noise of each datum."""
+    nll, slope = Heteroscedastic().nll_and_slope(outputs, y)
+    return (nll[:, :, None] * shares).sum((1, 2)), slope.neg_().mul_(shares)

@@ -3,20 +3,22 @@
     classes        the softmax temperature T
     real targets   √(s² + Var f(x)), with the Laplace posterior of the data it was trained on
 
-s is the learned noise. Log losses of trials, folds, reports and exports are all of this kind.
+s is the learned noise, or with `likelihood = "heteroscedastic"` that of the row. The mean f is
+then a function of two outputs, and Var f is by the delta method. Log losses of trials, folds,
+reports and exports are all of this kind.
 """
 
 import copy
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Gaussian
+from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.maths.precisions import Precisions
-from nas_evidence.spec.study import TrainingPlan
-from nas_evidence.training.loop import Training
+from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
+from nas_evidence.training.loop import Training, likelihood_of
 
 #: Returns the spread [m, 1] or [m, C] of the predictions for inputs [m, ...], float64 on the CPU.
 Spread = Callable[[Tensor], Tensor]
@@ -34,20 +36,50 @@ def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tens
     if plan.likelihood == "categorical":
         return lambda inputs: torch.full((len(inputs), 1), training.temperature).double()
     model = copy.deepcopy(training.model).cpu().eval()
+    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     named = dict(model.named_parameters())
     precisions = Precisions(training.prior_precision.cpu(), [p.numel() for p in named.values()])
     posterior = fit_posterior(
         model,
         x if x.device.type == "cpu" else x[:].cpu(),
         y.cpu(),
-        Gaussian(training.noise_std),
+        likelihood,
         {k: p.reshape(-1) for k, p in zip(named, precisions.by_tensor(), strict=True)},
         likelihood_power=plan.likelihood_power,
     )
-    noise = training.noise_std**2
 
     def spread(inputs: Tensor) -> Tensor:
-        covariance = posterior.output_covariance(model, inputs[:].cpu())
-        return (noise + covariance.diagonal(dim1=1, dim2=2).clamp(min=0)).sqrt()
+        x = inputs[:].cpu()
+        noise, of_mean = variances(likelihood, model, x, posterior.output_covariance(model, x))
+        return (noise + of_mean).sqrt()
 
     return spread
+
+
+def predicted_means(outputs: Tensor, likelihood: Likelihood) -> Tensor:
+    """Return the outputs [n, C] of classes, or the predicted means [n, C] of real targets."""
+    return likelihood.mean(outputs) if isinstance(likelihood, Heteroscedastic) else outputs
+
+
+@torch.no_grad()
+def variances(
+    likelihood: Likelihood, model: nn.Module, inputs: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the variances of real targets by their noise, and of their means by the posterior.
+
+    Args:
+        likelihood: of real targets, with its noise.
+        model: in evaluation mode.
+        inputs: preprocessed [n, ...].
+        covariance: of the outputs by the posterior of the weights, float64 [n, outputs, outputs].
+
+    Returns:
+        Noise [n, C], or [] if it is the same for all, and the variance of the means [n, C].
+    """
+    if isinstance(likelihood, Gaussian):
+        noise = torch.tensor(likelihood.noise_std**2, dtype=torch.float64)
+        return noise, covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
+    assert isinstance(likelihood, Heteroscedastic)
+    starts = range(0, len(inputs), EVIDENCE_BATCH)
+    outputs = torch.cat([model(inputs[i : i + EVIDENCE_BATCH]) for i in starts])
+    return likelihood.variance(outputs), likelihood.mean_variance(outputs, covariance)

@@ -78,8 +78,15 @@ def tied_precision_of(state: Training, plan: TrainingPlan) -> torch.Tensor:
 def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
     """Return by how many nats the network fits the data better than the best constant.
 
-    For real targets with the noise of the plan or, if it is learned, the best noise for each.
+    For real targets with the noise of the plan or, if it is learned, the best noise for each. A
+    network that predicts its noise is compared with the best constant of mean and noise.
     """
+    if plan.likelihood == "heteroscedastic":
+        variances = targets.double().var(0, correction=0)
+        if not bool((variances > 0).all()):
+            return -math.inf  # the constant is perfect
+        constant = -0.5 * len(targets) * float((2 * math.pi * math.e * variances).log().sum())
+        return pass_.log_likelihood - constant
     if pass_.squared_error is None:
         counts = torch.bincount(targets).double()
         return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())

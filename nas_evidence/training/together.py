@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
+from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.study import TrainingPlan
@@ -219,6 +220,8 @@ def nll_means(outputs: Tensor, batch: Batch, plan: TrainingPlan, spread: Tensor 
         plan: its likelihood is read.
         spread: noise standard deviations or softmax temperatures [K]; None if all are 1.
     """
+    if plan.likelihood == "heteroscedastic":
+        return batch.mean(Heteroscedastic().nll(outputs, batch.y))
     if plan.likelihood == "categorical":
         scaled = outputs if spread is None else outputs / spread[:, None, None]
         flat = F.cross_entropy(scaled.flatten(0, 1), batch.y.flatten(), reduction="none")
@@ -261,7 +264,8 @@ class Program(AbstractContextManager["Program"]):
         compiled = self.plan.compile and self.theta.device.type == "cuda"
         if is_perceptron(self.models[0]) and self.plan.precision == "float32" and not compiled:
             shapes = [parameter.shape for parameter in self.parameters[0]]
-            self._perceptrons = Perceptrons(self.theta, shapes)
+            pairs = self.plan.likelihood == "heteroscedastic"
+            self._perceptrons = Perceptrons(self.theta, shapes, pairs=pairs)
         return self
 
     def __exit__(

@@ -45,11 +45,12 @@ from nas_evidence.training.loop import (
     DivergedError,
     Training,
     begin,
+    likelihood_of,
     train_epoch,
 )
 from nas_evidence.training.online import Passes, passes_of, update_and_follow
 from nas_evidence.training.parts import settling_after
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Trial:
         given, data = self.assignment, self.data
         plan, architecture = given.plan, given.architecture
         check_task(plan, data)
-        shape, width = data.input_shape, data.n_outputs
+        shape, width = data.input_shape, plan.head_width(data.n_outputs)
         reason = infeasible(architecture, shape, width)
         if not reason:
             n_data, scores = len(data.x_train), given.estimators
@@ -257,13 +258,13 @@ class Trial:
         training, given = self.training, self.assignment
         found: dict[str, object] = {}
         if training is not None:
-            gaussian = given.plan.likelihood == "gaussian"
+            likelihood = given.plan.likelihood
             found = {
                 "epochs": training.epoch,
                 "best_epoch": training.best_epoch,
                 "best_evidence": training.best_evidence,
-                "noise_std": training.noise_std if gaussian else None,
-                "temperature": None if gaussian else training.temperature,
+                "noise_std": training.noise_std if likelihood == "gaussian" else None,
+                "temperature": training.temperature if likelihood == "categorical" else None,
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
@@ -434,6 +435,7 @@ def _test(
     if not len(data.y_test):
         return {}
     spread = predictive_spread(training, plan, data.x_train, data.y_train)
+    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model
     model.eval()
     nll, total, chosen, own = 0.0, 0.0, [], data.own
@@ -443,7 +445,7 @@ def _test(
         rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
         with torch.no_grad():
-            outputs = model(x)
+            outputs = predicted_means(model(x), likelihood)
         scale = factor * spread(x)
         nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
         if plan.likelihood == "categorical":

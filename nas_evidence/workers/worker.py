@@ -93,8 +93,8 @@ class Worker:
 
 def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     """Return the memory in bytes of a trial and its data, on the device unless memory-mapped."""
-    shape, n_outputs = arrays.input_shape, arrays.n_outputs
     plan, estimators = assignment.plan, assignment.estimators
+    shape, n_outputs = arrays.input_shape, plan.head_width(arrays.n_outputs)
     n_data = len(arrays.x_train)
     cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators, n_data)
     inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))

@@ -23,7 +23,7 @@ from nas_evidence.training.parts import order_of_data
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["classes", "real"])
+@pytest.fixture(scope="module", params=["classes", "real", "heteroscedastic"])
 def searched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[nas_evidence.Study, pd.DataFrame]:
@@ -37,7 +37,9 @@ def searched(
     frame[:160].to_csv(folder / "mine.csv", index=False)
     study = nas_evidence.search(
         folder / "mine.csv", target="target", n_trials=1, out=folder / "study", progress=False,
-        settings={"plan.epochs": 20, "finalists": 0, "dataset.test_fraction": 0.3},
+        settings={"plan.epochs": 20, "finalists": 0, "dataset.test_fraction": 0.3} | (
+            {"plan.likelihood": "heteroscedastic"} if request.param == "heteroscedastic" else {}
+        ),
     )  # fmt: skip
     study.report()
     return study, frame[160:]
@@ -63,6 +65,10 @@ def test_first_screen_trial_predict_and_export_show_one_log_loss_on_one_csv(
         np.testing.assert_allclose(logits.softmax(1).numpy(), p, atol=1e-5)
     else:
         found = predictor.predict(arrays.x_test)
+        program = torch.export.load(tmp_path / "e" / "model.pt2").module()
+        with torch.no_grad():
+            means = program(torch.from_numpy(np.array(arrays.x_test)))
+        np.testing.assert_allclose(means.numpy(), found.mean, rtol=1e-5, atol=1e-5)
         loss = -found.density.log_density(arrays.y_test).mean() - np.log(arrays.y_std).sum()
     assert loss == pytest.approx(trial["test_nll_per_datum"], rel=1e-4)
 

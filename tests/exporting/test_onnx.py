@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import onnx_program
 from nas_evidence.exporting.onnx_program import write_onnx
@@ -25,10 +26,12 @@ def digits() -> ArrayData:
     return load(DatasetSpec(name="digits", max_train=60, max_test=10), seed=0)
 
 
-def network(family: str, arrays: ArrayData, seed: int = 0, **values: int) -> Exported:
+def network(
+    family: str, arrays: ArrayData, seed: int = 0, *, noisy: bool = False, **values: int
+) -> Exported:
     spec = ArchitectureSpec(family=family, values=values)
     generator = torch.Generator().manual_seed(seed)
-    model = build(spec, arrays.input_shape, arrays.n_outputs, generator)
+    model = build(spec, arrays.input_shape, (1 + noisy) * arrays.n_outputs, generator)
     with torch.no_grad():  # a network fresh from its initialisation may have outputs of 0
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
@@ -85,3 +88,17 @@ def test_without_the_extra_one_sentence_says_how_to_install_it(
     monkeypatch.setattr(onnx_program, "_NEEDED", ("onnx", "no_such_runtime"))
     with pytest.raises(ValueError, match=r"needs no_such_runtime: .*\.\[onnx\]"):
         onnx_program.check_installed()
+
+
+@pytest.mark.slow
+def test_a_network_that_predicts_its_noise_gives_the_mean_alone(tmp_path: Path) -> None:
+    real = load(DatasetSpec(name="diabetes", max_train=60, max_test=10), seed=0)
+    exported = network("mlp", real, noisy=True, depth=1, width=5)
+    assert write_onnx(exported, tmp_path / "m.onnx", real) <= 1e-5
+    with torch.no_grad():
+        scaled = (torch.from_numpy(real.x_test) - exported.mean) / exported.std
+        outputs = exported.model(scaled)
+    assert outputs.shape == (10, 2)
+    means = Heteroscedastic().mean(outputs).numpy()
+    found = run(tmp_path / "m.onnx", real.x_test)
+    np.testing.assert_allclose(found, means * real.y_std + real.y_mean, rtol=1e-4)

@@ -34,15 +34,19 @@ def prices(n: int, seed: int = 0) -> pd.DataFrame:
     )
 
 
-@pytest.fixture(scope="module", params=["log", "yeo_johnson", "sinh_arcsinh"])
+@pytest.fixture(
+    scope="module", params=["log", "yeo_johnson", "sinh_arcsinh", "log heteroscedastic"]
+)
 def searched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> nas_evidence.Study:
-    folder = tmp_path_factory.mktemp(request.param)
+    scale, _, likelihood = request.param.partition(" ")
+    settings = {**_SETTINGS, "plan.likelihood": likelihood or "gaussian"}
+    folder = tmp_path_factory.mktemp(scale)
     prices(240).drop(columns="hours").to_csv(folder / "mine.csv", index=False)
     study = nas_evidence.search(
-        folder / "mine.csv", target="price", target_scale=request.param, n_trials=2,
-        out=folder / "study", progress=False, test_fraction=0.3, settings=_SETTINGS,
+        folder / "mine.csv", target="price", target_scale=scale, n_trials=2,
+        out=folder / "study", progress=False, test_fraction=0.3, settings=settings,
     )  # fmt: skip
     study.report()
     return study
@@ -82,7 +86,11 @@ def test_the_exported_program_predicts_the_median(
     meaning = json.loads((folder / "meaning.json").read_text())
     assert meaning["target_scale"] == arrays.scale.to_json()
     assert "noise_std_in_own_unit" not in json.loads((folder / "evidence.json").read_text())
-    assert f"normal on the scale `{arrays.scale.name}`" in (folder / "MODEL_CARD.md").read_text()
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert f"normal on the scale `{arrays.scale.name}`" in card
+    by_row = searched.spec.plan.likelihood == "heteroscedastic"
+    assert ("a standard deviation for each row" in card) == by_row
+    assert ("noise_std" in json.loads((folder / "evidence.json").read_text())) != by_row
 
 
 def test_onnx_carries_the_scale(searched: nas_evidence.Study, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import torch
 from lone_trials import assert_parking_changes_nothing, run
 from scipy.stats import multivariate_normal
 
-from nas_evidence.curvature.likelihood import Gaussian
+from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.scores.folds import (
     OUTSIDE_SUPPORT,
@@ -30,9 +31,10 @@ from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.training.mode import likelihood_now
 from nas_evidence.training.online import passes_of, sample_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.workers.trial import Trial
 
 NAME = "conditional_evidence"
@@ -111,6 +113,29 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     assert found == pytest.approx(exact, rel=1e-6)
 
 
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power: float) -> None:
+    """The density of z of the fold's own scale, and κ Σ log |dz/du| of the held-out rows."""
+    data = log_normal(60)
+    given = assignment_of(NAME, likelihood="heteroscedastic", likelihood_power=power)
+    task = all_folds("two_fold", order_of_data(40, given))[0]
+    training = new_run(part_of(task.trained, data, given, "any")).training
+    given_folds = GivenFolds([NAME], Context(training, data, given))
+    given_folds.finished(task, training, None)
+    rows = torch.cat([task.trained, task.predicted])
+    logs = np.log(data.own.train)
+    seen = logs[task.trained.numpy()]
+    z = torch.from_numpy((logs - seen.mean()) / seen.std())[rows]
+    layer = last_layer_of(training.model, data.x_train[rows], training.prior_precision)
+    of_z = late_given_early(layer, z, len(task.trained), Heteroscedastic(), power=power).value
+    jacobian = -logs[task.predicted.numpy()] - math.log(seen.std()) + math.log(
+        data.own.train.std()
+    )  # fmt: skip
+    assert given_folds.orders[0].log_density == pytest.approx(
+        of_z + power * jacobian.sum(), rel=1e-5
+    )
+
+
 @pytest.mark.parametrize("family", ["linear", "mlp"])
 def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> None:
     """By hand: a training on log y, standardised by the fold's training rows alone."""
@@ -144,12 +169,21 @@ def scores_of(record: TrialRecord) -> dict[str, float]:
 _ALL = (NAME, "two_fold", "heldout_10", "kfac_ggn", "full_ggn")
 
 
-@pytest.mark.parametrize("scale", ["log", "yeo_johnson", "sinh_arcsinh"])
+@pytest.mark.parametrize(
+    ("scale", "likelihood"),
+    [
+        ("log", "gaussian"),
+        ("yeo_johnson", "gaussian"),
+        ("sinh_arcsinh", "gaussian"),
+        ("log", "heteroscedastic"),
+        ("yeo_johnson", "heteroscedastic"),
+    ],
+)
 def test_no_score_depends_on_the_unit_of_the_targets(
-    scale: TargetScaleName, tmp_path: Path
+    scale: TargetScaleName, likelihood: str, tmp_path: Path
 ) -> None:
     """Prices in cents; the fits of scales with parameters end at 1e-6 of them."""
-    given = assignment_of(*_ALL, family="mlp")
+    given = assignment_of(*_ALL, family="mlp", likelihood=likelihood)
     one, other = (
         run(given, log_normal(60, scale, unit), tmp_path / str(unit)) for unit in (1.0, 100.0)
     )
@@ -161,11 +195,14 @@ def test_no_score_depends_on_the_unit_of_the_targets(
     assert other.test_rmse == pytest.approx(100 * one.test_rmse, rel=1e-3)
 
 
-def test_every_score_of_all_rows_has_the_jacobian_of_all_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
+def test_every_score_of_all_rows_has_the_jacobian_of_all_rows(
+    likelihood: str, tmp_path: Path
+) -> None:
     """A trial on log y as it is, without a scale, differs by Σ log |dz/du| and nothing else."""
     data = log_normal(60)
     names = ("kfac_ggn", "diag_ef", "full_ggn")
-    given = assignment_of(*names, family="mlp")
+    given = assignment_of(*names, family="mlp", likelihood=likelihood)
     plain = run(given, replace(data, own=None), tmp_path / "plain")
     scaled = run(given, data, tmp_path / "scaled")
     jacobian = data.own.scale.log_jacobian(data.own.train, data.own.unit).sum()
@@ -274,15 +311,18 @@ def test_a_parked_trial_ends_bit_identical(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_metrics_of_the_test_are_of_what_is_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
+def test_metrics_of_the_test_are_of_what_is_delivered(likelihood: str, tmp_path: Path) -> None:
     """RMSE of the means of log-normal densities, log loss in the fixed unit."""
-    data, given = log_normal(60), assignment_of("kfac_ggn", epochs=20)
+    data, given = log_normal(60), assignment_of("kfac_ggn", epochs=20, likelihood=likelihood)
     trial = Trial.start(given, data, tmp_path)
     while trial.status is TrialStatus.RUNNING:
         trial.advance(20)
     record, own = trial.finish(), data.own
     spread = predictive_spread(trial.training, given.plan, data.x_train, data.y_train)
-    m = outputs_of(trial.training, data.x_test).double().numpy() * own.scale.spread
+    outputs = outputs_of(trial.training, data.x_test).double()
+    m = predicted_means(outputs, likelihood_now(trial.training, given.plan)).numpy()
+    m = m * own.scale.spread
     m, s = m + own.scale.centre, spread(data.x_test).numpy() * own.scale.spread
     mean = np.exp(m + s**2 / 2)
     assert record.test_rmse == pytest.approx(math.sqrt(np.mean((mean - own.test) ** 2)), rel=1e-6)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
+from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training import together
 from nas_evidence.training.optimiser import Optimiser
@@ -56,6 +57,29 @@ def test_it_equals_autograd_for_any_shape_spread_and_padding(
     loss = expected if units is None else units.square() * expected
     parts = torch.autograd.grad(loss.sum(), [p for model in models for p in model.parameters()])
     nll, gradient = written_out(models)[0].descent(x, y, is_real, units)
+    torch.testing.assert_close(nll, expected.detach())
+    torch.testing.assert_close(gradient.flatten(), torch.cat([part.flatten() for part in parts]))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_it_equals_autograd_for_outputs_of_mean_and_noise(padded: bool) -> None:
+    models = [perceptron(3, 5, 4).double() for _ in range(2)]
+    x, y = torch.randn(2, 6, 3).double(), torch.randn(2, 6, 2).double()
+    is_real = torch.ones(2, 6).double() if padded else None
+    if is_real is not None:
+        is_real[1, 4:] = 0
+    batch = Batch(0, x, y, (6, 6), is_real)
+    plan = TrainingPlan(likelihood="heteroscedastic")
+    outputs = torch.stack([model(each) for model, each in zip(models, x, strict=True)])
+    expected = nll_means(outputs, batch, plan, None)
+    for k, n in enumerate((6, 4 if padded else 6)):
+        one = Heteroscedastic().nll_mean(outputs[k, :n], y[k, :n])
+        torch.testing.assert_close(expected[k], one)
+    parameters = [p for model in models for p in model.parameters()]
+    parts = torch.autograd.grad(expected.sum(), parameters)
+    shapes = [p.shape for p in models[0].parameters()]
+    written = Perceptrons(written_out(models)[1], shapes, pairs=True)
+    nll, gradient = written.descent(x, y, is_real, None)
     torch.testing.assert_close(nll, expected.detach())
     torch.testing.assert_close(gradient.flatten(), torch.cat([part.flatten() for part in parts]))
 

@@ -11,7 +11,7 @@ from records import asked
 from torch import Tensor
 from torch.testing import assert_close
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
@@ -40,7 +40,7 @@ def data_of(task: str, n: int, seed: int) -> TensorData:
     random = torch.Generator().manual_seed(seed)
     x, way = torch.randn(n, 5, generator=random), torch.randn(5, 3, generator=random)
     y = x @ way + 0.5 * torch.randn(n, 3, generator=random)
-    y = y / y.std(0) if task == "real" else y.argmax(1)
+    y = y.argmax(1) if task == "labels" else y / y.std(0)
     return TensorData(x, y, x[:0], y[:0], task, 3, (5,), ZERO, ONE)
 
 
@@ -49,10 +49,14 @@ def joints_of(task: str, values: dict[str, int], dtype: torch.dtype) -> dict[int
     found = {}
     for k, n in enumerate(SIZES):
         random = torch.Generator().manual_seed(k)
-        model = build(ArchitectureSpec(family="mlp", values=values), (5,), 3, random).to(dtype)
+        width = 6 if task == "pairs" else 3
+        architecture = ArchitectureSpec(family="mlp", values=values)
+        model = build(architecture, (5,), width, random).to(dtype)
         p = sum(parameter.numel() for parameter in model.parameters())
         data, spread = data_of(task, n, k), 0.4 + 0.3 * k
-        likelihood = Gaussian(spread) if task == "real" else Categorical(spread)
+        likelihood = {
+            "real": Gaussian(spread), "labels": Categorical(spread), "pairs": Heteroscedastic(),
+        }[task]  # fmt: skip
         precision = torch.rand(p, generator=random, dtype=torch.float64)
         found[k] = LogJoint(
             model, data.x_train, data.y_train, likelihood, precision, POWER, rows=25
@@ -60,7 +64,7 @@ def joints_of(task: str, values: dict[str, int], dtype: torch.dtype) -> dict[int
     return found
 
 
-@pytest.mark.parametrize("task", ["labels", "real"])
+@pytest.mark.parametrize("task", ["labels", "real", "pairs"])
 @pytest.mark.parametrize("members", [(0, 1, 2), (1, 2), (1,)])
 def test_losses_and_gradients_side_by_side_are_those_of_each_alone(
     task: str, members: tuple[int, ...]
