@@ -156,7 +156,7 @@ class Study:
         each with its 95 % interval; see docs/how-to/reading-the-report.md. Undefined values are
         missing, and `note` says why.
 
-        >>> study.correlations.query("group == 'all'")[["score", "target", "rho"]]  # doctest: +SKIP
+        >>> study.correlations.query("group == 'all'")[["score", "rho"]]  # doctest: +SKIP
         """
         import pandas as pd
 
