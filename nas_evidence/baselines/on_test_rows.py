@@ -49,6 +49,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": unseen_thresholds(winner, arrays),
+        "lowest": None if arrays.task == "labels" else float(arrays.y_train.min()),
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)

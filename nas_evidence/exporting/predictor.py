@@ -320,7 +320,11 @@ class Predictor:
         """The scale of real targets."""
         if (fitted := self.meaning.get("target_scale")) is not None:
             return TargetScale.from_json(fitted)
-        return identity(*(np.array(self.meaning[key]) for key in ("target_mean", "target_std")))
+        least = [-np.inf if v is None else v for v in self.meaning["target_least"]]
+        return identity(
+            *(np.array(self.meaning[key]) for key in ("target_mean", "target_std")),
+            np.array(least),
+        )
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
