@@ -1,7 +1,7 @@
 """Do intervals hold for small and for large predictions? Coverage by quartile of the prediction.
 
-One noise for all rows can cover nine in ten of all targets, and far fewer of the large ones. So the
-rows are divided into four quarters by their predictions, and the coverage of each is told.
+Intervals of one width can cover nine in ten of all targets, and far fewer of the large ones. So
+the rows are divided into four quarters by their predictions; each has a coverage of its own.
 
 A quarter *fails* if both hold for its share s of targets inside the intervals of probability 0.9:
 
