@@ -136,7 +136,7 @@ class Prediction:
         """How many intervals are cut off at the least possible value; empty if none is."""
         if self.density is None:
             return ""
-        at_end = (self.low <= self.density.least).any(1)
+        at_end = np.less_equal(self.low, self.density.least).any(axis=1)
         n = int(at_end.sum())
         said = f"{n} of {len(at_end)} intervals {'begins' if n == 1 else 'begin'} at 0"
         return f"{said}: no training target is below" if n else ""
@@ -366,11 +366,9 @@ class Predictor:
         """The scale of real targets."""
         if (fitted := self.meaning.get("target_scale")) is not None:
             return TargetScale.from_json(fitted)
+        mean, std = (np.array(self.meaning[key]) for key in ("target_mean", "target_std"))
         least = [-np.inf if v is None else v for v in self.meaning["target_least"]]
-        return identity(
-            *(np.array(self.meaning[key]) for key in ("target_mean", "target_std")),
-            np.array(least),
-        )
+        return identity(mean, std, np.array(least))
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":

@@ -18,7 +18,6 @@ counted as that of n values, not of n C, since the errors of a row may be alike.
 Clopper & Pearson (1934).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,8 +79,8 @@ def by_quartile(predictive: Normals | OnScale, targets: Floats) -> list[Quarter]
     for rows in quarters:
         own = np.take_along_axis(mean, rows, 0)
         half, most = (float(np.take_along_axis(one, rows, 0).mean()) for one in inside)
-        ends = (None, None) if several else (float(own.min()), float(own.max()))
-        found.append(Quarter(len(rows), *ends, half, most))
+        least, largest = (None, None) if several else (float(own.min()), float(own.max()))
+        found.append(Quarter(len(rows), least, largest, half, most))
     return found
 
 
@@ -112,7 +111,7 @@ def clopper_pearson(k: float, n: int, level: float) -> tuple[float, float]:
     return low, float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
-def n_pit(predictive: Normals | OnScale, targets: Floats, *, n_bins: int = 10) -> Sequence[int]:
+def n_pit(predictive: Normals | OnScale, targets: Floats, *, n_bins: int = 10) -> list[int]:
     """Return how many targets have their PIT in each of `n_bins` bins of equal width.
 
     The probability integral transform F(y) is uniform where predictions are calibrated (Dawid,
@@ -120,4 +119,4 @@ def n_pit(predictive: Normals | OnScale, targets: Floats, *, n_bins: int = 10) -
     too wide.
     """
     bins = np.minimum((predictive.cdf(targets) * n_bins).astype(int), n_bins - 1)
-    return np.bincount(bins.ravel(), minlength=n_bins).tolist()
+    return [int(n) for n in np.bincount(bins.ravel(), minlength=n_bins)]

@@ -77,13 +77,13 @@ class Normals:
         """
         each = self.means + ndtri(probability) * self.stds
         if len(self.weights) == 1:
-            return np.maximum(each[0], self.least)
+            return np.asarray(np.maximum(each[0], self.least))
         low, high = each.min(0), each.max(0)  # the mixture's lies between its components'
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             below = self.cdf(middle) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.maximum((low + high) / 2, self.least)
+        return np.asarray(np.maximum((low + high) / 2, self.least))
 
     def interval(self, level: float) -> tuple[Floats, Floats]:
         """Return the ends of the central intervals of probability `level` [n, C]."""

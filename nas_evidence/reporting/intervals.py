@@ -9,6 +9,7 @@ from nas_evidence.spec.dataset import OWN_DATA
 from nas_evidence.spec.study import TrainingPlan
 
 _NTH = ("first", "second", "third", "fourth")
+_LIKELIHOODS = get_args(TrainingPlan.model_fields["likelihood"].annotation)
 _NOISE_OF_EACH_ROW = "heteroscedastic"
 
 
@@ -71,7 +72,6 @@ def _remedy(study: Study, judged: Comparison) -> str:
     else:
         scale = "log" if is_positive and dataset.scale != "log" else "yeo_johnson"
         options.append(f"--target-scale {scale}")
-    likelihoods = get_args(TrainingPlan.model_fields["likelihood"].annotation)
-    if _NOISE_OF_EACH_ROW in likelihoods and plan.likelihood != _NOISE_OF_EACH_ROW:
+    if _NOISE_OF_EACH_ROW in _LIKELIHOODS and plan.likelihood != _NOISE_OF_EACH_ROW:
         options.append(f"--set plan.likelihood={_NOISE_OF_EACH_ROW}")
     return " or ".join(options)

@@ -77,14 +77,15 @@ CAPTIONS: Mapping[str, str] = {
         "wide. The bars are two standard errors."
     ),
     "quarters": (
-        "The same for small and for large predictions: the held-out rows are divided into four "
-        "quarters by what is predicted. On the dotted lines the intervals of 50 and 90 % are as "
-        "wide as they should be. The bars are 95 % intervals of the share."
+        "Coverage by quartile of the prediction: do the intervals hold for small and for large "
+        "predictions? The held-out rows are divided into four quarters by what is predicted. On "
+        "the dotted lines the intervals of 50 and 90 % are as wide as they should be. The bars "
+        "are 95 % intervals of the share."
     ),
     "pit": (
         "PIT histogram: how many held-out targets lie in each tenth of the distribution that was "
-        "predicted for them. A tenth in each is calibrated; many at both ends: too narrow; in the "
-        "middle: too wide. The dotted lines are two standard errors."
+        "predicted for them. A tenth in each is calibrated, up to the dotted lines (two standard "
+        "errors). More at both ends: too narrow; more in the middle: too wide."
     ),
     "confusion": (
         "Held-out data by true and predicted class; a perfect model has them all on the diagonal."
