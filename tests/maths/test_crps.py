@@ -56,11 +56,12 @@ def test_it_is_the_closed_form_of_a_log_normal_distribution(std: float) -> None:
 
 def test_it_is_the_closed_form_of_a_mixture() -> None:
     rng = np.random.default_rng(2)
-    w, mean, std = rng.dirichlet(np.ones(3)), 2 * rng.normal(size=(3, 9, 1)), np.ones((3, 9, 1))
-    y = 4 * rng.normal(size=(9, 1))
-    found = crps(Normals(w, mean, 0.5 * std), y)[:, 0]
-    expected = [of_mixture(w, mean[:, i, 0], 0.5 * std[:, i, 0], y[i, 0]) for i in range(9)]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    w, mean = rng.dirichlet(np.ones(3)), 2 * rng.normal(size=(3, 40, 1))
+    std = 10 ** rng.uniform(-3, 1, size=mean.shape)  # narrow ones beside wide ones
+    y = 4 * rng.normal(size=(40, 1))
+    found = crps(Normals(w, mean, std), y)[:, 0]
+    expected = [of_mixture(w, mean[:, i, 0], std[:, i, 0], y[i, 0]) for i in range(40)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", list(CURVES))
