@@ -97,7 +97,7 @@ class Comparison(Frozen):
     pairs      (true, predicted) of some real targets, in their own unit
     quarters   coverage by quartile of the prediction of real targets; empty for few rows
     pit        how many real targets have their PIT in each of ten bins of equal width
-    lowest     least real target in training; None for classes
+    lowest     least real target, of training and test rows; None for classes
     thresholds probability of the second of two classes from which `predict` chooses it, by the
                metric that it maximises on predictions of the folds
     importance of the columns of a table to the winner; None for arrays and images
