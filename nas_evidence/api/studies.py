@@ -197,6 +197,7 @@ class Study:
         *,
         method: Literal["probit", "mc", "map"] | None = None,
         level: float = 0.9,
+        quantiles: Sequence[float] = (),
         metric: str | None = None,
         trial_id: int | None = None,
         top: int | None = None,
@@ -208,6 +209,7 @@ class Study:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
             method: of classes, see `nas_evidence.exporting.predictor`.
             level: probability of the intervals of real targets.
+            quantiles: (0.1, 0.5, 0.9) for the columns q10, q50 and q90 of `to_frame`.
             metric: to judge by, by default that of the study; of two classes the predicted one is
                 chosen by the threshold that is best by it.
             trial_id: of another network than the best.
@@ -218,7 +220,9 @@ class Study:
             ValueError: for data unlike the training data, or without a complete trial.
         """
         predictor = self.predictor(trial_id, top=top)
-        return predictor.predict(data, method=method, level=level, metric=metric, raw=raw)
+        return predictor.predict(
+            data, method=method, level=level, quantiles=quantiles, metric=metric, raw=raw
+        )
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""

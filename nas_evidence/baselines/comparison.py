@@ -46,6 +46,16 @@ class CalibrationPoint(Frozen):
     accuracy: float
 
 
+class QuarterCoverage(Frozen):
+    """A quarter of the rows by their prediction; see `maths/conditional_coverage.Quarter`."""
+
+    n: int
+    low: float | None
+    high: float | None
+    inside_50: float
+    inside_90: float
+
+
 class ColumnImportance(Frozen):
     """How much worse predictions are without the order of a column: mean and std of repeats."""
 
@@ -85,6 +95,9 @@ class Comparison(Frozen):
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
+    quarters   coverage by quartile of the prediction of real targets; empty for few rows
+    pit        how many real targets have their PIT in each of ten bins of equal width
+    lowest     least real target, of training and test rows; None for classes
     thresholds probability of the second of two classes from which `predict` chooses it, by the
                metric that it maximises on predictions of the folds
     importance of the columns of a table to the winner; None for arrays and images
@@ -105,6 +118,9 @@ class Comparison(Frozen):
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()
     pairs: tuple[tuple[float, float], ...] = ()
+    quarters: tuple[QuarterCoverage, ...] = ()
+    pit: tuple[int, ...] = ()
+    lowest: float | None = None
     thresholds: Metrics = Field(default_factory=dict)
     importance: Importance | None = None
     lacks: tuple[str, ...] = ()

@@ -1,17 +1,25 @@
 """Measures of held-out predictions: losses, metrics, comparisons, and the data of figures.
 
-Losses of real targets are those of standardised targets, like the scores; RMSE, MAE and the pairs
-are in the unit of the targets.
+Losses of real targets are those of standardised targets, like the scores; RMSE, MAE, CRPS and the
+pairs are in the unit of the targets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nas_evidence.baselines.comparison import Baseline, CalibrationPoint, Comparison
+from nas_evidence.baselines.comparison import (
+    Baseline,
+    CalibrationPoint,
+    Comparison,
+    QuarterCoverage,
+)
 from nas_evidence.baselines.models import Predicted
+from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
+from nas_evidence.maths.crps import crps
 from nas_evidence.maths.decisions import decided
 from nas_evidence.maths.metrics import (
     Floats,
@@ -37,7 +45,12 @@ _N_LEVELS = 9
 
 
 def measured(
-    predicted: Predicted, y: NDArray[Any], y_std: Floats, class_weights: Floats | None = None
+    predicted: Predicted,
+    y: NDArray[Any],
+    y_std: Floats,
+    class_weights: Floats | None = None,
+    *,
+    with_crps: bool = True,
 ) -> tuple[Floats, dict[str, float]]:
     """Return the loss of each datum in nats, and the metrics that are defined.
 
@@ -46,12 +59,14 @@ def measured(
         y: their labels [n], or real targets [n, D].
         y_std: standard deviations of the real training targets [D].
         class_weights: [C], see `maths/decisions.py`.
+        with_crps: see `real_metrics`.
     """
     if predicted.noise is None:
         found = class_metrics(predicted.outputs, y, class_weights=class_weights)
         return log_losses(predicted.outputs, y), named(found)
     density = predicted.density
-    return real_losses(density, y, y_std), named(real_metrics(density, y, unit=y_std))
+    metrics = real_metrics(density, y, unit=y_std, with_crps=with_crps)
+    return real_losses(density, y, y_std), named(metrics)
 
 
 def mean_metrics(
@@ -73,7 +88,8 @@ def standard_errors(
 
         sqrt(m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
 
-    Metrics that a resample may leave undefined have none.
+    Metrics that a resample may leave undefined have none. The CRPS is a mean of data, so its error
+    is std / sqrt(n) and needs no resample.
     """
     n, rng = len(y), np.random.default_rng(0)
     if n < 2:
@@ -81,10 +97,15 @@ def standard_errors(
     m, found = min(n, MOST_DRAWN), []
     for _ in range(_N_DRAWS):
         rows = rng.integers(n, size=m)
-        found.append(measured(predicted.at(rows), y[rows], y_std, class_weights)[1])
+        given = (predicted.at(rows), y[rows], y_std, class_weights)
+        found.append(measured(*given, with_crps=False)[1])
     known = set.intersection(*map(set, found))
     spreads = {name: np.std([one[name] for one in found], ddof=1) for name in known}
-    return {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
+    errors = {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
+    if predicted.noise is not None:
+        each = crps(predicted.density, y).mean(1)
+        errors["crps"] = float(np.std(each, ddof=1) / np.sqrt(n))
+    return named(errors)
 
 
 def beside(
@@ -167,6 +188,8 @@ def drawn(
             zip(y[at].ravel().tolist(), density.mean[at].ravel().tolist(), strict=True)
         ),
         "calibration": _points(interval_reliability(density, y, n=_N_LEVELS)),
+        "quarters": tuple(QuarterCoverage(**asdict(one)) for one in by_quartile(density, y)),
+        "pit": tuple(n_pit(density, y)),
     }
 
 

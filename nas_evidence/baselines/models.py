@@ -13,7 +13,7 @@ marginalised scale. They are shown and never ranked.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,8 @@ class Predicted:
     outputs  class probabilities [n, C], or means of real targets [n, D]
     noise    standard deviation of the error of real targets [D], or of each datum [n, D]; None
              for labels
-    scale    that outputs and noise are on; None for the targets themselves
+    scale    that outputs and noise are on, with the least possible value of the targets; None for
+             the targets themselves
     """
 
     outputs: Floats
@@ -114,8 +115,9 @@ def _in_one_thread(model: Model) -> Model:
 def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
     """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
+    scale = None if arrays.task == "labels" else arrays.standardisation
     for name, model in baseline_models(arrays).items():
-        yield name, model(x, arrays.y_train, x_test, arrays.n_outputs)
+        yield name, replace(model(x, arrays.y_train, x_test, arrays.n_outputs), scale=scale)
 
 
 @dataclass(frozen=True)

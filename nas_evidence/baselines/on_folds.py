@@ -45,7 +45,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.unseen import delivered_unseen
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
-from nas_evidence.maths.target_scale import TargetScale, identity
+from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.scores.folds import targets_of_folds
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.record import TrialStatus
@@ -198,5 +198,5 @@ def predicted_of(table: Tensor, arrays: ArrayData, scale: TargetScale | None = N
     outputs, spread = table[:, : arrays.n_outputs].double(), table[:, arrays.n_outputs :].double()
     if arrays.task == "labels":
         return Predicted((outputs / spread).softmax(1).numpy())
-    on = scale or identity(arrays.y_mean, arrays.y_std)
+    on = scale or arrays.standardisation
     return Predicted(outputs.numpy() * on.spread + on.centre, spread.numpy() * on.spread, on)

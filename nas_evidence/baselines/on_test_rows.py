@@ -51,6 +51,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": unseen_thresholds(winner, arrays),
+        "lowest": None if arrays.task == "labels" else _lowest(arrays),
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)
@@ -62,6 +63,10 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
     if found is not None:
         predictor = predictor_of(winner, arrays, tables.spec.metric)
         yield found.model_copy(update={"importance": column_importance(predictor, arrays)})
+
+
+def _lowest(arrays: ArrayData) -> float:
+    return float(min(y.min() for y in (arrays.y_train, arrays.y_test) if len(y)))
 
 
 def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:

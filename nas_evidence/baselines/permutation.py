@@ -64,10 +64,12 @@ def column_importance(
     rows = random_rows(len(y), MOST_ROWS, rng)
     x, y = np.array(x[rows]), y[rows]
 
-    def measured(inputs: Array) -> dict[str, float]:
-        return _metrics(predictor.predict(Given(inputs), method="map", metric=metric), y)
-
     asked = metric or predictor.meaning.get("metric")
+
+    def measured(inputs: Array) -> dict[str, float]:
+        found = predictor.predict(Given(inputs), method="map", metric=metric)
+        return _metrics(found, y, with_crps=asked == "crps")
+
     shown = asked if asked in measured(x) else "log_loss"
     places = predictor.preparation.places
     names = list(places)[:MOST_COLUMNS]
@@ -120,14 +122,14 @@ def loss_increases(
     return found
 
 
-def _metrics(found: Prediction, y: Array) -> dict[str, float]:
+def _metrics(found: Prediction, y: Array, *, with_crps: bool) -> dict[str, float]:
     """Return the metrics that are defined; `Prediction.measures` for class numbers."""
     if found.probabilities is not None:
         own, weights = found.probabilities, found.class_weights
         return named(class_metrics(own, y, threshold=found.threshold, class_weights=weights))
     assert found.density is not None
     assert found.unit is not None
-    return named(real_metrics(found.density, y, unit=found.unit))
+    return named(real_metrics(found.density, y, unit=found.unit, with_crps=with_crps))
 
 
 def _loss(metrics: dict[str, float], name: str) -> float:

@@ -69,6 +69,12 @@ def predict(
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
     ] = 0.9,
+    quantiles: Annotated[
+        str | None,
+        typer.Option(
+            "--quantiles", metavar="P,...", help="Quantiles of real targets too: 0.1,0.5,0.9."
+        ),
+    ] = None,
     ood: Annotated[
         Path | None,
         typer.Option(
@@ -94,11 +100,13 @@ def predict(
     """Predict new data with uncertainty; if they hold the target, say how good that is.
 
     Example: nas-evidence predict runs/mine new.csv
+    Example: nas-evidence predict runs/mine new.csv --quantiles 0.1,0.5,0.9
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
     """
     from nas_evidence.exporting.soundness import is_export
 
     check_one(trial_id, top)
+    probabilities = _probabilities(quantiles)
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
             raise no_such_file(path)
@@ -131,10 +139,19 @@ def predict(
         say_edits(study.folder)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
-    ask = partial(predictor.predict, method=method, level=level, metric=metric, raw=raw)
+    ask = partial(
+        predictor.predict,
+        method=method,
+        level=level,
+        quantiles=probabilities,
+        metric=metric,
+        raw=raw,
+    )
     found = ask(given)
     for doubt in (*given.doubts, *filter(None, [found.doubt])):
         err.print(f"warning: {doubt}")
+    if found.cut:
+        err.print(f"note: {found.cut}")
     if given.unused:
         more = f" and {len(given.unused) - _LISTED} more" * (len(given.unused) > _LISTED)
         listed = ", ".join(map(shortened, given.unused[:_LISTED]))
@@ -207,6 +224,21 @@ def predict(
         out.print(f"metrics: accuracy is weighted by class ({listed}); all others are not")
     for words, value in metric_lines(measures, names):
         print_line(words, f"{value:.4f}")
+
+
+def _probabilities(text: str | None) -> tuple[float, ...]:
+    """Return the probabilities of --quantiles.
+
+    Raises:
+        ValueError: if they are no numbers.
+    """
+    try:
+        return tuple(float(part) for part in (text or "").split(",") if part.strip())
+    except ValueError:
+        raise UserError(
+            f"--quantiles takes probabilities with commas between, such as 0.1,0.5,0.9, but got "
+            f"{text!r}."
+        ).with_code("quantiles-form") from None
 
 
 def metric_lines(

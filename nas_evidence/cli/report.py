@@ -234,7 +234,8 @@ def say_results(
     for word, sentence in facts.items():
         if sentence:
             out.print(f"{word:7} {sentence}")
-    for sentence in filter(None, (said.together, said.measured, *said.advice, report.pruning)):
+    notes = (said.together, said.measured, said.intervals, *said.advice, report.pruning)
+    for sentence in filter(None, notes):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
     if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):

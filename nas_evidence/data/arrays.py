@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas_evidence.data.mapped import Array, MappedRows
-from nas_evidence.maths.target_scale import TargetScale, identity
+from nas_evidence.maths.target_scale import TargetScale, identity, least_of
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
@@ -106,7 +106,12 @@ class ArrayData:
     @property
     def scale(self) -> TargetScale:
         """How networks see the targets; densities are of targets divided by y_std on any scale."""
-        return self.fitted_scale or identity(self.y_mean, self.y_std)
+        return self.fitted_scale or self.standardisation
+
+    @property
+    def standardisation(self) -> TargetScale:
+        """The scale on which real targets are only standardised, as simple models see them."""
+        return identity(self.y_mean, self.y_std, least_of(self.y_train))
 
     @property
     def n_train(self) -> int:

@@ -321,4 +321,16 @@ def said_scale(scale: TargetScale) -> str:
 def _said_real(y: Array) -> str:
     low, high = y.min(), y.max()
     columns = f"{y.shape[1]} targets" if y.shape[1] > 1 else "target"
-    return f"regression, {columns} from {low:.4g} to {high:.4g}"
+    counts = (
+        "; they look like counts, and a likelihood for counts is missing"
+        if _look_like_counts(y)
+        else ""
+    )
+    return f"regression, {columns} from {low:.4g} to {high:.4g}{counts}"
+
+
+def _look_like_counts(y: Array) -> bool:
+    """Tell whether real targets [n, C] are whole numbers from 0 or 1 on that repeat."""
+    if y.min() not in (0, 1) or (y != np.round(y)).any():
+        return False
+    return MOST_RANKS < len(np.unique(y)) <= y.size // 2

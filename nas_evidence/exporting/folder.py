@@ -213,6 +213,7 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
+        "target_least": [] if labels else arrays.scale.to_json()["least"],
         **({} if scale is None else {"target_scale": scale.to_json()}),
         "metric": metric,
         "weights": winner.assignment.dataset.weights,

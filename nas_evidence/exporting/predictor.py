@@ -74,6 +74,7 @@ class Prediction:
     density        of real targets: a normal distribution, or a mixture with one per member, of the
                    targets on their scale
     level          probability of the intervals
+    quantiles      probabilities whose quantiles `to_frame` has as columns, of real targets
     unit           [C] standard deviations of the real targets in training, for the log loss
     metric         that the model is to be judged by, None if none was named
     threshold      of two classes: probability from which the second is chosen, the best by that
@@ -90,6 +91,7 @@ class Prediction:
     std: np.ndarray | None = None
     std_model: np.ndarray | None = None
     density: Normals | OnScale | None = None
+    quantiles: tuple[float, ...] = ()
     unit: np.ndarray | None = None
     metric: str | None = None
     threshold: float | None = None
@@ -121,6 +123,26 @@ class Prediction:
         assert self.density is not None, "classes have no intervals"
         return self.density.interval(self.level)[1]
 
+    def quantile(self, probability: float) -> np.ndarray:
+        """Return the values that real targets do not exceed with a probability [n, C].
+
+        Raises:
+            ValueError: if it is not between 0 and 1, or the targets are classes.
+        """
+        check_quantiles([probability], classes=self.density is None)
+        assert self.density is not None
+        return self.density.quantile(probability)
+
+    @property
+    def cut(self) -> str:
+        """How many intervals are cut off at the least possible value; empty if none is."""
+        if self.density is None:
+            return ""
+        at_end = np.less_equal(self.low, self.density.least).any(axis=1)
+        n = int(at_end.sum())
+        said = f"{n} of {len(at_end)} intervals {'begins' if n == 1 else 'begin'} at 0"
+        return f"{said}: no training target is below" if n else ""
+
     @property
     def doubt(self) -> str:
         """Which rows have the median in place of the mean; empty if none has."""
@@ -136,13 +158,17 @@ class Prediction:
         return np.asarray(self.std.mean(1))
 
     def __repr__(self) -> str:
-        return repr(self.to_frame())
+        return f"{self.to_frame()!r}\n{self.cut}".rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return str(self.to_frame()._repr_html_())
+        cut = f"<p>{self.cut}</p>" if self.cut else ""
+        return f"{self.to_frame()._repr_html_()}{cut}"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table: the class and all probabilities, or mean, interval and spreads."""
+        """Return a table: the class and all probabilities, or mean, interval, spreads, quantiles.
+
+        The column of the quantile of probability 0.1 is `q10`, of 0.025 `q2.5`.
+        """
         if self.probabilities is not None:
             columns = {f"p({c})": self.probabilities[:, i] for i, c in enumerate(self.classes)}
             return pd.DataFrame({"prediction": self.labels, **columns})
@@ -158,6 +184,7 @@ class Prediction:
                 f"high{end}": self.high[:, i],
                 f"std{end}": self.std[:, i],
                 f"std_model{end}": self.std_model[:, i],
+                **{f"q{100 * p:g}{end}": self.quantile(p)[:, i] for p in self.quantiles},
             }
         return pd.DataFrame(columns)
 
@@ -246,6 +273,7 @@ def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
         np.concatenate([w * part.weights for w, (part, _) in zip(weights, parts, strict=True)]),
         np.concatenate([part.means for part, _ in parts]),
         np.concatenate([part.stds for part, _ in parts]),
+        parts[0][0].least,
     )
     of_weights = np.stack([std_model for _, std_model in parts])
     noise = np.square(normals.stds) - np.square(of_weights)
@@ -285,6 +313,24 @@ def _in_own_unit(found: Mapping[str, np.ndarray], scale: TargetScale) -> dict[st
     return {"mean": mean, "std": std, "std_model": share * std, "density": density}
 
 
+def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:
+    """Check that probabilities of quantiles are between 0 and 1, and the targets real.
+
+    Raises:
+        ValueError: if not.
+    """
+    for p in probabilities:
+        if not 0 < p < 1:
+            raise UserError(
+                f"quantiles must lie between 0 and 1, but got {p:g}; give for example 0.1 and 0.9"
+            ).with_code("quantile-out-of-range")
+    if len(probabilities) and classes:
+        raise UserError(
+            "quantiles are of real targets, but these are classes, whose probabilities are "
+            "columns anyway; leave them out"
+        ).with_code("quantiles-of-classes")
+
+
 def _text(value: Any) -> str:
     """Return a label as text; a whole float as the integer it is."""
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
@@ -322,7 +368,9 @@ class Predictor:
         """The scale of real targets."""
         if (fitted := self.meaning.get("target_scale")) is not None:
             return TargetScale.from_json(fitted)
-        return identity(*(np.array(self.meaning[key]) for key in ("target_mean", "target_std")))
+        mean, std = (np.array(self.meaning[key]) for key in ("target_mean", "target_std"))
+        least = [-np.inf if v is None else v for v in self.meaning["target_least"]]
+        return identity(mean, std, np.array(least))
 
     @classmethod
     def load(cls, folder: str | Path) -> "Predictor":
@@ -379,6 +427,7 @@ class Predictor:
         *,
         method: Method | None = None,
         level: float = 0.9,
+        quantiles: Sequence[float] = (),
         metric: str | None = None,
         seed: int = 0,
         raw: bool = False,
@@ -390,13 +439,14 @@ class Predictor:
             method: "map", "probit" or "mc", see above; real targets have the closed form or "map".
                 By default "map" for classes, and the closed form for real targets.
             level: probability of the intervals of real targets.
+            quantiles: probabilities of quantiles of real targets, to be columns of the table.
             metric: to judge by, by default that of the study; of two classes it decides the
                 threshold, see `Prediction`.
             seed: of the draws of "mc".
             raw: leave out the factor on the spread that was fitted to unseen data.
 
         Raises:
-            ValueError: for data of another shape, or an unknown method, level or metric.
+            ValueError: for data of another shape, or an unknown method, level, quantile or metric.
 
         Warns:
             UserWarning: of each column whose cells are unlike those of the training, and of means
@@ -407,7 +457,13 @@ class Predictor:
             for doubt in data.doubts:
                 warnings.warn(doubt, UserWarning, stacklevel=2)
             found = self.predict(
-                data, method=method, level=level, metric=metric, seed=seed, raw=raw
+                data,
+                method=method,
+                level=level,
+                quantiles=quantiles,
+                metric=metric,
+                seed=seed,
+                raw=raw,
             )
             if found.doubt:
                 warnings.warn(found.doubt, UserWarning, stacklevel=2)
@@ -422,9 +478,11 @@ class Predictor:
             raise UserError(f"level must lie between 0 and 1, but got {level:g}").with_code(
                 "level-out-of-range"
             )
+        check_quantiles(quantiles, classes=bool(self.classes))
         metric = metric or self.meaning.get("metric")
         check_metric(metric, "categorical" if self.classes else "gaussian")
-        judged = {
+        asked = {
+            "quantiles": tuple(dict.fromkeys(map(float, quantiles))),
             "metric": metric,
             "threshold": self.meaning.get("thresholds", {}).get(metric),
             "class_weight": self.meaning.get("class_weight", {}),
@@ -434,7 +492,7 @@ class Predictor:
                 one.predict(Given(inputs), method=method, level=level, seed=seed, raw=raw)
                 for _, one in self.members
             ]
-            return replace(mixed(each, np.array([weight for weight, _ in self.members])), **judged)
+            return replace(mixed(each, np.array([weight for weight, _ in self.members])), **asked)
         if method != "map" and self.posterior is None:
             raise UserError('this export has no posterior; use method = "map"').with_code(
                 "export-without-posterior"
@@ -450,7 +508,7 @@ class Predictor:
         if not self.classes:
             joined = _in_own_unit(joined, self.scale)
             joined["unit"] = np.array(self.meaning["target_std"])
-        return Prediction(self.classes, self.targets, level, **joined, **judged)
+        return Prediction(self.classes, self.targets, level, **joined, **asked)
 
     def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
         """Return the network's outputs [n, C] and their covariance [n, C, C], float64."""

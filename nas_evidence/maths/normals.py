@@ -6,9 +6,12 @@
     variance Σ_k w_k (σ_k² + μ_k²) − mean²
     interval of probability P: from F⁻¹((1 − P) / 2) to F⁻¹((1 + P) / 2), for each output alone
 
-With one component all of it is the normal distribution's closed form.
+With one component all of it is the normal distribution's closed form. Quantiles, and so the ends
+of intervals, are not below the least possible value where one is known; moments and densities do
+not change.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,11 +31,13 @@ class Normals:
     weights  [K], sum 1
     means    [K, n, C]
     stds     [K, n, C], > 0
+    least    least possible value of each output [C]; minus infinity where there is none
     """
 
     weights: Floats
     means: Floats
     stds: Floats
+    least: Floats | float = -math.inf
 
     @classmethod
     def single(cls, mean: Floats, std: Floats) -> "Normals":
@@ -64,7 +69,7 @@ class Normals:
         return found
 
     def quantile(self, probability: float) -> Floats:
-        """Return the values that are not exceeded with a probability [n, C].
+        """Return the values that are not exceeded with a probability [n, C], from `least` on.
 
         >>> one = Normals.single(np.array([[2.0]]), np.array([[3.0]]))
         >>> round(float(one.quantile(0.975)[0, 0]), 3)
@@ -72,13 +77,13 @@ class Normals:
         """
         each = self.means + ndtri(probability) * self.stds
         if len(self.weights) == 1:
-            return np.asarray(each[0])
+            return np.asarray(np.maximum(each[0], self.least))
         low, high = each.min(0), each.max(0)  # the mixture's lies between its components'
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             below = self.cdf(middle) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.asarray((low + high) / 2)
+        return np.asarray(np.maximum((low + high) / 2, self.least))
 
     def interval(self, level: float) -> tuple[Floats, Floats]:
         """Return the ends of the central intervals of probability `level` [n, C]."""

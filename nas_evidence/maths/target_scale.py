@@ -25,7 +25,7 @@ Yeo & Johnson (2000); Jones & Pewsey (2009). Beyond [0, 2] the former is not ont
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -277,7 +277,9 @@ class TargetScale:
 
     def mixture(self, normals: Normals) -> "Normals | OnScale":
         """Return what mixtures of normal distributions of g(y) say of y."""
-        return normals if self.name == "identity" else OnScale(normals, self)
+        if self.name == "identity":
+            return replace(normals, least=self.least)
+        return OnScale(normals, self)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as values of JSON; `least` is null where there is none."""
@@ -319,15 +321,17 @@ def fit(name: str, y: Floats) -> TargetScale:
     parameters = np.array(columns, float).reshape(y.shape[1], -1).T
     g = TargetScale(name, parameters, *(np.zeros(y.shape[1]) for _ in range(3))).forward(y)
     spread = np.where(g.min(0) == g.max(0), 1.0, g.std(0))
-    least = np.where(y.min(0) >= 0, 0.0, -np.inf)
-    return TargetScale(name, parameters, g.mean(0), spread, least)
+    return TargetScale(name, parameters, g.mean(0), spread, least_of(y))
 
 
-def identity(mean: Floats, std: Floats) -> TargetScale:
+def least_of(y: Floats) -> Floats:
+    """Return 0 for each column of targets [n, C] without a negative value, else -inf [C]."""
+    return np.where(y.min(0) >= 0, 0.0, -np.inf)
+
+
+def identity(mean: Floats, std: Floats, least: Floats) -> TargetScale:
     """Return the scale on which targets are only standardised, by these values [C]."""
-    return TargetScale(
-        "identity", np.zeros((0, len(mean))), mean, std, np.full(len(mean), -np.inf)
-    )
+    return TargetScale("identity", np.zeros((0, len(mean))), mean, std, least)
 
 
 def by_row(scales: Sequence[tuple[NDArray[Any], TargetScale]], n: int) -> TargetScale:
@@ -399,8 +403,18 @@ class OnScale:
         found = self.normals.log_density(g) + self.scale.log_slope(targets).sum(1)
         return np.where(inside, found, -np.inf)
 
+    @property
+    def least(self) -> Floats:
+        """The least possible value of each output [C]; minus infinity where there is none."""
+        return self.scale.least
+
+    def cdf(self, values: Floats) -> Floats:
+        """Return the probability of less than `values`, for each output alone [n, C]."""
+        g = self.scale.forward(values)
+        return self.normals.cdf(np.where(np.isnan(g), -np.inf, g))  # NaN is below the support
+
     def quantile(self, probability: float) -> Floats:
-        """Return the values that are not exceeded with a probability [n, C]."""
+        """Return the values that are not exceeded with a probability [n, C], from `least` on."""
         found = self.scale.inverse(self.normals.quantile(probability))
         return np.maximum(found, self.scale.least)
 

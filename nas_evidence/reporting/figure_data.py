@@ -304,7 +304,7 @@ def measured_bars(comparison: Comparison, metric: str) -> list[Measured]:
     models = [("winner", comparison.metrics, comparison.errors)]
     models += [(one.name, one.metrics, one.errors) for one in comparison.baselines]
     known = [values[metric] for _, values, _ in models if metric in values]
-    digits, bars = _decimals(known, 3) if metric in ("rmse", "mae") else 3, []
+    digits, bars = _decimals(known, 3) if metric in ("rmse", "mae", "crps") else 3, []
     for i, (name, values, errors) in enumerate(models):
         if metric in values:
             error = errors.get(metric)

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from nas_evidence.baselines.comparison import CalibrationPoint
+from nas_evidence.baselines.comparison import CalibrationPoint, QuarterCoverage
+from nas_evidence.maths.conditional_coverage import clopper_pearson
+from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.figure_data import (
     KINDS,
     Bar,
@@ -26,12 +28,15 @@ from nas_evidence.reporting.svg import (
     colour,
     named_axis,
     plot,
+    short,
 )
 
 #: Most classes of which the counts are written into the cells.
 MOST_NUMBERED = 12
 #: Line styles of the figure over epochs, by the role of a score.
 DASHES = {KINDS[0]: "", KINDS[1]: "7 4", KINDS[2]: "2 4"}
+#: Quarters of the rows by their prediction.
+_NTH = ("lowest", "second", "third", "highest")
 _ROW = 26.0  # height of a bar with its space
 
 
@@ -134,6 +139,47 @@ def calibration_figure(points: Sequence[CalibrationPoint], *, labels: bool) -> M
         radius = 3 + 6 * (point.n / most) ** 0.5
         panel.dot(point.confidence, point.accuracy, colour=colour(0), radius=radius, title=said)
     return plot([panel], name=f"{y_title} by {x_title}")
+
+
+def quarters_figure(quarters: Sequence[QuarterCoverage]) -> Markup:
+    """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
+    names = [f"{_NTH[i]}{_range_of(one)}" for i, one in enumerate(quarters)]
+    y = named_axis(names)
+    panel = Panel(Axis("share of targets inside", -0.02, 1.02), y, height=60 + 44 * len(names))
+    for level in (0.5, LEVEL):
+        panel.line([(level, y.low), (level, y.high)], colour=GREY, dash="3 4")
+    for i, one in enumerate(quarters):
+        for at, level, share in ((0, 0.5, one.inside_50), (1, LEVEL, one.inside_90)):
+            down = i + 0.3 * at - 0.15
+            low, high = clopper_pearson(share * one.n, one.n, 0.95)
+            said = f"{_NTH[i]} quarter: {share:.3f} in {level:.0%} intervals, of {one.n:,} rows"
+            panel.line([(low, down), (high, down)], colour=colour(at), width=2, title=said)
+            panel.dot(share, down, colour=colour(at), symbol=at, title=said, opacity=1)
+    legend = [Key("50 % intervals", colour(0), 0), Key("90 % intervals", colour(1), 1)]
+    return plot([panel], name="coverage by quartile of the prediction", legend=legend)
+
+
+def _range_of(one: QuarterCoverage) -> str:
+    """Return the predictions of a quarter in words, nothing for several targets."""
+    if one.low is None or one.high is None:
+        return ""
+    return f": {short(one.low)} to {short(one.high)}"
+
+
+def pit_figure(counts: Sequence[int]) -> Markup:
+    """Return the histogram of the PIT, beside two standard errors of a uniform one."""
+    n, bins = sum(counts), len(counts)
+    shares = [count / n for count in counts]
+    error = 2 * (1 / bins * (1 - 1 / bins) / n) ** 0.5
+    highest = max(*shares, 1 / bins + error)
+    panel = Panel(Axis("PIT", 0, 1), Axis("share of targets", 0, 1.05 * highest))
+    for i, share in enumerate(shares):
+        said = f"PIT {i / bins:g} to {(i + 1) / bins:g}: {counts[i]} of {n:,}"
+        ends = ((i + 0.04) / bins, (i + 0.96) / bins)
+        panel.box(ends, (0.0, share), fill=colour(0), title=said, opacity=0.8)
+    for end in (max(0.0, 1 / bins - error), 1 / bins + error):
+        panel.line([(0, end), (1, end)], colour="var(--ink)", dash="3 4")
+    return plot([panel], name="histogram of the probability integral transform")
 
 
 def confusion_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Markup:

@@ -44,6 +44,19 @@ TERMS: Mapping[str, str] = {
     "RMSE": "Root of the mean squared error, in the unit of the target. Smaller is better.",
     "MAE": "Mean absolute error, in the unit of the target. Smaller is better.",
     "R²": "The share of the target's variance that is predicted. 1 is perfect, 0 is the mean.",
+    "CRPS": (
+        "Continuous ranked probability score, in the unit of the target: how far the predicted "
+        "distributions are from the true values. It rewards narrow intervals that hold; of a "
+        "single value it is the absolute error. Smaller is better."
+    ),
+    "quartile of the prediction": (
+        "The rows in four quarters by what is predicted, the smallest predictions first. "
+        "Intervals that hold on average can be too narrow where the target is large."
+    ),
+    "PIT": (
+        "Probability integral transform: the share of its predicted distribution that lies below "
+        "a true value. Of calibrated predictions it is uniform from 0 to 1."
+    ),
     "95 % interval": (
         "About 95 of 100 ranges computed like this one hold the true value, if the rows (or, of "
         "rho, the architectures) were drawn at random."

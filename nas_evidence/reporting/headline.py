@@ -20,6 +20,7 @@ from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import scale_of
+from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.templating import percent
@@ -48,6 +49,7 @@ class Headline:
     worth     whether a network is worth its weights
     measured  the metric that was asked for, else the usual one: of the winner, of the best simple
               model, and of the majority class or the mean
+    intervals what the intervals of real targets cover, for small and for large predictions
     advice    warnings that change what to do, and what
     settled   how many networks are at a mode
     load      three lines of Python that load and use the model
@@ -60,6 +62,7 @@ class Headline:
     together: str
     worth: str
     measured: str
+    intervals: str
     advice: tuple[str, ...]
     settled: str
     load: tuple[str, ...]
@@ -78,7 +81,7 @@ def headline(
     """Return the first screen of a study whose folder is `place`, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline("", "", "", "", "", "", (), settled_sentence(study), (), "")
+        return Headline("", "", "", "", "", "", "", (), settled_sentence(study), (), "")
     judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
     measured = metric_sentence(
         judged, metric or usual_metric(study), study, asked=metric is not None
@@ -90,7 +93,8 @@ def headline(
         together=together_sentence(study, recommended),
         worth=worth_sentence(study, judged),
         measured=f"{measured} {class_weights_sentence(study, judged)}".strip(),
-        advice=tuple(advice(study, sure)),
+        intervals=intervals_sentence(judged),
+        advice=tuple(advice(study, judged)),
         settled=settled_sentence(study),
         load=_load(study, place),
         settings=_settings(study, winner),
@@ -360,9 +364,14 @@ def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def advice(study: Study, sure: Certainty | None) -> list[str]:
-    """Return warnings that change what to do, each with the remedy."""
-    found = [*_at_edges(study)]
+def advice(study: Study, judged: Comparison | None) -> list[str]:
+    """Return warnings that change what to do, each with the remedy.
+
+    Args:
+        study: with a winner.
+        judged: the winner beside simple models, if known.
+    """
+    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study)]
     n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
     if len(study.trials) and n_failed / len(study.trials) > _MANY_FAILED:
         found.append(

@@ -76,6 +76,17 @@ CAPTIONS: Mapping[str, str] = {
         "dotted line the intervals are as wide as they should be; below, too narrow; above, too "
         "wide. The bars are two standard errors."
     ),
+    "quarters": (
+        "Coverage by quartile of the prediction: do the intervals hold for small and for large "
+        "predictions? The held-out rows are divided into four quarters by what is predicted. On "
+        "the dotted lines the intervals of 50 and 90 % are as wide as they should be. The bars "
+        "are 95 % intervals of the share."
+    ),
+    "pit": (
+        "PIT histogram: how many held-out targets lie in each tenth of the distribution that was "
+        "predicted for them. A tenth in each is calibrated, up to the dotted lines (two standard "
+        "errors). More at both ends: too narrow; more in the middle: too wide."
+    ),
     "confusion": (
         "Held-out data by true and predicted class; a perfect model has them all on the diagonal."
     ),
@@ -274,6 +285,10 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
     if judged.confusion:
         names = [_class_name(judged, i) for i in range(len(judged.confusion))]
         figures["confusion"] = draw.confusion_figure(judged.confusion, names)
+    if judged.quarters:
+        figures["quarters"] = draw.quarters_figure(judged.quarters)
+    if judged.pit:
+        figures["pit"] = draw.pit_figure(judged.pit)
     if judged.pairs:
         figures["pairs"] = draw.pairs_figure(judged.pairs)
     if judged.importance:

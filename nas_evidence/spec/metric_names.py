@@ -11,6 +11,7 @@ _OF_REALS: Mapping[str, str] = {
     "rmse": "RMSE",
     "mae": "MAE",
     "r2": "R²",
+    "crps": "CRPS",
     "coverage": "90 % intervals cover",
 }
 #: Metrics that `--metric` can name, by likelihood, as shown.
@@ -28,7 +29,7 @@ METRICS: Mapping[str, Mapping[str, str]] = {
     "heteroscedastic": _OF_REALS,
 }
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
-LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae"})
+LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae", "crps"})
 #: Metrics by other names of theirs; or the nearest one that there is.
 ALIASES: Mapping[str, str] = {
     "acc": "accuracy", "ap": "average_precision", "auc": "roc_auc", "auc_pr": "average_precision",

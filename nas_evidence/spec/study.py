@@ -479,8 +479,8 @@ class StudySpec(Frozen):
     metric: str | None = None
     """Metric to show first, of the winner's predictions in the report and in `predict`:
     for classes log_loss, accuracy, balanced_accuracy, f1, roc_auc, average_precision or ece; for
-    real targets log_loss, rmse, mae, r2 or coverage. It ranks nothing; of two classes `predict`
-    chooses by the threshold that is best by it."""
+    real targets log_loss, rmse, mae, r2, crps or coverage. It ranks nothing; of two classes
+    `predict` chooses by the threshold that is best by it."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     dataset: DatasetSpec

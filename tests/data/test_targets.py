@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +57,29 @@ def test_other_numbers_are_a_regression_and_the_sentence_says_how_to_change_it(y
 def test_labels_and_class_names_give_the_texts_back(y: list[str]) -> None:
     result = found(y)
     assert [result.classes[i] for i in result.train] == y
+
+
+@pytest.mark.parametrize("task", [None, "regression"])
+def test_whole_numbers_that_look_like_counts_are_real_and_say_which_likelihood_is_missing(
+    task: Any,
+) -> None:
+    rng = np.random.default_rng(0)
+    says = "they look like counts, and a likelihood for counts is missing"
+    result = found(rng.poisson(9, 300), task=task)
+    assert result.train.dtype == np.float64
+    assert result.sentence.startswith(f"regression, target from 1 to 19; {says}")
+    whole_prices, shares = rng.integers(326, 18_823, 300), rng.poisson(9, 300) + 0.5
+    negative, all_different = rng.poisson(9, 300) - 5, np.arange(300)
+    for other in (whole_prices, shares, negative, all_different):
+        assert says not in found(other, task="regression").sentence
+
+
+@pytest.mark.parametrize("kind", [str, object, "category"])
+def test_grades_in_words_are_classes_without_an_order(kind: Any) -> None:
+    grades = pd.Series(["good", "fair", "very good", "ideal", "fair"] * 4).astype(kind)
+    result = found(grades)
+    assert result.classes == ("fair", "good", "ideal", "very good")
+    assert result.sentence == "classification, 4 classes: fair, good, ideal, very good"
 
 
 def test_the_task_that_is_asked_for_wins() -> None:

@@ -1,5 +1,7 @@
 """Mixtures of normals: closed form with one, draws with several, quantiles invert the cdf."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,3 +59,16 @@ def test_quantiles_invert_the_distribution_function_and_are_ordered(
     np.testing.assert_allclose(mixed.cdf(mixed.quantile(probability)), probability, atol=1e-9)
     low, high = mixed.interval(probability)
     assert (low <= high).all()
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_no_quantile_is_below_the_least_possible_value_and_others_stay(k: int) -> None:
+    free = mixtures(4, k)
+    cut = replace(free, least=np.array([0.0, -np.inf]))
+    assert free.quantile(0.05).min(0)[0] < 0
+    for p in (0.05, 0.5, 0.95):
+        found, expected = cut.quantile(p), free.quantile(p)
+        np.testing.assert_array_equal(found[:, 0], np.maximum(expected[:, 0], 0))
+        np.testing.assert_array_equal(found[:, 1], expected[:, 1])
+    np.testing.assert_array_equal(cut.mean, free.mean)
+    np.testing.assert_allclose(cut.interval(0.9)[0], cut.quantile(0.05), rtol=1e-9)

@@ -251,7 +251,7 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
     assert set(METRICS["gaussian"]) == set(real)
     check_metric("rmse", "gaussian")
     check_metric(None, "gaussian")
-    with refused("unknown-metric", "log_loss, rmse, mae, r2, coverage", "'f1'"):
+    with refused("unknown-metric", "log_loss, rmse, mae, r2, crps, coverage", "'f1'"):
         check_metric("f1", "gaussian")
     with refused("unknown-metric", "'rmse'", "real targets"):
         check_metric("rmse", "categorical")

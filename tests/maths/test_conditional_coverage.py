@@ -1,0 +1,111 @@
+"""Coverage by quartile of the prediction: counted right, and a warning that is rarely false."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from nas_evidence.maths.conditional_coverage import (
+    FEWEST,
+    by_quartile,
+    clopper_pearson,
+    fails,
+    n_pit,
+)
+from nas_evidence.maths.metrics import coverage_by_level
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import fit
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 7), (3, 7), (7, 7), (180, 200)])
+def test_the_binomial_interval_is_that_of_scipy(k: int, n: int) -> None:
+    expected = binomtest(k, n).proportion_ci(0.9875, method="exact")
+    assert clopper_pearson(k, n, 0.9875) == pytest.approx((expected.low, expected.high))
+
+
+def test_each_row_is_in_the_quarter_of_its_prediction() -> None:
+    rng = np.random.default_rng(0)
+    f, y = rng.normal(size=(103, 1)), rng.normal(size=(103, 1))
+    density = Normals.single(f, np.ones(1))
+    found = by_quartile(density, y)
+    assert [one.n for one in found] == [26, 26, 26, 25]
+    low, high = density.interval(0.9)
+    inside = ((low <= y) & (y <= high))[:, 0]
+    for one in found:
+        mine = (one.low <= f[:, 0]) & (f[:, 0] <= one.high)
+        assert mine.sum() == one.n
+        assert one.inside_90 == pytest.approx(inside[mine].mean())
+    total = coverage_by_level(density, y)
+    for name in ("50", "90"):
+        mean = sum(one.n * getattr(one, f"inside_{name}") for one in found) / 103
+        assert mean == pytest.approx(total[f"coverage_{name}"])
+
+
+def test_several_targets_are_divided_each_by_its_own_predictions() -> None:
+    rng = np.random.default_rng(1)
+    f, y = rng.normal(size=(40, 2)), rng.normal(size=(40, 2))
+    both = by_quartile(Normals.single(f, np.ones(2)), y)
+    each = [by_quartile(Normals.single(f[:, [c]], np.ones(1)), y[:, [c]]) for c in range(2)]
+    for one, a, b in zip(both, *each, strict=True):
+        assert one.inside_90 == pytest.approx((a.inside_90 + b.inside_90) / 2)
+        assert (one.n, one.low, one.high) == (10, None, None)
+
+
+def test_few_rows_have_no_quarters() -> None:
+    few = np.zeros((FEWEST - 1, 1))
+    assert by_quartile(Normals.single(few, np.ones(1)), few) == []
+
+
+def _warns(x: np.ndarray, y: np.ndarray, n_folds: int = 5) -> bool:
+    """Whether out-of-fold predictions of a linear model with one noise fail in a quarter."""
+    mean, noise = np.empty(len(y)), np.empty(len(y))
+    for k in range(n_folds):
+        left = np.arange(len(y)) % n_folds == k
+        w, *_ = np.linalg.lstsq(x[~left], y[~left], rcond=None)
+        mean[left] = x[left] @ w
+        noise[left] = np.std(y[~left] - x[~left] @ w)
+    found = by_quartile(Normals.single(mean[:, None], noise[:, None]), y[:, None])
+    return any(fails(one.inside_90, one.n) for one in found)
+
+
+@pytest.mark.parametrize(("n", "studies"), [(60, 400), (300, 400), (2000, 150), (20_000, 40)])
+@pytest.mark.parametrize("noise", ["normal", "heavy tails"])
+def test_where_the_noise_is_the_same_everywhere_a_warning_is_rare(
+    n: int, studies: int, noise: str
+) -> None:
+    """At most 0.05 by its rule; 0.075 leaves room for three standard errors of 400 studies."""
+    rng, found = np.random.default_rng(n), 0
+    for _ in range(studies):
+        x = np.column_stack([np.ones(n), rng.normal(size=(n, 3))])
+        error = rng.normal(size=n) if noise == "normal" else rng.standard_t(5, size=n)
+        found += _warns(x, x @ [0.0, 1.0, 2.0, -1.0] + error)
+    assert found / studies <= 0.075
+
+
+@pytest.mark.parametrize(("n", "least"), [(300, 0.5), (2000, 1.0)])
+def test_where_the_noise_grows_with_the_target_a_warning_is_the_rule(n: int, least: float) -> None:
+    rng, found = np.random.default_rng(n), []
+    for _ in range(40):
+        x = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+        found.append(_warns(x, np.exp(x @ [0.0, 0.5, 0.5] + 0.4 * rng.normal(size=n))))
+    assert np.mean(found) >= least
+
+
+def test_what_many_rows_show_is_no_reason_to_warn_within_a_few_per_cent() -> None:
+    assert fails(0.88, 10**6) == fails(0.93, 10**6) == 0
+    assert fails(0.85, 10**6) == -1
+    assert fails(0.95, 10**6) == 1
+    assert fails(0.8, 20) == fails(1.0, 20) == 0
+
+
+@pytest.mark.parametrize("name", ["identity", "log"])
+def test_the_pit_of_the_right_density_is_uniform_and_of_a_narrow_one_at_the_ends(
+    name: str,
+) -> None:
+    rng = np.random.default_rng(2)
+    f = rng.normal(size=(5000, 1))
+    scale = fit(name, np.exp(f))
+    y = scale.inverse(f + rng.normal(size=f.shape))
+    right, narrow = (np.array(n_pit(scale.density(f, np.full(1, s)), y)) for s in (1.0, 0.5))
+    assert right.sum() == narrow.sum() == 5000
+    assert (np.abs(right - 500) < 5 * np.sqrt(450)).all()
+    assert min(narrow[0], narrow[-1]) > 1000

@@ -1,0 +1,129 @@
+"""Claims about intervals in the report: a warning with a remedy that works, else one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from searched import EPOCHS, folder, load, record
+
+from nas_evidence.api.python_words import in_python
+from nas_evidence.baselines.comparison import Comparison, QuarterCoverage, write_comparison
+from nas_evidence.reporting import intervals
+from nas_evidence.reporting.contents import report_on
+from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
+from nas_evidence.reporting.page import build_report
+from nas_evidence.reporting.study_tables import Study
+from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.study import TrainingPlan
+
+PLAN = TrainingPlan.model_validate({"likelihood": "gaussian", "epochs": EPOCHS, "settle": 0})
+GOOD, SKEWED = (0.9, 0.89, 0.91, 0.92), (1.0, 1.0, 0.97, 0.76)
+MINE = DatasetSpec(name="table", path="mine.csv", target="price", task="regression")
+
+
+def compared(inside: tuple[float, ...], n: int = 5000, **changes: Any) -> Comparison:
+    quarters = tuple(
+        QuarterCoverage(n=n // 4, low=100.0 * i, high=100.0 * i + 99, inside_50=0.5, inside_90=one)
+        for i, one in enumerate(inside)
+    )
+    given: dict[str, Any] = {
+        "trial_id": 1, "task": "real", "on": "test", "n": n,
+        "metrics": {"rmse": 2.0, "crps": 1.25}, "quarters": quarters,
+        "pit": (n // 10,) * 10, "lowest": 3.0,
+    }  # fmt: skip
+    return Comparison(**(given | changes))
+
+
+def studied(tmp_path: Path, dataset: DatasetSpec = MINE) -> Study:
+    return load(tmp_path, [record(1, 1, real=True)], plan=PLAN, dataset=dataset)
+
+
+def test_intervals_that_fail_in_a_quartile_are_a_warning_and_others_one_sentence(
+    tmp_path: Path,
+) -> None:
+    study = studied(tmp_path)
+    assert coverage_warning(study, compared(GOOD)) == ""
+    assert intervals_sentence(compared(GOOD)) == (
+        "On 5,000 test rows, the 90 % intervals cover 0.90, 0.89, 0.91 and 0.92 of the targets by "
+        "quartile of the prediction."
+    )
+    assert intervals_sentence(compared(SKEWED)) == ""
+    said = coverage_warning(study, compared(SKEWED, on="folds"))
+    assert said.startswith(
+        "On 5,000 rows not trained on, the 90 % intervals cover 1.00, 1.00, 0.97 and 0.76 of the "
+        "targets by quartile of the prediction. They are too wide in the first, second and third "
+        "quartile, and too narrow in the fourth quartile. Search again with "
+    )
+    few = compared(SKEWED, n=100)  # 0.76 of 25 rows may be chance
+    assert coverage_warning(study, few) == ""
+    assert "0.76" in intervals_sentence(few)
+    for nothing in (None, compared(()), compared((), task="labels")):
+        assert coverage_warning(study, nothing) == intervals_sentence(nothing) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "lowest", "options"),
+    [
+        ({}, 3.0, "--target-scale log or --target-scale auto"),
+        ({}, 0.0, "--target-scale auto"),
+        ({}, -1.0, "--target-scale auto"),
+        ({"target_scale": "log"}, 3.0, "--target-scale auto"),
+        ({"name": "diabetes"}, 25.0, "--target-scale log"),
+        ({"name": "diabetes", "target_scale": "log"}, 25.0, "--target-scale yeo_johnson"),
+    ],
+)
+def test_the_remedy_is_an_option_that_these_targets_can_have(
+    tmp_path: Path, changes: dict[str, Any], lowest: float, options: str
+) -> None:
+    kept = {} if "name" in changes else MINE.model_dump(exclude_none=True)
+    study = studied(tmp_path, DatasetSpec.model_validate(kept | changes))
+    said = coverage_warning(study, compared(SKEWED, lowest=lowest))
+    assert f"Search again with {options}, and another --out." in said.replace(
+        " or --set plan.likelihood=heteroscedastic", ""
+    )
+    for option in options.split(" or "):
+        scale = option.removeprefix("--target-scale ")
+        assert DatasetSpec.model_validate(kept | changes | {"target_scale": scale})
+        assert in_python(option) == f"target_scale='{scale}'"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_noise_for_each_row_is_named_only_where_there_is_such_a_likelihood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    assert "gaussian" in intervals._LIKELIHOODS
+    known = ("gaussian", "heteroscedastic") if exists else ("gaussian",)
+    monkeypatch.setattr(intervals, "_LIKELIHOODS", known)
+    said = coverage_warning(studied(tmp_path), compared(SKEWED))
+    assert ("or --set plan.likelihood=heteroscedastic, and another" in said) == exists
+
+
+@pytest.mark.parametrize("inside", [GOOD, SKEWED])
+def test_page_text_and_first_screen_have_quartiles_pit_and_crps(
+    tmp_path: Path, inside: tuple[float, ...]
+) -> None:
+    place = folder(tmp_path, [record(1, 1, real=True)], plan=PLAN, dataset=MINE)
+    judged = compared(inside)
+    write_comparison(place, judged)
+    paths = build_report(place)
+    page, text = (path.read_text(encoding="utf-8") for path in (paths.html, paths.markdown))
+    warned = inside is SKEWED
+    assert ('<div class="warning"' in page) == warned
+    assert ("<dt>Intervals</dt>" in page) == (not warned)
+    for name in ("quarters", "pit"):
+        assert f'<div id="{name}" class="figure">' in page
+    assert "lowest: 0 to 99" in page
+    assert "| 1 | 0 | 99 | 1250 | 0.500 | " in text
+    assert "Here, from 0 to 1: 500, 500, 500" in text
+    assert "CRPS" in page
+    assert "CRPS" in text
+    found = report_on(studied(tmp_path / "b"), judged).headline
+    assert (bool(found.intervals), len(found.advice)) == (not warned, int(warned))
+
+
+def test_classes_and_few_rows_have_no_such_pictures(tmp_path: Path) -> None:
+    place = folder(tmp_path, [record(1, 1)])
+    write_comparison(place, compared((), task="labels", pit=(), lowest=None, metrics={}))
+    page = build_report(place).html.read_text(encoding="utf-8")
+    assert 'id="pit"' not in page
+    assert 'id="quarters"' not in page
