@@ -285,18 +285,18 @@ def test_a_noise_of_each_row_is_learned_as_an_output() -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=random)
     y = (0.2 + (x[:, 1:] > 0)) * torch.randn(200, 1, generator=random)
+    torch.manual_seed(0)
     model = nn.Linear(2, 2)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     laplace = nas_evidence.online_laplace(
         model, optimiser, (x, y), likelihood="heteroscedastic", every=10, curvature="full_ggn"
     )
-    for _ in range(60):
+    for _ in range(200):
         optimiser.zero_grad()
         laplace.loss(model(x), y).backward()
         optimiser.step()
         laplace.after_epoch()
     assert laplace.history[-1][1] > laplace.history[0][1]
-    assert (
-        float(model.weight.detach()[1, 1]) < -0.5
-    )  # the precision falls where the noise is larger
+    falls = float(model.weight.detach()[1, 1])  # of the precision, where the noise is larger
+    assert falls < -1
     assert (laplace.noise_std, laplace.temperature) == (1.0, 1.0)
