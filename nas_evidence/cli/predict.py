@@ -64,7 +64,7 @@ def predict(
     ] = False,
     method: Annotated[
         Literal["map", "probit", "mc"] | None,
-        typer.Option("--method", help="Class probabilities: map, or with the posterior."),
+        typer.Option("--method", help="map: the network's probabilities; probit, mc: averaged."),
     ] = None,
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
@@ -91,7 +91,7 @@ def predict(
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Predict new data with uncertainty; if they hold the target, say how good that is.
+    """Predict new data with uncertainty; if they hold the target, print metrics.
 
     Example: nas-evidence predict runs/mine new.csv
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.png

@@ -478,7 +478,7 @@ def _smallest_gpu(nodes: list[Node]) -> int:
     except RayError as error:
         late = f"no answer for {START_TIMEOUT:.0f} s, as if other jobs held all of them"
         raise StudyStoppedError(
-            "the memory of the cluster's GPUs cannot be found out "
+            "the memory of the cluster's GPUs cannot be determined "
             f"({late if isinstance(error, GetTimeoutError) else _why(error)}). Run the same "
             "command again when `ray status` shows free GPUs, or give the share of a GPU for each "
             "trial: --set resources.gpus=1"
