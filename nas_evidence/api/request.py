@@ -104,7 +104,6 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
 
 
 def _changes(options: DataOptions) -> list[str]:
-    """Return the options that are given as changes of a study file."""
     keys = dataset_keys(options)
     for name in ("groups", "time_column", "weights"):
         if not isinstance(keys.get(name, ""), str):

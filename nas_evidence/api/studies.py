@@ -405,7 +405,6 @@ class Study:
         return self._read[1]
 
     def _ranked(self) -> "StudyAsShown":
-        """Return the same with its ranking."""
         from nas_evidence.reporting.study_tables import ranked_study
 
         tables = self._tables()

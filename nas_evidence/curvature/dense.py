@@ -1,6 +1,6 @@
 """Dense curvature: exact blocks of tensors, and the full matrix, each in two forms.
 
-    H = Σ_{n,k} g gᵀ,   g = J_nᵀ r_k  [P]      M rows g in all: N (C − 1) or N C for the GGN,
+    H = Σ_{n,k} j jᵀ,   j = J_nᵀ r_k  [P]      M rows j in all: N (C − 1) or N C for the GGN,
                                                N for the empirical Fisher
     P <= M   the P x P matrix                  M < P   the rows, for M x M Gram matrices
 
@@ -32,10 +32,10 @@ class BlockCollector(Collector):
     filled: dict[str, int] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Add the outer products of one column, or store its rows."""
         assert a is not None
-        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+        for name, gradients in zip(layer.names, layer.gradients(a, g), strict=True):
             if name in self.stored:
                 start = self.filled.get(name, 0)
                 self.filled[name] = start + len(gradients)
@@ -53,17 +53,17 @@ class BlockCollector(Collector):
 
 @dataclass
 class RowCollector(Collector):
-    """The rows g of each column, summed to the P x P matrix or stored."""
+    """The rows j of each column, summed to the P x P matrix or stored."""
 
     names: tuple[str, ...]
     matrix: Tensor | None  # [P, P], or None to store
     column: dict[str, Tensor] = field(default_factory=dict)
     stored: dict[str, list[Tensor]] = field(default_factory=dict)
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Take the part of the rows that belongs to the layer."""
         assert a is not None
-        self.column.update(zip(layer.names, layer.gradients(a, s), strict=True))
+        self.column.update(zip(layer.names, layer.gradients(a, g), strict=True))
 
     def end_column(self) -> None:
         """Add the rows, now complete, to the matrix or to the store."""

@@ -128,7 +128,6 @@ class Posterior:
 
 
 def _only_linear(model: nn.Module) -> bool:
-    """Return whether all parameters are those of linear layers."""
     return all(isinstance(m, nn.Linear) for m in model.modules() if [*m.parameters(recurse=False)])
 
 

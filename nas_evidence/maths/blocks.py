@@ -215,7 +215,7 @@ class Factors:
     """Two factors whose Kronecker product is a block, from sums over N data and |T| positions.
 
     inputs       SA = Σ_{n,t} a aᵀ, or the rows a
-    gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
+    gradients    SB = Σ_{n,t,c} g gᵀ  [groups, d_out, d_out]
     n_data       N
     n_positions  |T|
     rounding     ε of the dtype that the sums were formed in
@@ -331,7 +331,7 @@ class FewInputs(Factors):
     AᵀA has no eigenvalues besides zeros and those of A Aᵀ; no in x in matrix is formed.
 
     inputs       A, one row per datum and position [N |T|, d_in], in the dtype of the model
-    gradients    SB = Σ_{n,t,c} s sᵀ  [1, d_out, d_out]
+    gradients    SB = Σ_{n,t,c} g gᵀ  [1, d_out, d_out]
     """
 
     @property

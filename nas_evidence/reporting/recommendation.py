@@ -124,7 +124,6 @@ def estimates(study: Study) -> list[Estimate]:
 
 
 def _comparable(study: Study) -> list[RankedArchitecture]:
-    """Return the ranked architectures that are in the space of the study."""
     domains = study.spec.family
     return [
         one

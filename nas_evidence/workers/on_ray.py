@@ -321,7 +321,6 @@ class RayExecutor(PooledExecutor):
         self._pool.refill()
 
     def _look(self) -> None:
-        """Update the list of nodes."""
         alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
         self._addresses.update({name: n["NodeManagerAddress"] for name, n in alive.items()})
         nodes = [
