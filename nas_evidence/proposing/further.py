@@ -13,7 +13,7 @@ from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 if TYPE_CHECKING:
-    from nas_evidence.proposing.proposer import Proposer, Told
+    from nas_evidence.proposing.proposer import ProposalResult, Proposer
 
 #: Trials whose gain is forecast.
 FURTHER = 10
@@ -22,7 +22,9 @@ FEWEST = 8
 
 
 def gain_of_further(
-    study: StudySpec, proposer: "Proposer", known: Sequence[tuple[ArchitectureSpec, "Told"]]
+    study: StudySpec,
+    proposer: "Proposer",
+    known: Sequence[tuple[ArchitectureSpec, "ProposalResult"]],
 ) -> float | None:
     """Return what further trials would gain, in the unit of the objective.
 
