@@ -26,6 +26,8 @@ BUILT = {
     "reference/files.md": ("docs/file_reference.py", "page"),
     "experiments/papers-in-full.md": ("benchmarks/gallery.py", "written_in_full"),
 }
+#: The title of the last one, as experiments/papers.md names it.
+FULL = "Published figures in full"
 #: The first of a block of code, a link or picture (its text may hold code), and a span of code.
 _PARTS = re.compile(
     r"```.*?```|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s#]+)((?:#[^)\s]*)?)\)|`[^`\n]*`", re.DOTALL
@@ -57,7 +59,11 @@ def _built(script: str, function: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links of the repository into links of the site; of what is not there, keep the text."""
+    """Turn links of the repository into links of the site; of what is not there, keep the text.
+
+    A page that is built is no link in the repository; there its title stands in italics.
+    """
+    markdown = markdown.replace(f"*{FULL}*", f"[{FULL}](papers-in-full.md)")
 
     def shown(part: re.Match[str]) -> str:
         if part[3] is None:  # code

@@ -237,7 +237,8 @@ def say_results(
     for sentence in filter(None, (said.together, said.measured, *said.advice, report.pruning)):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):
+    screen = (study.objective_unit, *header, study.order, said.worth, report.verdict)
+    if words := brief(" ".join(map(str, screen))):
         out.print(f"words:  {words}.")
     out.print(f"report: {paths.html if to else shown(paths.html, store)}")
     return report
