@@ -467,8 +467,8 @@ def write_results(found: Sequence[Seen], path: Path) -> None:
 
 _HEAD = """# Wrong formulas, and the checks that see them
 
-`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts one at a
-time into a copy of the code. It runs the tests of `make test` and the problems of `nas-evidence
+`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts one at
+a time into a copy of the code. It runs the tests of `make test` and the problems of `nas-evidence
 audit` whose recorded coverage touches the line, up to the first failure. The last column is empty
 where the audit makes no such claim.
 
