@@ -18,7 +18,7 @@ from nas_evidence.curvature.layers import Layer
 from nas_evidence.curvature.layerwise import Sums
 from nas_evidence.curvature.memory import COPIES, require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.maths.blocks import Block, Dense, Rows
+from nas_evidence.maths.blocks import Block, Dense, LowRank
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 _INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
@@ -47,7 +47,7 @@ class BlockCollector(Collector):
     def block(self, name: str) -> Block:
         """Return the block of one tensor."""
         if name in self.stored:
-            return Rows(self.stored[name])
+            return LowRank(self.stored[name])
         return Dense(self.sums.total(name))
 
 

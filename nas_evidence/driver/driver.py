@@ -33,7 +33,7 @@ from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
 from nas_evidence.storage.faults import StudyStoppedError, crash_point, disk_stop, is_disk_full
 from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
+from nas_evidence.storage.redo import DoneTrials, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
 from nas_evidence.storage.tables import (
@@ -66,7 +66,7 @@ class Driver:
         executor: Executor,
         watcher: Watcher,
         *,
-        finds: Finds | None = None,
+        finds: DoneTrials | None = None,
         content_hash: str | None = None,
         time_left: Callable[[], float] | None = None,
         proposer: Callable[[StudySpec, Sequence[Found]], Proposer] = Proposer,
