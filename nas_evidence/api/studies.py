@@ -262,7 +262,7 @@ class Study:
         """Write the report and return the path of its page.
 
         Example:
-            webbrowser.open(study.report().as_uri())
+            study.report("shown")  # Path("shown/index.html")
         """
         from nas_evidence.baselines.stored_comparison import kept_comparison
         from nas_evidence.reporting.page import build_report
