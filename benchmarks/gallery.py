@@ -1,13 +1,15 @@
 """Count the cells of the kept results again and make `docs/experiments/papers.md` from them.
 
 python benchmarks/gallery.py [DIR...]     with new results: `nas-evidence reproduce NAME --to DIR`
+
+The site also has every value: `full_page`, which docs/site_hooks.py builds.
 """
 
 import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from nas_evidence_reproduce._published import (  # noqa: E402
     body,
     how_made,
     judged,
+    kept_cells,
     listed,
     result_text,
     scripts,
+    share_of,
     stored_results,
     where_measured,
 )
@@ -35,7 +39,7 @@ IMAGES = ROOT / "docs" / "images" / "reproduce"
 PAGE = ROOT / "docs" / "experiments" / "papers.md"
 
 
-_GALLERY = [
+_HEAD = [
     "# Which share of the published figures and tables agrees?",
     "",
     "**Verdict.** {verdict}",
@@ -43,49 +47,76 @@ _GALLERY = [
     "**Rule written before.** In each script of `benchmarks/reproduce/`, applied to all cells;",
     "that it was fixed before each run is not recorded.",
     "",
-    "Every figure and table of the papers whose methods this package implements, made by",
-    "`nas-evidence reproduce NAME` in the short version. The numbers are in",
-    "[benchmarks/reproduce/results](../../benchmarks/reproduce/results);",
-    "`python benchmarks/gallery.py` counts them again and makes this page from them.",
+    "`nas-evidence reproduce NAME` made these figures and tables in the short version.",
+    "[benchmarks/reproduce/results](../../benchmarks/reproduce/results) has every number. The",
+    "documentation site (`make docs`) shows them all beside the published ones. The page",
+    "*Published figures in full* has the values that differ, each with its reason.",
     "",
-    "A cell is one published number, or one comparison that the paper states, in one setting. The",
-    "rule by which a cell agrees is fixed in each script and applied to all cells that ran;",
-    'settings that the paper does not state count as well as the one that is drawn. "reproduced":',
-    'all agree; "in part": some; "differs": none. Short versions run fewer cells than the paper',
-    "has, and where they are far smaller than the published experiment the rule compares orders,",
-    "not numbers.",
+    "A cell is one published number, or one comparison that the paper states, in one setting.",
+    "The rule of a script says when a cell agrees. It holds for all cells that ran, also in",
+    'settings that the paper does not state. "reproduced": all agree; "in part": some;',
+    '"differs": none. Short versions run fewer cells than the paper has. Where they are far',
+    "smaller than the published experiment, the rule compares orders, not numbers.",
     "",
 ]
 
 
 def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
-    """Return the gallery as Markdown: an overview of all rows, then each result with its figure.
+    """Return the gallery as Markdown: all rows, then claim, rule and finding of each result.
 
     Args:
         results: as kept in `results/`.
         rows: of `listed`.
     """
     by_name = {result["name"]: result for result in results}
-    places = Counter(where_measured(result) for result in by_name.values())
-    usual = places.most_common(1)[0][0] if places else ""
-    head = [line.format(verdict=_verdict(rows)) for line in _GALLERY]
+    usual = _usual_place(by_name.values())
+    head = [line.format(verdict=_verdict(rows)) for line in _HEAD]
     lines = [*head, *([usual, ""] if usual else [])]
     lines += ["| paper | figure | script | status | agree |", "|---|---|---|---|---|"]
     for row in rows:
         name = f"`{row.name}`" if row.name else ""
         lines.append(f"| {row.paper} | {row.figure} | {name} | {row.status} | {row.agree} |")
-    for paper, (title, _) in PAPERS.items():
-        names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
-        if not names:
-            continue
+    for title, of_paper in _papers(by_name, rows):
+        lines += ["", f"## {title}", ""]
+        for one in of_paper:
+            picture = f"[{one['figure']}](../images/reproduce/{one['name']}.png)"
+            figure = picture if one["has_figure"] else one["figure"]
+            agree = f"{one['status']}, {share_of(kept_cells(one))}"
+            lines.append(
+                f"- **{figure}**: {one['claim']} A cell agrees if {one['rule']}. "
+                f"**{agree}**: {one['why']}."
+            )
+    return "\n".join(lines) + "\n"
+
+
+def full_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
+    """Return the page with every value beside the published one; arguments of `gallery_page`."""
+    by_name = {result["name"]: result for result in results}
+    usual = _usual_place(by_name.values())
+    lines = ["# Published figures in full", "", "[Overview](papers.md). " + usual]
+    for title, of_paper in _papers(by_name, rows):
         lines += ["", f"## {title}"]
-        for name in names:
-            one = by_name[name]
+        for one in of_paper:
             lines += ["", f"### {one['figure']}: {one['title']}", ""]
-            lines += body(one, f"../images/reproduce/{name}.png")
+            lines += body(one, f"../images/reproduce/{one['name']}.png")
             elsewhere = where_measured(one)
             lines += ["", how_made(one) + (f" {elsewhere}" if elsewhere != usual else "")]
     return "\n".join(lines) + "\n"
+
+
+def _usual_place(results: Iterable[Mapping[str, Any]]) -> str:
+    places = Counter(where_measured(result) for result in results)
+    return places.most_common(1)[0][0] if places else ""
+
+
+def _papers(
+    by_name: Mapping[str, Mapping[str, Any]], rows: Sequence[ListRow]
+) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Yield the title of each paper and its results, in the order of the rows."""
+    for paper, (title, _) in PAPERS.items():
+        names = dict.fromkeys(r.name for r in rows if r.paper == paper and r.name in by_name)
+        if names:
+            yield title, [by_name[name] for name in names]
 
 
 def _verdict(rows: Sequence[ListRow]) -> str:
@@ -103,6 +134,12 @@ def written() -> str:
     """Return the page as it follows from the kept results."""
     folder = ROOT / "benchmarks" / "reproduce"
     return gallery_page(stored_results(folder).values(), listed(folder))
+
+
+def written_in_full() -> str:
+    """Return the page with every value, as it follows from the kept results."""
+    folder = ROOT / "benchmarks" / "reproduce"
+    return full_page(stored_results(folder).values(), listed(folder))
 
 
 def take_in(folder: Path) -> None:

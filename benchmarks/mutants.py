@@ -467,10 +467,10 @@ def write_results(found: Sequence[Seen], path: Path) -> None:
 
 _HEAD = """# Wrong formulas, and the checks that see them
 
-`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts them
-into a copy of the code one at a time and runs the tests of `make test` and the problems of
-`nas-evidence audit` whose recorded coverage touches the line, up to the first failure. The last
-column is empty where the audit makes no such claim.
+`benchmarks/mutants.toml` has wrong formulas, each a patch of one line. `make mutants` puts one at
+a time into a copy of the code. It runs the tests of `make test` and the problems of `nas-evidence
+audit` whose recorded coverage touches the line, up to the first failure. The last column is empty
+where the audit makes no such claim.
 
 Of {n} the tests see {n_tests}; of the {n_audited} that break a claim of the audit it sees
 {n_audit}. Seen by neither: {escaped}.

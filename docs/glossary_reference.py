@@ -36,7 +36,7 @@ WORDS: Mapping[str, str] = {
     "finalist": "One of the best architectures by the score, which the race trains again.",
     "fold": "A part of the training rows that a network trained on the other parts predicts.",
     "heteroscedastic": "With a noise whose standard deviation differs between rows.",
-    "kept aside": "Data that no choice of this project was made on, and that were looked at once.",
+    "kept aside": "Data on which this project chose nothing, and which it judged once.",
     "Laplace approximation": "A Gaussian at a mode of the posterior, from the curvature there.",
     "mode": "A maximum of the log posterior of the weights: the gradient is zero there.",
     "Newton decrement": "gᵀ(H + Δ)⁻¹g: about twice the log posterior that is left to gain.",

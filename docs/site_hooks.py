@@ -21,8 +21,13 @@ OUTSIDE = (
     "cluster/**/*.*",
     "cluster/**/Dockerfile",
 )
-#: A page that is built with the site.
-FILES = "reference/files.md"
+#: Pages that are built with the site: the script, and its function that returns the page.
+BUILT = {
+    "reference/files.md": ("docs/file_reference.py", "page"),
+    "experiments/papers-in-full.md": ("benchmarks/gallery.py", "written_in_full"),
+}
+#: The title of the last one, as experiments/papers.md names it.
+FULL = "Published figures in full"
 #: The first of a block of code, a link or picture (its text may hold code), and a span of code.
 _PARTS = re.compile(
     r"```.*?```|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s#]+)((?:#[^)\s]*)?)\)|`[^`\n]*`", re.DOTALL
@@ -36,24 +41,29 @@ def outside() -> list[str]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the files outside docs/, and the page of the files of the package."""
+    """Add the files outside docs/, and the pages that are built."""
     for path in outside():
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
-    files.append(File.generated(config, FILES, content=_files_of_the_package()))
+    for page, (script, function) in BUILT.items():
+        files.append(File.generated(config, page, content=_built(script, function)))
     return files
 
 
-def _files_of_the_package() -> str:
-    spec = importlib.util.spec_from_file_location("_", ROOT / "docs" / "file_reference.py")
+def _built(script: str, function: str) -> str:
+    spec = importlib.util.spec_from_file_location("_", ROOT / script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return str(module.page())
+    return str(getattr(module, function)())
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links of the repository into links of the site; of what is not there, keep the text."""
+    """Turn links of the repository into links of the site; of what is not there, keep the text.
+
+    A page that is built is no link in the repository; there its title stands in italics.
+    """
+    markdown = markdown.replace(f"*{FULL}*", f"[{FULL}](papers-in-full.md)")
 
     def shown(part: re.Match[str]) -> str:
         if part[3] is None:  # code

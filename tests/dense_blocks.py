@@ -5,7 +5,7 @@ from cases import Case
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
-from nas_evidence.maths.blocks import Block, Dense, Diagonal, Rotated, Rows
+from nas_evidence.maths.blocks import Block, Dense, Diagonal, LowRank, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
 
 
@@ -27,7 +27,7 @@ def _matrix(block: Block) -> Tensor:
         return torch.diag(block.values)
     if isinstance(block, Dense):
         return block.matrix
-    if isinstance(block, Rows):
+    if isinstance(block, LowRank):
         return block.as_dense().matrix
     if isinstance(block, Rotated):
         triples = zip(block.left, block.right, block.values, strict=True)

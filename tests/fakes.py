@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nas_evidence.driver.driver import Driver
-from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
@@ -259,7 +259,7 @@ class FakeProposer:
     def adopt(self, architecture: ArchitectureSpec) -> None:
         self.widths.append(int(architecture.values["width"]))
 
-    def tell(self, number: int, result: Told) -> None:
+    def tell(self, number: int, result: ProposalResult) -> None:
         assert number not in self.told(), "told twice"
         self.results.append(
             [number, result.values, sorted(result.constraints.items()), result.pruned]
@@ -305,11 +305,11 @@ def asked_in(folder: Path) -> list[ArchitectureSpec]:
     return [ArchitectureSpec.model_validate(found[number]) for number in range(len(found))]
 
 
-def told_in(folder: Path) -> dict[int, Told]:
+def told_in(folder: Path) -> dict[int, ProposalResult]:
     """The results in the journal of a study, by number; the last of each, in order of telling."""
-    found: dict[int, Told] = {}
+    found: dict[int, ProposalResult] = {}
     for event in read_journal(folder):
         if event["event"] == "tell":
             values = None if event["values"] is None else tuple(event["values"])
-            found[event["number"]] = Told(values, event["constraints"], event["pruned"])
+            found[event["number"]] = ProposalResult(values, event["constraints"], event["pruned"])
     return found

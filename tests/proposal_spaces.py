@@ -2,7 +2,7 @@
 
 import math
 
-from nas_evidence.proposing.proposer import Learner, Told
+from nas_evidence.proposing.proposer import Learner, ProposalResult
 from nas_evidence.spec.domains import Choice, IntRange
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
 
@@ -39,11 +39,13 @@ def score(architecture: ArchitectureSpec) -> float:
     return best - abs(math.log(width / 40)) - abs(depth - 3) / 4
 
 
-def whole(architecture: ArchitectureSpec) -> Told:
-    return Told((score(architecture),))
+def whole(architecture: ArchitectureSpec) -> ProposalResult:
+    return ProposalResult((score(architecture),))
 
 
-def shown(spec: StudySpec, results: list[tuple[ArchitectureSpec, Told | None]]) -> Learner:
+def shown(
+    spec: StudySpec, results: list[tuple[ArchitectureSpec, ProposalResult | None]]
+) -> Learner:
     learner = Learner(spec)
     for number, (architecture, result) in enumerate(results):
         learner.show(number, architecture, result)

@@ -96,7 +96,15 @@ def test_every_table_stands_on_a_page_and_is_closed() -> None:
 def test_a_gallery_without_results_is_another_page() -> None:
     other = gallery.gallery_page([], gallery.listed())
     assert other != gallery.written()
-    assert "###" not in other
+    assert "## " not in other
+
+
+def test_the_page_in_full_has_every_value_of_every_kept_result() -> None:
+    text = gallery.written_in_full()
+    for result in gallery.stored_results().values():
+        assert f"### {result['figure']}: {result['title']}" in text
+        for row in result["rows"]:
+            assert f"| {' '.join(row['what'].split())} |" in text
 
 
 def test_the_peer_is_the_fastest_that_returned_a_result() -> None:

@@ -8,7 +8,7 @@ a run that was stopped goes on where it was. A new pool is one line of `POOLS`. 
 
     wide         all seeds share training and test rows; 40 epochs at one rate, or the plan named
     folds        each seed draws its own training rows, all share the test rows; the plan that
-                 `search` proposes for so many rows (docs/decisions/0017)
+                 `search` proposes for so many rows (docs/experiments/conditional-folds.md)
     folds/other  the same networks and draws with other folds
     folds/fresh  the same networks without folds, on fresh rows
     rank         as folds; new sets of decision 27, with other predictors (_last_layers.py)

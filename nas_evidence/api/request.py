@@ -53,7 +53,7 @@ class DataOptions(TypedDict, total=False):
     memory may be arrays with a value for each row.
     """
 
-    target: Annotated[str | None, Meant("Of a table: the column to predict.", "COL")]
+    target: Annotated[str | None, Meant("Column of a table to predict.", "COL")]
     task: Annotated[
         Literal["classification", "regression"] | None,
         Meant("What the targets are; by default inferred from their values."),
@@ -76,7 +76,7 @@ class DataOptions(TypedDict, total=False):
     weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
     class_weight: Annotated[
         str | Mapping[Any, float] | None,
-        Meant("What an error on a class costs, or balanced.", "CLASS=N,..."),
+        Meant("Cost of an error on each class, or balanced.", "CLASS=N,..."),
     ]
     target_scale: Annotated[
         AskedScale | None,
@@ -104,7 +104,6 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
 
 
 def _changes(options: DataOptions) -> list[str]:
-    """Return the options that are given as changes of a study file."""
     keys = dataset_keys(options)
     for name in ("groups", "time_column", "weights"):
         if not isinstance(keys.get(name, ""), str):

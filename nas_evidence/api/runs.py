@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
-    from nas_evidence.storage.redo import Finds
+    from nas_evidence.storage.redo import DoneTrials
     from nas_evidence.storage.tables import TrialRow
     from nas_evidence.workers.executor import Executor
     from nas_evidence.workers.fork_server import ForkServer
@@ -138,7 +138,7 @@ def run_trials(
     audience: Audience,
     *,
     data: "Source",
-    finds: "Finds",
+    finds: "DoneTrials",
     forks: "ForkServer | None" = None,
 ) -> None:
     """Announce the run, prepare the data, and run the rest of the study.
@@ -276,7 +276,7 @@ def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
 
 
 def finish_off(
-    spec: StudySpec, store: "Store", run: Run, audience: Audience, finds: "Finds"
+    spec: StudySpec, store: "Store", run: Run, audience: Audience, finds: "DoneTrials"
 ) -> None:
     """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver

@@ -57,7 +57,14 @@ _OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`.
 
 
 class Study:
-    """A study in its folder; everything is read from there when it is asked for."""
+    """A study in its folder; everything is read from there when it is asked for.
+
+    Example:
+        study = nas_evidence.load("runs/mine")
+        study.ranking.head()  # a DataFrame, the best architecture first
+        study.importance("rmse")  # a DataFrame, the most important column first
+        study.export("winner")  # Path("winner"): weights and a model card
+    """
 
     def __init__(
         self,
@@ -225,7 +232,11 @@ class Study:
         )
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
-        """Return the best network, a trial's, or an ensemble, to predict; exported if need be."""
+        """Return the best network, a trial's, or an ensemble, to predict; exported if need be.
+
+        Example:
+            study.predictor(top=3).predict(new).mean  # the ensemble of the three best
+        """
         from nas_evidence.exporting.predictor import Predictor
         from nas_evidence.exporting.soundness import is_export_of
 
@@ -271,7 +282,11 @@ class Study:
         return found
 
     def report(self, to: str | Path | None = None) -> Path:
-        """Write the report and return the path of its page."""
+        """Write the report and return the path of its page.
+
+        Example:
+            study.report("shown")  # Path("shown/index.html")
+        """
         from nas_evidence.baselines.stored_comparison import kept_comparison
         from nas_evidence.reporting.page import build_report
 
@@ -428,7 +443,6 @@ class Study:
         return self._read[1]
 
     def _ranked(self) -> "StudyAsShown":
-        """Return the same with its ranking."""
         from nas_evidence.reporting.study_tables import ranked_study
 
         tables = self._tables()

@@ -14,7 +14,7 @@ Networks of the folds are not kept. Without test rows the rows are those that th
 trained on: a column that it has memorised counts as important there, so the values are optimistic.
 
 Real targets are predicted without the uncertainty of the weights, which differs from row to row:
-with noise s of standardised targets the log loss then rises by the squared error over 2 s^2.
+with noise σ of standardised targets the log loss then rises by the squared error over 2 σ².
 """
 
 from collections.abc import Callable, Sequence

@@ -53,7 +53,6 @@ def _judge(tables: StudyTables, arrays: "ArrayData", within: Within) -> Comparis
 
 
 def _is_present(stored: Comparison, winner: int, tables: StudyTables) -> bool:
-    """Return whether a comparison is whole, and of the present winner and metric."""
     importance, metric = stored.importance, tables.spec.metric
     if stored.lacks:
         return False

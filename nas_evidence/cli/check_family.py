@@ -14,9 +14,11 @@ from nas_evidence.plumbing.user_error import UserError
 def check_family(
     reference: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="The family.")],
     input_shape: Annotated[
-        str, typer.Option("--input", metavar="SHAPE", help="Of one example: 12, or 3x32x32.")
+        str, typer.Option("--input", metavar="SHAPE", help="Shape of one example: 12, or 3x32x32.")
     ],
-    outputs: Annotated[int, typer.Option("--outputs", min=1, help="Classes or targets.")] = 3,
+    outputs: Annotated[
+        int, typer.Option("--outputs", min=1, help="Number of classes or targets.")
+    ] = 3,
     allow_code: AllowCode = False,
 ) -> None:
     """Build networks of a family of your own and say which curvature kinds cover which layer.

@@ -55,7 +55,7 @@ Steal = Annotated[
     bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
 ]
 AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run the scores that the study names as module:NAME.")
+    bool, typer.Option("--allow-code", help="Run scores and families named as module:NAME.")
 ]
 RetryFailed = Annotated[
     str | None,

@@ -64,7 +64,7 @@ def predict(
     ] = False,
     method: Annotated[
         Literal["map", "probit", "mc"] | None,
-        typer.Option("--method", help="Class probabilities: map, or with the posterior."),
+        typer.Option("--method", help="map: the network's probabilities; probit, mc: averaged."),
     ] = None,
     level: Annotated[
         float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
@@ -97,7 +97,7 @@ def predict(
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Predict new data with uncertainty; if they hold the target, say how good that is.
+    """Predict new data with uncertainty; if they hold the target, print metrics.
 
     Example: nas-evidence predict runs/mine new.csv
     Example: nas-evidence predict runs/mine new.csv --quantiles 0.1,0.5,0.9

@@ -49,7 +49,7 @@ def report(
     place: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DIR]", help="A study folder, or a store's URI [the latest in runs/]."
+            metavar="[DIR]", help="A study folder, or a store's URI; else the latest in runs/."
         ),
     ] = None,
     to: Annotated[
@@ -58,11 +58,11 @@ def report(
     table: Annotated[
         Path | None, typer.Option("--table", metavar="FILE.csv", help="Rank any table instead.")
     ] = None,
-    score: Annotated[str | None, typer.Option(metavar="COL", help="The score's column.")] = None,
-    target: Annotated[str | None, typer.Option(metavar="COL", help="The truth's column.")] = None,
-    group: Annotated[str | None, typer.Option(metavar="COL", help="A family's column.")] = None,
+    score: Annotated[str | None, typer.Option(metavar="COL", help="Column of the score.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COL", help="Column of the truth.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="COL", help="Column of the family.")] = None,
     baseline: Annotated[
-        list[str] | None, typer.Option(metavar="COL", help="A column to beat.")
+        list[str] | None, typer.Option(metavar="COL", help="Column of a baseline.")
     ] = None,
     metric: Metric = None,
     data_root: DataRoot = None,
@@ -125,7 +125,7 @@ def audit_estimators(
 ) -> None:
     """Compare every estimator with the truth where it is known; takes a minute or two.
 
-    Exit code 1 if one is further off than it claims.
+    Exit code 1 if an estimate misses the truth by more than it claims.
 
     Example: nas-evidence audit --only linear-3
     """
@@ -165,7 +165,7 @@ def export(
         bool, typer.Option("--pt2", help="Write model.pt2 too, a program for torch alone.")
     ] = False,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="Write model.onnx too; needs nas-evidence[onnx].")
+        bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
     ] = False,
     raw: Raw = False,
     data_root: DataRoot = None,
@@ -238,7 +238,8 @@ def say_results(
     for sentence in filter(None, notes):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    if words := brief(f"{study.objective_unit} {header} {said.worth} {report.verdict}"):
+    screen = (study.objective_unit, *header, study.order, said.worth, report.verdict)
+    if words := brief(" ".join(map(str, screen))):
         out.print(f"words:  {words}.")
     out.print(f"report: {paths.html if to else shown(paths.html, store)}")
     return report

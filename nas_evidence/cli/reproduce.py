@@ -16,16 +16,16 @@ ROOM = "nas_evidence_reproduce"  # the name under which scripts import each othe
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of --list.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A name of --list.")] = None,
     list_all: Annotated[
-        bool, typer.Option("--list", help="Show every figure and table, and what came out.")
+        bool, typer.Option("--list", help="Show every figure and table, with its result.")
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="Minutes on one core, or the published size.")
     ] = True,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Has the folders of the data sets."),
+        typer.Option("--data", metavar="DIR", help="Folder that holds those of the data sets."),
     ] = None,
     to: Annotated[
         Path, typer.Option("--to", metavar="DIR", help="Write figure, table and JSON here.")

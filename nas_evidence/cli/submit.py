@@ -65,7 +65,10 @@ Place = Annotated[
 def submit(
     study: StudyFile,
     address: Annotated[
-        str, typer.Option("--address", metavar="URL", help="Of the dashboard: http://HOST:8265.")
+        str,
+        typer.Option(
+            "--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265."
+        ),
     ],
     store: Annotated[
         str, typer.Option("--store", metavar="DIR|URI", help="Study folder that all nodes see.")

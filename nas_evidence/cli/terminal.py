@@ -140,7 +140,7 @@ def trust_line(report: "Report") -> str:
     free = report.free_scores_ahead(report.study.targets[0])
     if free:
         better = ", ".join(f"{score} {rho:.2f}" for score, rho in free.items())
-        said += f" As good or better at no cost (rho): {better}."
+        said += f" Without extra trainings these order as well or better (rho): {better}."
     return said
 
 

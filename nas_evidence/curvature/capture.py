@@ -1,7 +1,7 @@
 """One pass over the data that gives each layer's input and output gradients to a collector.
 
 The parameters are frozen during the pass, so autograd computes gradients with respect to
-activations only. A hook on each module with parameters passes its input `a` and the gradients `s`
+activations only. A hook on each module with parameters passes its input `a` and the gradients `g`
 of r·f at its output to a `Collector`, once per vector r of the batch. Nothing is guessed:
 
 - a module that is shared, unused, has frozen parameters or takes several tensors is refused by
@@ -38,7 +38,7 @@ class Collector:
         """Take the input of a batch; return it if `receive` needs it, as it does by default."""
         return a
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Take one output gradient of the layer; `last` for the last column of the batch."""
         raise NotImplementedError
 
@@ -60,9 +60,9 @@ class EachColumn(Collector):
         """Let the first collector take the input."""
         return self.collectors[0].keep(layer, a)
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Pass the gradient of the current column on."""
-        self.collectors[self.current].receive(layer, a, s, True)
+        self.collectors[self.current].receive(layer, a, g, True)
 
     def end_column(self) -> None:
         """Go on to the next collector, after the last one to the first."""
@@ -257,11 +257,11 @@ class Capture:
             self.kept[index] = (self.collector.keep(layer, a.detach()), a._version)
             if not out.requires_grad:
                 _Anchor.apply(out, self.anchor)
-            out.register_hook(lambda s: self._receive(index, s))  # type: ignore[no-untyped-call]
+            out.register_hook(lambda g: self._receive(index, g))  # type: ignore[no-untyped-call]
 
         return hook
 
-    def _receive(self, index: int, s: Tensor) -> None:
+    def _receive(self, index: int, g: Tensor) -> None:
         layer = self.layers[index]
         a, version = self.kept[index]
         if a is not None and a._version != version:
@@ -276,7 +276,7 @@ class Capture:
         self.received.add(index)
         self.replaying = True
         try:
-            self.collector.receive(layer, a, s.detach(), self.last)
+            self.collector.receive(layer, a, g.detach(), self.last)
         finally:
             self.replaying = False
         if self.last:
@@ -332,9 +332,9 @@ class _GradientSums(Collector):
 
     sums: dict[str, Tensor] = field(default_factory=dict)
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         assert a is not None
-        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+        for name, gradients in zip(layer.names, layer.gradients(a, g), strict=True):
             self.sums[name] = gradients.sum(0)
 
 
@@ -370,9 +370,11 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
         ).with_code("attention-forward-overridden")
     # Far above rounding errors, far below any real disagreement.
     tolerance = 1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1
-    norms = torch.stack([g.norm() for g in expected])
+    norms = torch.stack([one.norm() for one in expected])
     pairs = zip(named, expected, strict=True)
-    gaps = torch.stack([(collector.sums[n].flatten() - g.flatten()).norm() for (n, _), g in pairs])
+    gaps = torch.stack(
+        [(collector.sums[name].flatten() - one.flatten()).norm() for (name, _), one in pairs]
+    )
     wrong = (gaps > tolerance * norms + 1e-6 * norms.max()).tolist()
     for (name, _), is_wrong in zip(named, wrong, strict=True):
         if is_wrong:

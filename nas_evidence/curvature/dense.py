@@ -1,6 +1,6 @@
 """Dense curvature: exact blocks of tensors, and the full matrix, each in two forms.
 
-    H = Σ_{n,k} g gᵀ,   g = J_nᵀ r_k  [P]      M rows g in all: N (C − 1) or N C for the GGN,
+    H = Σ_{n,k} j jᵀ,   j = J_nᵀ r_k  [P]      M rows j in all: N (C − 1) or N C for the GGN,
                                                N for the empirical Fisher
     P <= M   the P x P matrix                  M < P   the rows, for M x M Gram matrices
 
@@ -18,7 +18,7 @@ from nas_evidence.curvature.layers import Layer
 from nas_evidence.curvature.layerwise import Sums
 from nas_evidence.curvature.memory import COPIES, require_memory, squares
 from nas_evidence.curvature.sweep import Sweep
-from nas_evidence.maths.blocks import Block, Dense, Rows
+from nas_evidence.maths.blocks import Block, Dense, LowRank
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 _INSTEAD = "kfac_ggn, ekfac_ggn or a diagonal kind"
@@ -32,10 +32,10 @@ class BlockCollector(Collector):
     filled: dict[str, int] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Add the outer products of one column, or store its rows."""
         assert a is not None
-        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+        for name, gradients in zip(layer.names, layer.gradients(a, g), strict=True):
             if name in self.stored:
                 start = self.filled.get(name, 0)
                 self.filled[name] = start + len(gradients)
@@ -47,23 +47,23 @@ class BlockCollector(Collector):
     def block(self, name: str) -> Block:
         """Return the block of one tensor."""
         if name in self.stored:
-            return Rows(self.stored[name])
+            return LowRank(self.stored[name])
         return Dense(self.sums.total(name))
 
 
 @dataclass
 class RowCollector(Collector):
-    """The rows g of each column, summed to the P x P matrix or stored."""
+    """The rows j of each column, summed to the P x P matrix or stored."""
 
     names: tuple[str, ...]
     matrix: Tensor | None  # [P, P], or None to store
     column: dict[str, Tensor] = field(default_factory=dict)
     stored: dict[str, list[Tensor]] = field(default_factory=dict)
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Take the part of the rows that belongs to the layer."""
         assert a is not None
-        self.column.update(zip(layer.names, layer.gradients(a, s), strict=True))
+        self.column.update(zip(layer.names, layer.gradients(a, g), strict=True))
 
     def end_column(self) -> None:
         """Add the rows, now complete, to the matrix or to the store."""

@@ -3,12 +3,12 @@
 Every weight layer is converted to one layout, in which Linear, Conv1d and Conv2d are the same:
 
     a  input, one column per position    [n, groups, d_in, T]     z = W a + b
-    s  gradient of r·f at the output z   [n, groups, d_out, T]    r  a vector of outputs
+    g  gradient of r·f at the output z   [n, groups, d_out, T]    r  a vector of outputs
 
 For Linear on [n, d] T = 1, on [n, T, d] the middle axis is T; for convolutions a holds the patches
 (order in, kh, kw, which is `weight.flatten(1)`, padding included) and T = |T| is the number of
 output positions (Grosse & Martens 2016; "expand" of Eschenhagen et al. 2023). The gradient of one
-datum is Σ_t s_t a_tᵀ; only its square or its sum over the data is ever kept. A depthwise
+datum is Σ_t g_t a_tᵀ; only its square or its sum over the data is ever kept. A depthwise
 convolution is one with as many groups as channels. For self-attention see `attention`, for
 embeddings `embedding`.
 
@@ -46,15 +46,15 @@ class SmallLayer:
     module: nn.Module
     names: tuple[str, ...]
 
-    def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, a: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient of each datum [n, size], for each parameter tensor."""
         if isinstance(self.module, nn.GroupNorm):
             groups = self.module.num_groups
             normed = functional.group_norm(a, groups, eps=self.module.eps)
-            return self._existing((s * normed).flatten(2).sum(2), s.flatten(2).sum(2))
+            return self._existing((g * normed).flatten(2).sum(2), g.flatten(2).sum(2))
         if isinstance(self.module, nn.InstanceNorm1d | nn.InstanceNorm2d):
             normed = functional.instance_norm(a, eps=self.module.eps)
-            return self._existing((s * normed).flatten(2).sum(2), s.flatten(2).sum(2))
+            return self._existing((g * normed).flatten(2).sum(2), g.flatten(2).sum(2))
         if isinstance(self.module, nn.LayerNorm | nn.RMSNorm):
             shape = list(self.module.normalized_shape)
             if isinstance(self.module, nn.LayerNorm):
@@ -62,11 +62,11 @@ class SmallLayer:
             else:
                 normed = functional.rms_norm(a, shape, eps=self.module.eps)
             assert self.module.weight is not None
-            flat = (len(s), -1, self.module.weight.numel())
-            return self._existing((s * normed).reshape(flat).sum(1), s.reshape(flat).sum(1))
+            flat = (len(g), -1, self.module.weight.numel())
+            return self._existing((g * normed).reshape(flat).sum(1), g.reshape(flat).sum(1))
         if self.module.elementwise_affine_scalar == "scale":
-            return ((s * a).sum(tuple(range(1, s.ndim)))[:, None],)
-        return (s.sum(tuple(range(1, s.ndim)))[:, None],)
+            return ((g * a).sum(tuple(range(1, g.ndim)))[:, None],)
+        return (g.sum(tuple(range(1, g.ndim)))[:, None],)
 
     def _existing(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         return (weight, bias)[: len(self.names)]
@@ -96,37 +96,37 @@ class WeightLayer:
         seen = patches(self.module, a)  # [n, c_in, kh, kw, h, w]
         return seen.reshape(len(a), self.groups, -1, seen.shape[4] * seen.shape[5])
 
-    def at_positions(self, s: Tensor) -> Tensor:
+    def at_positions(self, g: Tensor) -> Tensor:
         """Return the output gradient as columns [n, groups, d_out, T]."""
         if isinstance(self.module, nn.Linear):
-            return (s[:, :, None] if s.ndim == 2 else s.flatten(1, -2).mT)[:, None]
-        columns = s.flatten(2)
-        return columns.reshape(len(s), self.groups, -1, columns.shape[2])
+            return (g[:, :, None] if g.ndim == 2 else g.flatten(1, -2).mT)[:, None]
+        columns = g.flatten(2)
+        return columns.reshape(len(g), self.groups, -1, columns.shape[2])
 
-    def chunks(self, a: Tensor, s: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield columns of a and s in chunks of data small enough to form gradients."""
+    def chunks(self, a: Tensor, g: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield columns of a and g in chunks of data small enough to form gradients."""
         weight = self.module.weight
-        patch = self.groups * weight[0].numel() * self.n_positions(s)
+        patch = self.groups * weight[0].numel() * self.n_positions(g)
         step = max(1, CHUNK_ELEMENTS // max(patch, weight.numel(), 1))
         for start in range(0, len(a), step):
             rows = slice(start, start + step)
-            yield self.positions(a[rows]), self.at_positions(s[rows])
+            yield self.positions(a[rows]), self.at_positions(g[rows])
 
-    def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, a: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient of each datum [n, size], for each parameter tensor."""
-        weight = (self.at_positions(s) @ self.positions(a).mT).flatten(1)
-        return (weight, self.gradient_totals(s))[: len(self.names)]
+        weight = (self.at_positions(g) @ self.positions(a).mT).flatten(1)
+        return (weight, self.gradient_totals(g))[: len(self.names)]
 
     def outer_squares(self, a: Tensor, s_squared: Tensor) -> tuple[Tensor, ...]:
-        """Return `squares` for a single position, where (s aᵀ)² = s² (a²)ᵀ."""
+        """Return `squares` for a single position, where (g aᵀ)² = s² (a²)ᵀ."""
         return (s_squared.mT @ a.square(), s_squared.sum(0))[: len(self.names)]
 
-    def squares(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    def squares(self, a: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the sum over data of squared gradients [size], for each parameter tensor."""
-        weight = weight_squares(self.module, a, s)
+        weight = weight_squares(self.module, a, g)
         if len(self.names) == 1:
             return (weight,)
-        return weight, self.gradient_totals(s).square().sum(0)
+        return weight, self.gradient_totals(g).square().sum(0)
 
     def input_gram(self, a: Tensor) -> Tensor | None:
         """Return SA [groups, d_in, d_in] if there is a faster way than `input_rows`."""
@@ -152,33 +152,33 @@ class WeightLayer:
         parts = [self.positions(a[i : i + step]).mean(3) for i in range(0, len(a), step)]
         return torch.cat(parts).transpose(0, 1)
 
-    def total_rows(self, s: Tensor) -> Tensor:
-        """Return Σ_t s as rows [groups, n, d_out]."""
-        return self.at_positions(s).sum(3).transpose(0, 1)
+    def total_rows(self, g: Tensor) -> Tensor:
+        """Return Σ_t g as rows [groups, n, d_out]."""
+        return self.at_positions(g).sum(3).transpose(0, 1)
 
-    def gradient_rows(self, s: Tensor) -> Tensor:
+    def gradient_rows(self, g: Tensor) -> Tensor:
         """Return rows [groups, m, d_out] whose Gram matrix is SB."""
         if isinstance(self.module, nn.Linear):
-            return s.reshape(1, -1, s.shape[-1])
+            return g.reshape(1, -1, g.shape[-1])
         # One row per position: the product is up to twice as fast as with one row per channel.
-        by_position = self.at_positions(s).permute(1, 0, 3, 2)
+        by_position = self.at_positions(g).permute(1, 0, 3, 2)
         return by_position.reshape(self.groups, -1, by_position.shape[3])
 
-    def gradient_gram(self, s: Tensor) -> Tensor | None:
+    def gradient_gram(self, g: Tensor) -> Tensor | None:
         """Return SB [groups, d_out, d_out] if there is a faster way than `gradient_rows`."""
         few = self.module.weight.shape[0] // self.groups < _FEW_CHANNELS
-        if isinstance(self.module, nn.Linear) or not few or s.device.type != "cpu":
+        if isinstance(self.module, nn.Linear) or not few or g.device.type != "cpu":
             return None
-        columns = self.at_positions(s)  # as laid out in memory, without a copy
+        columns = self.at_positions(g)  # as laid out in memory, without a copy
         return (columns @ columns.mT).sum(0)
 
-    def gradient_totals(self, s: Tensor) -> Tensor:
-        """Return Σ_t s, the bias gradient of each datum [n, d_out of all groups]."""
-        return self.at_positions(s).sum(3).flatten(1)
+    def gradient_totals(self, g: Tensor) -> Tensor:
+        """Return Σ_t g, the bias gradient of each datum [n, d_out of all groups]."""
+        return self.at_positions(g).sum(3).flatten(1)
 
-    def n_positions(self, s: Tensor) -> int:
+    def n_positions(self, g: Tensor) -> int:
         """Return |T|, the number of positions of an output gradient."""
-        return s[0].numel() // self.module.weight.shape[0]
+        return g[0].numel() // self.module.weight.shape[0]
 
 
 @dataclass(frozen=True)
@@ -190,37 +190,37 @@ class AutogradLayer:
     names: tuple[str, ...]
     known: list[bool] = field(default_factory=list)  # whether vmap can batch it, once tried
 
-    def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    def gradients(self, a: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient of each datum [n, size], for each parameter tensor."""
-        parts = list(self._parts(a, s))
+        parts = list(self._parts(a, g))
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
-    def squares(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
+    def squares(self, a: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the sum over data of squared gradients [size], for each parameter tensor."""
-        parts = [[g.square().sum(0) for g in found] for found in self._parts(a, s)]
+        parts = [[one.square().sum(0) for one in found] for found in self._parts(a, g)]
         return tuple(torch.stack(column).sum(0) for column in zip(*parts, strict=True))
 
-    def _parts(self, a: Tensor, s: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def _parts(self, a: Tensor, g: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yield the gradients [rows, size] of a few data at a time."""
         own = dict(self.module.named_parameters(recurse=False))
         if not self.known:
-            self.known.append(can_batch(self.module, own, a[:2], s[:2]))
+            self.known.append(can_batch(self.module, own, a[:2], g[:2]))
         for rows in chunks(own, len(a)):
-            yield gradients(self.module, own, a[rows], s[rows], batched=self.known[0])
+            yield gradients(self.module, own, a[rows], g[rows], batched=self.known[0])
 
 
 @dataclass(frozen=True)
 class WholeModel:
-    """A model as one layer; for s, `per_datum` passes it the gradients of each datum."""
+    """A model as one layer; for g, `per_datum` passes it the gradients of each datum."""
 
     path: str
     module: nn.Module
     names: tuple[str, ...]
     batched: bool = False
 
-    def gradients(self, a: Tensor, s: Tensor) -> tuple[Tensor, ...]:
-        """Return the parts of s [n, P]: per-datum gradients [n, size] of each parameter tensor."""
-        return torch.split(s, [p.numel() for p in self.module.parameters()], dim=1)
+    def gradients(self, a: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        """Return the parts of g [n, P]: per-datum gradients [n, size] of each parameter tensor."""
+        return torch.split(g, [p.numel() for p in self.module.parameters()], dim=1)
 
 
 Layer = WeightLayer | EmbeddingLayer | SmallLayer | AutogradLayer | WholeModel

@@ -1,16 +1,16 @@
 """Collectors for curvature with one block per parameter tensor.
 
     diagonal   h_p = Σ_{n,k} (∂ r_k·f_n / ∂θ_p)²
-    Kronecker  SA = Σ_{n,t} a aᵀ,  SB = Σ_{n,t,k} s sᵀ;  weight block SB ⊗ SA / (N |T|), bias
-               block Σ_{n,k} (Σ_t s)(Σ_t s)ᵀ, exact                    (Martens & Grosse 2015)
+    Kronecker  SA = Σ_{n,t} a aᵀ,  SB = Σ_{n,t,k} g sᵀ;  weight block SB ⊗ SA / (N |T|), bias
+               block Σ_{n,k} (Σ_t g)(Σ_t g)ᵀ, exact                    (Martens & Grosse 2015)
     reduce     SA = Σ_n ā āᵀ with ā the mean over t, SB the bias block; weight block SB ⊗ SA / N,
                for layers whose output is averaged over positions (Eschenhagen et al. 2023)
     EKFAC      the diagonal in the eigenbasis of the Kronecker block   (George et al. 2018)
-    dense      Σ_{n,k} g gᵀ with g the gradient of one datum; the Kronecker kinds use it for
+    dense      Σ_{n,k} j jᵀ with j the gradient of one datum; the Kronecker kinds use it for
                the parameters of normalisation layers, Fixup scalars and modules without a rule
 
     r_k  the vectors of a batch: K = C − 1 roots of the output Hessian, one Monte-Carlo root, or
-         the residual (empirical Fisher); s, a as in `layers`.
+         the residual (empirical Fisher); g, a as in `layers`.
 
 Up to `FLUSH_EVERY` terms are summed in the dtype of the model, these partial sums in float64.
 """
@@ -90,22 +90,22 @@ class DiagonalCollector(Collector):
     sums: Sums = field(default_factory=Sums)
     squared: dict[str, Tensor] = field(default_factory=dict)  # Σ_k s² of the batch [n, d_out]
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Add the squares of one column; with a single position sum s² until the last column."""
         assert a is not None
         if not isinstance(layer, WeightLayer):
             if isinstance(layer, SmallLayer | WholeModel):
-                self._add(layer, tuple(g.square().sum(0) for g in layer.gradients(a, s)))
+                self._add(layer, tuple(one.square().sum(0) for one in layer.gradients(a, g)))
             else:
-                self._add(layer, layer.squares(a, s))
+                self._add(layer, layer.squares(a, g))
             return
-        if s.ndim > 2:
-            self._add(layer, layer.squares(a, s))
+        if g.ndim > 2:
+            self._add(layer, layer.squares(a, g))
             return
         if layer.path in self.squared:
-            self.squared[layer.path].addcmul_(s, s)
+            self.squared[layer.path].addcmul_(g, g)
         else:
-            self.squared[layer.path] = s.square()
+            self.squared[layer.path] = g.square()
         if last:
             self._add(layer, layer.outer_squares(a, self.squared.pop(layer.path)))
 
@@ -225,26 +225,26 @@ class KroneckerCollector(Collector):
             return None
         return a
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
         """Add the gradient factors of one column."""
         if isinstance(layer, WeightLayer):
-            self._same_positions(layer, s)
+            self._same_positions(layer, g)
             reduced = layer.path in self.inputs.reduced
-            gram = None if reduced else layer.gradient_gram(s)
+            gram = None if reduced else layer.gradient_gram(g)
             if gram is not None:
                 self.sums.add(f"{layer.path}:B", gram)
             else:
-                rows = layer.total_rows(s) if reduced else layer.gradient_rows(s)
+                rows = layer.total_rows(g) if reduced else layer.gradient_rows(g)
                 self.sums.add_gram(f"{layer.path}:B", rows)
             if len(layer.names) == 2 and not self._bias_is_gradient_factor(layer):
-                self.sums.add_gram(layer.names[1], layer.gradient_totals(s)[None])
+                self.sums.add_gram(layer.names[1], layer.gradient_totals(g)[None])
             return
         if isinstance(layer, EmbeddingLayer):
-            self._same_positions(layer, s)
-            self.sums.add_gram(f"{layer.path}:B", layer.gradient_rows(s))
+            self._same_positions(layer, g)
+            self.sums.add_gram(f"{layer.path}:B", layer.gradient_rows(g))
             return
         assert a is not None
-        for name, gradients in zip(layer.names, layer.gradients(a, s), strict=True):
+        for name, gradients in zip(layer.names, layer.gradients(a, g), strict=True):
             self.sums.add_gram(name, gradients[None])
 
     def finish(self) -> BlockDiagonal:
@@ -278,12 +278,12 @@ class KroneckerCollector(Collector):
         return layer.block(counts, gradients, self.n_data, self.n_positions[layer.path])
 
     def _bias_is_gradient_factor(self, layer: WeightLayer) -> bool:
-        """Tell whether SB is built from Σ_t s, which makes it the exact block of the bias."""
+        """Tell whether SB is built from Σ_t g, which makes it the exact block of the bias."""
         single = self.n_positions[layer.path] == 1 or layer.path in self.inputs.reduced
         return layer.groups == 1 and single
 
-    def _same_positions(self, layer: WeightLayer | EmbeddingLayer, s: Tensor) -> None:
-        found = layer.n_positions(s)
+    def _same_positions(self, layer: WeightLayer | EmbeddingLayer, g: Tensor) -> None:
+        found = layer.n_positions(g)
         if self.n_positions.setdefault(layer.path, found) != found:
             raise UserError(
                 f"`{layer.path}` has {found} positions in one batch and "
@@ -310,13 +310,13 @@ class EigenCollector(Collector):
         """Keep the inputs of weight layers."""
         return a if isinstance(layer, WeightLayer | EmbeddingLayer) else None
 
-    def receive(self, layer: Layer, a: Tensor | None, s: Tensor, last: bool) -> None:
-        """Add (Q_Bᵀ g Q_A)² of one column."""
+    def receive(self, layer: Layer, a: Tensor | None, g: Tensor, last: bool) -> None:
+        """Add (Q_Bᵀ j Q_A)² of one column, j the gradient of a weight."""
         if not isinstance(layer, WeightLayer | EmbeddingLayer) or a is None:
             return
-        left, right = (basis.to(s.dtype) for basis in self.bases[layer.names[0]])
-        for columns, s_columns in layer.chunks(a, s):
-            rotated = (left.mT @ s_columns) @ (right.mT @ columns).mT
+        left, right = (basis.to(g.dtype) for basis in self.bases[layer.names[0]])
+        for columns, g_columns in layer.chunks(a, g):
+            rotated = (left.mT @ g_columns) @ (right.mT @ columns).mT
             self.sums.add(layer.names[0], rotated.square_().sum(0))
 
     def finish(self) -> BlockDiagonal:

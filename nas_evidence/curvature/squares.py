@@ -28,27 +28,27 @@ _FEW_POSITIONS = 4
 _GROUPED_ELEMENTS = 1 << 19
 
 
-def weight_squares(module: nn.Linear | Convolution, a: Tensor, s: Tensor) -> Tensor:
+def weight_squares(module: nn.Linear | Convolution, a: Tensor, g: Tensor) -> Tensor:
     """Return the sum over data of squared weight gradients [d_out d_in of all groups].
 
     Args:
         module: Linear, Conv1d or Conv2d.
         a: its input [n, ..., d_in], [n, c_in, L] or [n, c_in, H, W].
-        s: gradient at its output.
+        g: gradient at its output.
     """
-    n_positions = s[0].numel() // len(module.weight)
+    n_positions = g[0].numel() // len(module.weight)
     if n_positions <= _FEW_POSITIONS:
-        return _summed(_pairs(module, *part) for part in _parts(module, a, s))
+        return _summed(_pairs(module, *part) for part in _parts(module, a, g))
     if isinstance(module, nn.Linear):
-        return _summed(_products(*part) for part in _parts(module, a, s))
+        return _summed(_products(*part) for part in _parts(module, a, g))
     if isinstance(module, nn.Conv2d) and _grouped_is_faster(module, a):
         step = max(1, min(128, _GROUPED_ELEMENTS // module.weight.numel()))
         starts = range(0, len(a), step)
-        parts = ((a[i : i + step], s[i : i + step]) for i in starts)
+        parts = ((a[i : i + step], g[i : i + step]) for i in starts)
         return _summed(_grouped(module, *part).square_().sum(0) for part in parts)
     if module.groups == 1 and channels_last(a):
-        return _summed(_rows(module, *part) for part in _parts(module, a, s))
-    return _summed(_columns(module, *part) for part in _parts(module, a, s))
+        return _summed(_rows(module, *part) for part in _parts(module, a, g))
+    return _summed(_columns(module, *part) for part in _parts(module, a, g))
 
 
 def channels_last(a: Tensor) -> bool:
@@ -65,29 +65,29 @@ def _summed(parts: Iterator[Tensor]) -> Tensor:
 
 
 def _parts(
-    module: nn.Linear | Convolution, a: Tensor, s: Tensor
+    module: nn.Linear | Convolution, a: Tensor, g: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a and s in chunks of data small enough for the cache."""
+    """Yield a and g in chunks of data small enough for the cache."""
     weight = module.weight
     groups = 1 if isinstance(module, nn.Linear) else module.groups
-    patch = groups * weight[0].numel() * (s[0].numel() // len(weight))
+    patch = groups * weight[0].numel() * (g[0].numel() // len(weight))
     step = max(1, _ELEMENTS // max(patch, weight.numel(), 1))
     for start in range(0, len(a), step):
-        yield a[start : start + step], s[start : start + step]
+        yield a[start : start + step], g[start : start + step]
 
 
-def _pairs(module: nn.Linear | Convolution, a: Tensor, s: Tensor) -> Tensor:
+def _pairs(module: nn.Linear | Convolution, a: Tensor, g: Tensor) -> Tensor:
     """Return the sum from pairs of positions [groups, d_out, d_in]."""
     n, groups, d_out = len(a), 1, len(module.weight)
     if isinstance(module, nn.Linear):
         inputs = a.reshape(n, -1, a.shape[-1]).permute(1, 2, 0).contiguous()[:, None]
-        gradients = s.reshape(n, -1, d_out).permute(1, 2, 0).contiguous()[:, None]
+        gradients = g.reshape(n, -1, d_out).permute(1, 2, 0).contiguous()[:, None]
     else:
         groups = module.groups
         by_position = patches(module, a).permute(4, 5, 1, 2, 3, 0)
         positions = by_position.shape[0] * by_position.shape[1]
         inputs = by_position.reshape(positions, groups, -1, n)  # [T, groups, d_in, n]
-        gradients = images(s).permute(2, 3, 1, 0).reshape(positions, groups, d_out // groups, n)
+        gradients = images(g).permute(2, 3, 1, 0).reshape(positions, groups, d_out // groups, n)
     total = inputs.new_zeros(groups, d_out // groups, inputs.shape[2])
     for t in range(len(inputs)):
         a_pairs, s_pairs = inputs[t] * inputs[t:], gradients[t] * gradients[t:]
@@ -97,27 +97,27 @@ def _pairs(module: nn.Linear | Convolution, a: Tensor, s: Tensor) -> Tensor:
     return total.clamp_(min=0)  # terms of both signs may sum to less than nothing by rounding
 
 
-def _products(a: Tensor, s: Tensor) -> Tensor:
+def _products(a: Tensor, g: Tensor) -> Tensor:
     """Return the sum for inputs [n, ..., d_in] and gradients [n, ..., d_out] [d_out, d_in]."""
-    return (s.flatten(1, -2).mT @ a.flatten(1, -2)).square_().sum(0)
+    return (g.flatten(1, -2).mT @ a.flatten(1, -2)).square_().sum(0)
 
 
-def _rows(module: Convolution, a: Tensor, s: Tensor) -> Tensor:
+def _rows(module: Convolution, a: Tensor, g: Tensor) -> Tensor:
     """Return the sum from one row per position [d_out, d_in]; not for groups."""
     seen = patches(module, a)  # [n, c_in, kh, kw, h, w]
     n, c_in, kh, kw, height, width = seen.shape
     inputs = seen.permute(0, 4, 5, 2, 3, 1).reshape(n, height * width, -1)
-    gradients = s.permute(0, 2, 3, 1).reshape(n, height * width, -1)
+    gradients = g.permute(0, 2, 3, 1).reshape(n, height * width, -1)
     total = (gradients.mT @ inputs).square_().sum(0)
     return total.reshape(-1, kh, kw, c_in).permute(0, 3, 1, 2)
 
 
-def _columns(module: Convolution, a: Tensor, s: Tensor) -> Tensor:
+def _columns(module: Convolution, a: Tensor, g: Tensor) -> Tensor:
     """Return the sum from one column per position [groups, d_out, d_in]."""
     n, groups = len(a), module.groups
     seen = patches(module, a)
     inputs = seen.reshape(n, groups, -1, seen.shape[4] * seen.shape[5])
-    gradients = s.flatten(2).reshape(n, groups, -1, inputs.shape[3])
+    gradients = g.flatten(2).reshape(n, groups, -1, inputs.shape[3])
     return (gradients @ inputs.mT).square_().sum(0)
 
 
@@ -131,11 +131,11 @@ def _grouped_is_faster(module: nn.Conv2d, a: Tensor) -> bool:
     return few and a.device.type == "cpu" and a.dtype == torch.float32
 
 
-def _grouped(module: nn.Conv2d, a: Tensor, s: Tensor) -> Tensor:
+def _grouped(module: nn.Conv2d, a: Tensor, g: Tensor) -> Tensor:
     """Return the weight gradient of each datum [n, d_out, d_in]: the data become groups."""
     padded, weight = with_padding(module, a), module.weight
     _, gradient, _ = torch.ops.aten.convolution_backward(
-        s.reshape(1, -1, *s.shape[2:]),
+        g.reshape(1, -1, *g.shape[2:]),
         padded.reshape(1, -1, *padded.shape[2:]),
         weight.new_empty(1).expand(len(a) * weight.shape[0], *weight.shape[1:]),
         None,

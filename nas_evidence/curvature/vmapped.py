@@ -1,6 +1,6 @@
 """Gradients of each datum in the parameters of any module, by autograd.
 
-    g_n = (∂ z_n / ∂θ)ᵀ s_n      z_n the output of the module for datum n alone, s_n given
+    j_n = (∂ z_n / ∂θ)ᵀ g_n      z_n the output of the module for datum n alone, g_n given
 
 All data at once where `torch.func.vmap` can batch the module's operations. Otherwise, as with
 control flow that depends on the values, one after another: the same numbers, slower.
@@ -26,7 +26,7 @@ def chunks(parameters: Mapping[str, Tensor], n_data: int) -> Iterator[slice]:
 
 
 def gradients(
-    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor, *, batched: bool
+    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, g: Tensor, *, batched: bool
 ) -> tuple[Tensor, ...]:
     """Return the gradients of each datum [n, size] in each parameter.
 
@@ -34,28 +34,28 @@ def gradients(
         module: maps a [n, ...] to outputs [n, ...], each datum by itself.
         parameters: by name within the module; those wanted.
         a: inputs [n, ...].
-        s: gradients at the outputs [n, ...].
+        g: gradients at the outputs [n, ...].
         batched: whether to use vmap.
     """
-    return (_batched if batched else _one_by_one)(module, parameters, a, s)
+    return (_batched if batched else _one_by_one)(module, parameters, a, g)
 
 
-def can_batch(module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor) -> bool:
+def can_batch(module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, g: Tensor) -> bool:
     """Tell whether vmap can process the module, with the same gradients as one by one."""
     try:
-        found = _batched(module, parameters, a, s)
+        found = _batched(module, parameters, a, g)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
         return False  # an operation without a batching rule, or control flow by values
-    expected = _one_by_one(module, parameters, a, s)
-    largest = max(float(g.abs().max()) for g in expected)
+    expected = _one_by_one(module, parameters, a, g)
+    largest = max(float(one.abs().max()) for one in expected)
     gaps = (float((f - e).abs().max()) for f, e in zip(found, expected, strict=True))
     return all(gap <= 1e-3 * largest for gap in gaps)
 
 
 def _batched(
-    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor
+    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, g: Tensor
 ) -> tuple[Tensor, ...]:
     values = {name: p.detach() for name, p in parameters.items()}
 
@@ -70,17 +70,17 @@ def _batched(
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        found = vmap(of_one)(a, s)
+        found = vmap(of_one)(a, g)
     return tuple(found[name].detach().flatten(1) for name in parameters)
 
 
 def _one_by_one(
-    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, s: Tensor
+    module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, g: Tensor
 ) -> tuple[Tensor, ...]:
     values = {name: p.detach().requires_grad_() for name, p in parameters.items()}
     wanted = list(values.values())
     rows = []
-    for datum, column in zip(a, s, strict=True):
+    for datum, column in zip(a, g, strict=True):
         with torch.enable_grad():
             outputs = functional_call(module, values, (datum[None],))
         found = vector_jacobian(outputs, wanted, column[None], materialize_grads=True)

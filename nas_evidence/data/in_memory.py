@@ -121,7 +121,6 @@ def _array(values: Any) -> Array:
 
 
 def _pairs(dataset: Any) -> tuple[Array, Array]:
-    """Return inputs and targets of a torch Dataset."""
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, Mapping) or not indexed or not len(dataset):
         raise UserError(

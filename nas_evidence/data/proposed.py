@@ -132,8 +132,8 @@ def order_sentence(study: StudySpec, n_rows: int) -> str:
     if study.with_order(n_rows).rank_by == "score":
         return f"ranked by: {study.objective}; change it with --set objective=NAME"
     return (
-        f"ranked by: the estimate that all trials give of the mean of {' and '.join(ESTIMATED)}; "
-        "change it with --set rank_by=score"
+        f"ranked by: the estimate, the mean of {' and '.join(ESTIMATED)} smoothed over all "
+        "trials; change it with --set rank_by=score"
     )
 
 

@@ -126,7 +126,7 @@ def check_unordered(values: object, task: TaskName | None, where: str) -> None:
         grades = ", ".join(shortened(name) for name in kind.categories[:_LISTED])
         raise UserError(
             f"{where} holds ordered grades ({grades}), and there is no likelihood for their "
-            "order; give task = classification to leave it out of account, or their numbers "
+            "order; give task = classification to ignore it, or their numbers "
             "(.cat.codes) for a regression"
         ).with_code("ordered-grades")
 

@@ -3,7 +3,7 @@
 One process, the only writer of the study's journal and results. The order of writes is
 ask -> assignment -> checkpoint -> model -> Parquet -> tell, so that killing the process at any
 point loses nothing: the next driver reads from disk what is left to do. `faults.py` names the
-arrows.
+crash points.
 """
 
 import contextlib
@@ -17,23 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.driver.deadline import Deadline
-from nas_evidence.driver.outcomes import KeptModels, told_of
+from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
 from nas_evidence.driver.race import chosen_so_far, next_round
-from nas_evidence.driver.reconcile import complete, log_ask, restored, without_suspects
+from nas_evidence.driver.reconcile import complete, log_ask, restored, set_aside_damaged_records
 from nas_evidence.driver.retries import Retries
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
-from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
-from nas_evidence.storage.faults import StudyStoppedError, arrow, disk_stop, is_disk_full
+from nas_evidence.storage.faults import StudyStoppedError, crash_point, disk_stop, is_disk_full
 from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.storage.redo import Finds, find_done, set_aside_torn
+from nas_evidence.storage.redo import DoneTrials, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.study_folder import check_lease, holds_lease
 from nas_evidence.storage.tables import (
@@ -66,7 +66,7 @@ class Driver:
         executor: Executor,
         watcher: Watcher,
         *,
-        finds: Finds | None = None,
+        finds: DoneTrials | None = None,
         content_hash: str | None = None,
         time_left: Callable[[], float] | None = None,
         proposer: Callable[[StudySpec, Sequence[Found]], Proposer] = Proposer,
@@ -91,7 +91,7 @@ class Driver:
         self.requests = Requests(folder)  # from other terminals
         finds = finds or find_done(folder)
         # What was mended at the start, to be shown to the user.
-        self.notices = without_suspects(folder)
+        self.notices = set_aside_damaged_records(folder)
         set_aside_torn(folder, finds)
         self._done, self._redo = finds.done, finds.redo
         self._proposer, again = restored(study, folder, self._done, proposer)
@@ -227,7 +227,7 @@ class Driver:
         for number in sorted(self._told):
             self._log_tell(number, self._result(number), recovered=True)
 
-    def _log_tell(self, number: int, told: Told, **facts: bool) -> None:
+    def _log_tell(self, number: int, told: ProposalResult, **facts: bool) -> None:
         """Log a result, unless it is the one that the journal has."""
         values = None if told.values is None else list(told.values)
         constraints = dict(told.constraints)
@@ -238,8 +238,8 @@ class Driver:
             self._logged[number] = result
             self._journal.write("tell", number=number, **result, **facts)
 
-    def _result(self, number: int) -> Told:
-        return told_of([self._done[i] for i in trials_of(number, self._study)], self._study)
+    def _result(self, number: int) -> ProposalResult:
+        return result_of([self._done[i] for i in trials_of(number, self._study)], self._study)
 
     def _log_end(self, row: TrialRow, **facts: object) -> None:
         facts = {"attempt": row.attempt, "status": str(row.status), **facts}
@@ -279,7 +279,7 @@ class Driver:
             number, architecture = self._n_asked, self._proposer.ask()
             self._n_asked += 1
             log_ask(self._journal, number, architecture)
-            arrow("asked")
+            crash_point("asked")
             self._queue.extend(
                 plan_trials(
                     [architecture], self._done, self._study, self._seen, first_number=number
@@ -296,7 +296,7 @@ class Driver:
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)
         write_assignment(folder, assignment)
-        arrow("assigned")
+        crash_point("assigned")
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None
         self._running[trial_id] = assignment
@@ -305,7 +305,7 @@ class Driver:
         self._executor.launch(Launch(assignment, folder, resume_from, share))
         self._journal.write("launch", trial_id=trial_id, attempt=attempt)
         self._watcher.launched(assignment)
-        arrow("launched")
+        crash_point("launched")
 
     # --- events of trials
 
@@ -321,7 +321,7 @@ class Driver:
             self._reported(event, assignment)
 
     def _reported(self, report: SliceReport, assignment: Assignment) -> None:
-        arrow("reported")
+        crash_point("reported")
         trial_id = report.trial_id
         self._longest_slice = max(self._longest_slice, report.seconds)
         self._journal.write(
@@ -371,7 +371,7 @@ class Driver:
         del self._running[assignment.trial_id]
         self._journal.write("park", trial_id=assignment.trial_id, attempt=assignment.attempt)
         self._watcher.parked(assignment.trial_id)
-        arrow("parked")
+        crash_point("parked")
 
     def _lost(self, loss: Lost, assignment: Assignment) -> None:
         if is_disk_full(loss.cause):
@@ -437,15 +437,15 @@ class Driver:
         self._store(record)
 
     def _store(self, record: TrialRecord) -> None:
-        arrow("ended")
+        crash_point("ended")
         trial_id, home = record.trial_id, self._home(record.trial_id)
         weights = home / f"attempt-{record.attempt}" / "model.safetensors"
         self._models.take(weights, trial_id)
-        arrow("model")
+        crash_point("model")
         stage = "race" if is_race(trial_id) else "search"
         record = record.model_copy(update={"content_hash": self._content_hash, "stage": stage})
         write_record(self._folder, record, self._study)
-        arrow("written")
+        crash_point("written")
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())
         row = self._done[trial_id] = TrialRow.of(record)
@@ -453,7 +453,7 @@ class Driver:
         if not is_race(trial_id):
             self._tell_after(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)
-        arrow("removed")
+        crash_point("removed")
         self.requests.done(trial_id)
         self._models.add(row, len(self._done))
         self._release()
@@ -468,7 +468,7 @@ class Driver:
             self._proposer.tell(n, told)
             self._told.add(n)
             self._log_tell(n, told)
-            arrow("told")
+            crash_point("told")
 
     def _check_lease(self) -> None:
         if self._leased:

@@ -109,7 +109,7 @@ class Store:
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
-        """Hold the study exclusively, complete in `folder`; the lock in a folder is enough."""
+        """Do nothing: a folder is protected by its own lock."""
         yield
 
     def around(self, executor: Executor) -> Executor:

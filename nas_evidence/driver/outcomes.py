@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from nas_evidence.maths.pareto import Point, is_matched, on_front
-from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
@@ -19,8 +19,8 @@ from nas_evidence.storage.tables import TrialRow
 KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20
 
 
-def told_of(trials: Collection[TrialRow], study: StudySpec) -> Told:
-    """Return what to tell of a proposal: means over its complete replicates.
+def result_of(trials: Collection[TrialRow], study: StudySpec) -> ProposalResult:
+    """Return the result of a proposal: means over its complete replicates.
 
     The first is of the value that ranks. No values if no complete replicate has it and all costs.
     """
@@ -33,7 +33,7 @@ def told_of(trials: Collection[TrialRow], study: StudySpec) -> Told:
     means += [_mean(t.costs.get(name) for t in complete) for name in study.minimise]
     values = tuple(mean for mean in means if mean is not None)
     pruned = not complete and any(t.status is TrialStatus.PRUNED for t in trials)
-    return Told(values if len(values) == len(means) else None, constraints, pruned)
+    return ProposalResult(values if len(values) == len(means) else None, constraints, pruned)
 
 
 def excesses(trial: TrialRow, limits: LimitSpec) -> dict[str, float]:

@@ -7,7 +7,7 @@
 Each is sealed: what does not match its checksum is set aside and not believed. Where two that are
 sound contradict each other the study stops; `repair` then believes the results.
 
-What the sampler was told is a function of the finished trials (`outcomes.told_of`). A proposal
+What the sampler was told is a function of the finished trials (`outcomes.result_of`). A proposal
 that no source knows has no result either: it is asked again, after all earlier batches were told.
 With `scheduling = "batch"` that gives the lost proposal exactly.
 """
@@ -17,7 +17,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from nas_evidence.driver.outcomes import told_of
+from nas_evidence.driver.outcomes import result_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
 from nas_evidence.plumbing.seals import is_sealed_json
 from nas_evidence.plumbing.user_error import UserError
@@ -115,7 +115,7 @@ def _beside_the_journal(
         yield f"trials, trial {trial_id}", trial_id // study.replicates, row.architecture
 
 
-def without_suspects(folder: Path) -> list[str]:
+def set_aside_damaged_records(folder: Path) -> list[str]:
     """Set aside the records that are not as they were written; return a line for each."""
     notes = [f"{JOURNAL}: {problem}; the other lines count" for problem in mend_journal(folder)]
     gone = {
@@ -164,5 +164,5 @@ def _tell(proposer: Proposer, until: int, done: Mapping[int, TrialRow], study: S
     told = proposer.told()
     for number in range(until):
         for n in to_tell(number, told, done, study):
-            proposer.tell(n, told_of([done[i] for i in trials_of(n, study)], study))
+            proposer.tell(n, result_of([done[i] for i in trials_of(n, study)], study))
             told.add(n)

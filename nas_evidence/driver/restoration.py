@@ -16,7 +16,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import KEPT
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.driver.reconcile import complete, known_proposals, without_suspects
+from nas_evidence.driver.reconcile import complete, known_proposals, set_aside_damaged_records
 from nas_evidence.driver.verification import Load, check_data, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
@@ -74,7 +74,7 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     finds = find_done(folder)
     set_aside_torn(folder, finds)
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
-    done += without_suspects(folder)
+    done += set_aside_damaged_records(folder)
     if JOURNAL in broken:
         done.append(f"{JOURNAL}: proposals restored from the results")
     for trial_id, attempt in sorted(take_stock(folder).short.items()):

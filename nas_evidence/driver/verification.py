@@ -42,7 +42,7 @@ _HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
 
 
 @dataclass(frozen=True)
-class Finding:
+class Problem:
     """Something that is not as it was written.
 
     place   relative to the study folder
@@ -52,14 +52,14 @@ class Finding:
     problem: str
 
 
-def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
+def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
     """Return all that is wrong in a study folder, in order of place.
 
     Args:
         folder: A study folder.
         with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
     """
-    found: list[Finding] = []
+    found: list[Problem] = []
     study = _study(folder, found)
     stock = take_stock(folder)
     found += _tables(folder, stock)
@@ -73,7 +73,7 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
     return sorted(found, key=lambda finding: finding.place)
 
 
-def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
+def check_data(folder: Path, load: Load) -> tuple[list[Problem], str]:
     """Compare the data set with what the trials were trained on.
 
     Args:
@@ -96,12 +96,12 @@ def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
         now = data_digest(load(study))
     except ValueError as error:
         if kept or isinstance(error, ChangedDataError):
-            return [Finding(place, str(error))], ""
+            return [Problem(place, str(error))], ""
         return [], f"it is not at hand: {str(error).removesuffix('.')}"
     if now == recorded or not recorded:
         return [], ""
     problem = f"not what the trials were trained on (the hash was {recorded}, now {now})"
-    return [Finding(place, problem)], ""
+    return [Problem(place, problem)], ""
 
 
 def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") -> list[str]:
@@ -123,17 +123,17 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
     return left
 
 
-def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
+def _study(folder: Path, found: list[Problem]) -> StudySpec | None:
     try:
         return read_study(folder)
     except StudyError as error:
-        found += [Finding("study.toml", message) for message in error.messages]
+        found += [Problem("study.toml", message) for message in error.messages]
     except ValueError as error:
-        found.append(Finding("study.toml", str(error)))
+        found.append(Problem("study.toml", str(error)))
     return study_of_trials(folder)
 
 
-def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
+def _tables(folder: Path, stock: Stock) -> Iterator[Problem]:
     """Yield damaged files with the trials that lost rows by them, then rows lost otherwise."""
     short = set(stock.short)
     of_one = {i for file in stock.unreadable if (i := file.trial_id) in short and i is not None}
@@ -143,52 +143,52 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Finding]:
         with_part |= is_part
         lost = sorted(short - of_one) if is_part else sorted(of_one & {file.trial_id})
         problem = file.reason + (f" (rows of trial {', '.join(map(str, lost))})" if lost else "")
-        yield Finding(file.path.relative_to(folder).as_posix(), problem)
+        yield Problem(file.path.relative_to(folder).as_posix(), problem)
     for trial_id in () if with_part else sorted(short - of_one):
-        yield Finding("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
+        yield Problem("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
     torn = {i for file in stock.unreadable if (i := file.trial_id) is not None}
     for trial_id in lost_rows(folder, stock.rows.keys() | torn):
-        yield Finding("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
-    yield from (Finding("trials", problem) for problem in stock.contradictory)
+        yield Problem("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
+    yield from (Problem("trials", problem) for problem in stock.contradictory)
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
     if len(hashes) > 1:
-        yield Finding("trials", f"the trials ran under {len(hashes)} different conditions")
+        yield Problem("trials", f"the trials ran under {len(hashes)} different conditions")
 
 
-def _conditions(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Finding]:
+def _conditions(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Problem]:
     """Yield what is wrong with the sealed copy of the study, beside the hash in the rows."""
     damaged = damaged_conditions(folder)
-    yield from (Finding(place, _OTHER) for place in damaged)
+    yield from (Problem(place, _OTHER) for place in damaged)
     if study is not None and study_of_trials(folder) is None and not damaged:
         hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
         for lost in sorted(hashes - {content_hash(study, "")}):
-            yield Finding(f"logs/conditions-{lost}.toml", "missing")
+            yield Problem(f"logs/conditions-{lost}.toml", "missing")
 
 
-def _small_files(folder: Path) -> Iterator[Finding]:
+def _small_files(folder: Path) -> Iterator[Problem]:
     for place in (BUDGET, RETRY, COMPARISON):
         if (folder / place).exists() and not is_sealed_json(folder / place):
-            yield Finding(place, _OTHER)
+            yield Problem(place, _OTHER)
     try:
         if lease_is_damaged(folder):
-            yield Finding("lock", f"the lease is {_OTHER}; --steal takes the study over")
+            yield Problem("lock", f"the lease is {_OTHER}; --steal takes the study over")
     except OSError as error:
-        yield Finding("lock", f"it cannot be read: {error.strerror}")
-    yield from (Finding(f"code/{name}", _OTHER) for name in wrong_code(folder))
+        yield Problem("lock", f"it cannot be read: {error.strerror}")
+    yield from (Problem(f"code/{name}", _OTHER) for name in wrong_code(folder))
     if (folder / "report" / SUMS).is_file():  # else it was not written to its end
         for name in wrong_sums(folder / "report"):
-            yield Finding(f"report/{name}", f"{_OTHER}; `report` writes it again")
+            yield Problem(f"report/{name}", f"{_OTHER}; `report` writes it again")
 
 
-def _exports(folder: Path) -> Iterator[Finding]:
+def _exports(folder: Path) -> Iterator[Problem]:
     for export in sorted(path for path in folder.glob("export*") if path.is_dir()):
         for name in wrong_files(export):
-            yield Finding(f"{export.name}/{name}", f"missing, or {_OTHER}")
+            yield Problem(f"{export.name}/{name}", f"missing, or {_OTHER}")
 
 
-def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Finding]:
+def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Problem]:
     place = JOURNAL
-    yield from (Finding(place, problem) for problem in journal_problems(folder))
+    yield from (Problem(place, problem) for problem in journal_problems(folder))
     if study is None:
         return
     known = proposals_in_journal(folder)
@@ -199,44 +199,44 @@ def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Fi
     }
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)
-        yield Finding(place, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
+        yield Problem(place, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
     for there, problem in contradictions(study, folder, stock.rows):
-        yield Finding(there, problem)
+        yield Problem(there, problem)
 
 
-def _warm_start(folder: Path) -> Iterator[Finding]:
+def _warm_start(folder: Path) -> Iterator[Problem]:
     try:
         read_warm_start(folder)
     except ValueError as error:
-        yield Finding(WARM_START, _short(error, folder / WARM_START).partition(";")[0])
+        yield Problem(WARM_START, _short(error, folder / WARM_START).partition(";")[0])
 
 
-def _models(folder: Path) -> Iterator[Finding]:
+def _models(folder: Path) -> Iterator[Problem]:
     for path in sorted((folder / "models").glob("*")):
         try:
             read_tensors(path)
         except (OSError, DamagedError) as error:
-            yield Finding(f"models/{path.name}", _short(error, path))
+            yield Problem(f"models/{path.name}", _short(error, path))
 
 
-def _checkpoints(folder: Path) -> Iterator[Finding]:
+def _checkpoints(folder: Path) -> Iterator[Problem]:
     for home in sorted((folder / "checkpoints").glob("*")):
         if home.name == "retrained":
             continue
         if not _HOME.fullmatch(home.name) or not home.is_dir():
-            yield Finding(f"checkpoints/{home.name}", "not the folder of a trial")
+            yield Problem(f"checkpoints/{home.name}", "not the folder of a trial")
             continue
         for path in sorted(home.glob("attempt-*/assignment.json")):
             try:
                 read_assignment(path)
             except (OSError, DamagedError) as error:
-                yield Finding(path.relative_to(folder).as_posix(), _short(error, path))
+                yield Problem(path.relative_to(folder).as_posix(), _short(error, path))
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
                 read_checkpoint(path)
             except (OSError, DamagedError) as error:
                 name = path.relative_to(folder).as_posix()
-                yield Finding(name, _short(error, path))
+                yield Problem(name, _short(error, path))
 
 
 def _short(error: Exception, path: Path) -> str:

@@ -1,9 +1,9 @@
 """The exact evidence of a model that is linear in its parameters, with Gaussian noise.
 
-    y = Φ w + s ε,  w ~ N(0, Δ⁻¹)      log p(y) = Σ_c log N(y_c; 0, s² I + Φ Δ⁻¹ Φᵀ)
+    y = Φ w + σ ε,  w ~ N(0, Δ⁻¹)      log p(y) = Σ_c log N(y_c; 0, σ² I + Φ Δ⁻¹ Φᵀ)
 
     Φ  features [n, d]      y  targets [n, C], each column with its own parameters
-    Δ  prior precision, diagonal [d]      s  standard deviation of the noise
+    Δ  prior precision, diagonal [d]      σ  standard deviation of the noise
 
 With the last-layer activations of a network as features it is the evidence of that layer. The
 audit and the tests use it as the truth for every estimator.
@@ -24,7 +24,7 @@ def log_evidence_of_linear(
         features: Φ [n, d], with a column of ones for a bias.
         targets: [n, C].
         prior_precision: Δ > 0 [d].
-        noise_std: s > 0.
+        noise_std: σ > 0.
     """
     phi, y = features.double(), targets.double()
     covariance = (phi / prior_precision.double()) @ phi.mT

@@ -25,7 +25,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.jacobian import OuterPart, Part, RowsPart, jacobian
-from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, Rotated, Rows
+from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, LowRank, Rotated
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
@@ -128,7 +128,6 @@ class Posterior:
 
 
 def _only_linear(model: nn.Module) -> bool:
-    """Return whether all parameters are those of linear layers."""
     return all(isinstance(m, nn.Linear) for m in model.modules() if [*m.parameters(recurse=False)])
 
 
@@ -232,7 +231,7 @@ def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
         case Diagonal():
             return {"variances": 1 / (power * block.values.flatten().clamp(min=0) + precision)}
         case _:
-            dense = block.as_dense() if isinstance(block, Rows) else block
+            dense = block.as_dense() if isinstance(block, LowRank) else block
             eye = torch.eye(dense.size, dtype=torch.float64)
             return {"covariance": _inverse(power * dense.matrix + precision * eye)}
     variances = 1 / (power * rotated.values.clamp(min=0) + precision)

@@ -3,11 +3,11 @@
     Diagonal   diag(h)                                        one number per parameter
     Rotated    (Q_B ⊗ Q_A) diag(h) (Q_B ⊗ Q_A)ᵀ               diagonal in a Kronecker eigenbasis
     Dense      any symmetric matrix
-    Rows       Jᵀ J, kept as J: fewer rows than parameters
+    LowRank    Jᵀ J, kept as J: fewer rows than parameters
     Kronecker  SB ⊗ SA / (N |T|), one pair per convolution group
     FewInputs  the same with SA = Aᵀ A, kept as A: fewer rows than columns
 
-Everything here is float64, except the rows of `Rows` and `FewInputs`, and a sum over data, so
+Everything here is float64, except the rows of `LowRank` and `FewInputs`, and a sum over data, so
 blocks of disjoint data can be added. A Kronecker block stores SA, SB and N separately, because the
 product of sums is not the sum of products.
 
@@ -142,7 +142,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Rows:
+class LowRank:
     """The block Jᵀ J of few rows J [M, size], M < size, kept in the dtype of the model.
 
     It has M eigenvalues besides zeros, those of J Jᵀ [M, M]; no size x size matrix is formed.
@@ -188,11 +188,11 @@ class Rows:
         rows = self.rows.double()
         return Dense(rows.mT @ rows)
 
-    def plus(self, other: "Rows") -> "Rows | Dense":
+    def plus(self, other: "LowRank") -> "LowRank | Dense":
         """Return the block of the combined data: all rows, or the matrix if smaller."""
         if len(self.rows) + len(other.rows) >= self.size:
             return self.as_dense().plus(other.as_dense())
-        return Rows(torch.cat([self.rows, other.rows]))
+        return LowRank(torch.cat([self.rows, other.rows]))
 
 
 class Once:
@@ -215,7 +215,7 @@ class Factors:
     """Two factors whose Kronecker product is a block, from sums over N data and |T| positions.
 
     inputs       SA = Σ_{n,t} a aᵀ, or the rows a
-    gradients    SB = Σ_{n,t,c} s sᵀ  [groups, d_out, d_out]
+    gradients    SB = Σ_{n,t,c} g gᵀ  [groups, d_out, d_out]
     n_data       N
     n_positions  |T|
     rounding     ε of the dtype that the sums were formed in
@@ -331,7 +331,7 @@ class FewInputs(Factors):
     AᵀA has no eigenvalues besides zeros and those of A Aᵀ; no in x in matrix is formed.
 
     inputs       A, one row per datum and position [N |T|, d_in], in the dtype of the model
-    gradients    SB = Σ_{n,t,c} s sᵀ  [1, d_out, d_out]
+    gradients    SB = Σ_{n,t,c} g gᵀ  [1, d_out, d_out]
     """
 
     @property
@@ -353,7 +353,7 @@ class FewInputs(Factors):
     def decomposed(self) -> Rotated:
         """Return the block as a diagonal in its eigenbasis, without noise."""
         b, left = torch.linalg.eigh(self.gradients)
-        a, right = self.of_inputs.get("vectors", Rows(self.inputs).decomposed)
+        a, right = self.of_inputs.get("vectors", LowRank(self.inputs).decomposed)
         b = without_noise(b, self.rounding)[0]
         return Rotated(self.scale * b[:, :, None] * a, left, right[None])
 
@@ -379,7 +379,7 @@ class FewInputs(Factors):
         return self._with(torch.cat([self.inputs, other.inputs]), other)
 
 
-Block = Diagonal | Rotated | Dense | Rows | Kronecker | FewInputs
+Block = Diagonal | Rotated | Dense | LowRank | Kronecker | FewInputs
 
 
 def add_blocks(one: Block, other: Block) -> Block:
@@ -393,11 +393,11 @@ def add_blocks(one: Block, other: Block) -> Block:
             return one.plus(other)
         case Dense(), Dense():
             return one.plus(other)
-        case Rows(), Rows():
+        case LowRank(), LowRank():
             return one.plus(other)
-        case Dense(), Rows():
+        case Dense(), LowRank():
             return one.plus(other.as_dense())
-        case Rows(), Dense():
+        case LowRank(), Dense():
             return one.as_dense().plus(other)
         case Kronecker(), Kronecker():
             return one.plus(other)

@@ -52,7 +52,7 @@ _N_MEANS, _N_SPREADS, _N_NOISES = 25, 21, 25
 
 
 @dataclass(frozen=True)
-class Posterior:
+class RacePosterior:
     """What is known of the true scores of n architectures.
 
     draws  of the true scores [N_DRAWS, n]; minus infinity below the first `MOST_DRAWN`
@@ -67,7 +67,7 @@ class Posterior:
 
 def posterior_of(
     replicates: Sequence[ArrayLike], families: Sequence[str], *, seed: int
-) -> Posterior | None:
+) -> RacePosterior | None:
     """Return the posterior of the true scores, larger is better.
 
     None with fewer than two architectures, or if none has two different replicates.
@@ -100,11 +100,11 @@ def posterior_of(
     draws = np.full((N_DRAWS, len(values)), -np.inf)
     draws[:, drawn], noise = _draw(rng, grid, joint, by_family, data.of(drawn))
     best = np.bincount(draws.argmax(1), minlength=len(values)) / N_DRAWS
-    return Posterior(draws, best, noise.mean(0)[data.family])
+    return RacePosterior(draws, best, noise.mean(0)[data.family])
 
 
 def next_replicates(
-    posterior: Posterior, finalists: Sequence[int], n: int, *, seed: int
+    posterior: RacePosterior, finalists: Sequence[int], n: int, *, seed: int
 ) -> list[int]:
     """Return which finalists to train again, n times: top-two Thompson sampling.
 

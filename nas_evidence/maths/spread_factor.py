@@ -1,9 +1,9 @@
 """The calibration factor c on the spread of predictions, fitted out of fold.
 
-    c = argmax  Σ_n log p(y_n | f_n, c s_n) + (m/N) Σ_n E[log p(y | f_n, c s_n)]
+    c = argmax  Σ_n log p(y_n | f_n, c σ_n) + (m/N) Σ_n E[log p(y | f_n, c σ_n)]
 
-    y    of the expectation: as the predictor says, p(y | f_n, s_n)
-    s_n  softmax temperature, or standard deviation of the predictive distribution of real targets
+    y    of the expectation: as the predictor says, p(y | f_n, σ_n)
+    σ_n  softmax temperature, or standard deviation of the predictive distribution of real targets
     m    rows that are as the predictor says: they shrink c to 1 (docs/decisions/0020)
 
 Real targets: c² = (Σ z² + m D) / (N D + m D), z the standardised residuals [N, D]. For classes
@@ -23,11 +23,11 @@ MOST = 20.0
 
 
 def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor) -> Tensor:
-    """Return log p(y_n | f_n, s_n) [N], nats, float64.
+    """Return log p(y_n | f_n, σ_n) [N], nats, float64.
 
     Args:
         outputs: f [N, C].
-        spread: s [N, 1] or [N, C].
+        spread: σ [N, 1] or [N, C].
         targets: labels [N], or real targets [N, C].
     """
     outputs, spread = outputs.double(), spread.double()
@@ -53,7 +53,7 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
     """Return c for class probabilities softmax(logits / c).
 
     Args:
-        logits: divided by the temperature s_n [N, C].
+        logits: divided by the temperature σ_n [N, C].
         labels: [N].
         rows: the weight m.
 

@@ -191,7 +191,6 @@ def _complete(architecture: ArchitectureSpec) -> Values:
 
 
 def _initial(name: str, shape: torch.Size, gain: float, generator: torch.Generator) -> Tensor:
-    """Return the initial value of one parameter tensor."""
     kind = name.rpartition(".")[2]
     if kind == "scale":
         return torch.ones(shape, dtype=torch.float32)

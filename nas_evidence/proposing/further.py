@@ -2,8 +2,7 @@
 
 The next `FURTHER` proposals are asked of a proposer that has been told the same, so that they are
 those that the study's own sampler makes; `ArchitecturePosterior.expected_gain` says what one trial
-of each of them would gain. docs/decisions/0018-a-posterior-over-the-architectures.md has how right
-that is.
+of each of them would gain. docs/experiments/posterior-sampler.md has how right that is.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 if TYPE_CHECKING:
-    from nas_evidence.proposing.proposer import Proposer, Told
+    from nas_evidence.proposing.proposer import ProposalResult, Proposer
 
 #: Trials whose gain is forecast.
 FURTHER = 10
@@ -23,7 +22,9 @@ FEWEST = 8
 
 
 def gain_of_further(
-    study: StudySpec, proposer: "Proposer", known: Sequence[tuple[ArchitectureSpec, "Told"]]
+    study: StudySpec,
+    proposer: "Proposer",
+    known: Sequence[tuple[ArchitectureSpec, "ProposalResult"]],
 ) -> float | None:
     """Return what further trials would gain, in the unit of the objective.
 

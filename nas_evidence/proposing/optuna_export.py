@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from nas_evidence.proposing.proposer import (
-    Told,
+    ProposalResult,
     directions_of,
     distribution_of,
     facts_of,
@@ -104,7 +104,7 @@ class Export:
         """Return a proposal with the result that a line of the journal tells."""
         point, asked = self._asked[number]
         values = event.get("values")
-        told = Told(
+        told = ProposalResult(
             None if values is None else tuple(values),
             event.get("constraints") or {},
             bool(event.get("pruned")),
@@ -116,7 +116,7 @@ class Export:
         return trial
 
     def _trial(
-        self, architecture: ArchitectureSpec, told: Told, about: Mapping[str, Any]
+        self, architecture: ArchitectureSpec, told: ProposalResult, about: Mapping[str, Any]
     ) -> FrozenTrial:
         family = architecture.family
         point = family_point(family, searched(self._study))
@@ -127,7 +127,9 @@ class Export:
     def _wanted(self) -> list[FrozenTrial]:
         """Return all trials of the copy: those of the warm start, then those told."""
         warm = [
-            self._trial(point, Told(values), {"warm_start": point.model_dump(mode="json")})
+            self._trial(
+                point, ProposalResult(values), {"warm_start": point.model_dump(mode="json")}
+            )
             for point, values in read_warm_start(self._folder)
         ]
         return [*warm, *self._told.values()]

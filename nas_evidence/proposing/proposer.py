@@ -61,7 +61,7 @@ Point = dict[str, tuple[ParameterValue, optuna.distributions.BaseDistribution]]
 
 
 @dataclass(frozen=True)
-class Told:
+class ProposalResult:
     """The result of a proposal.
 
     values        objective, then the costs in the order of `study.minimise`; None for a failure
@@ -104,7 +104,7 @@ class Proposer:
         self._proposals.append(architecture)
         self._search.add(architecture)
 
-    def tell(self, number: int, result: Told) -> None:
+    def tell(self, number: int, result: ProposalResult) -> None:
         """Report the result of a proposal; a second report is ignored."""
         if number not in self._told:
             self._told.add(number)
@@ -126,7 +126,7 @@ class Learner:
         self._study, self._space = study, _Space(study)
         self._past = _Past(study, self._sampler)
         for number, (architecture, values) in enumerate(warm, start=-len(warm) - 1):  # to -2
-            self.show(number, architecture, Told(values))
+            self.show(number, architecture, ProposalResult(values))
 
     def draw(self, seed: int) -> ArchitectureSpec:
         """Return an architecture, a pure function of the seed and the trials shown."""
@@ -143,7 +143,9 @@ class Learner:
             return PosteriorSampler(self._space, seed=seed)
         return _tpe(seed)
 
-    def show(self, number: int, architecture: ArchitectureSpec, result: Told | None) -> None:
+    def show(
+        self, number: int, architecture: ArchitectureSpec, result: ProposalResult | None
+    ) -> None:
         """Add proposal `number`, running (no result) or with its result."""
         if point := self._space.point(architecture):
             self._past.put(number, point, result)
@@ -227,7 +229,7 @@ class _Past:
         self._running: dict[int, FrozenTrial] = {}
         self._drawn_on: optuna.Study | None = None  # holds them all
 
-    def put(self, number: int, point: Point, result: Told | None) -> None:
+    def put(self, number: int, point: Point, result: ProposalResult | None) -> None:
         """Add a running trial (no result) or its result; a failed one is removed."""
         self._drawn_on = None
         self._running.pop(number, None)
@@ -309,7 +311,7 @@ def trial_of(point: Point, **facts: Any) -> FrozenTrial:
     )
 
 
-def facts_of(result: Told | None) -> dict[str, Any]:
+def facts_of(result: ProposalResult | None) -> dict[str, Any]:
     """Return state, values and constraints in Optuna's form; no result means running."""
     if result is None:
         return {"state": TrialState.RUNNING}

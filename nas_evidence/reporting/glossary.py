@@ -67,8 +67,8 @@ TERMS: Mapping[str, str] = {
         "Spearman's rank correlation: 1 for the same order, 0 for no relation, -1 for the reverse."
     ),
     "estimate": (
-        "What the scores of all architectures together say of this one: the mean of "
-        "`conditional_evidence` and `elpd`, less the luck of its seed. It ranks."
+        "The mean of `conditional_evidence` and `elpd`, smoothed by a model of all architectures, "
+        "so that the noise of its seed counts less. It ranks."
     ),
     "P(best)": "The probability that this architecture is the best of all tried, by the score.",
     "Pareto front": "Architectures that no other one beats in every objective at once.",
@@ -85,7 +85,7 @@ TERMS: Mapping[str, str] = {
 BRIEF: Mapping[str, str] = {
     "conditional_evidence": "how probable each fold is, predicted from the other rows",
     "elpd": "log probability of each row by the network trained without its fold",
-    "estimate": "the score that is expected of another seed, by all architectures together",
+    "estimate": "score expected of another seed, by a model of all architectures",
     "nats per datum": "log probability, averaged over rows (larger is better)",
     "log loss": "minus the log probability of rows not trained on (smaller is better)",
     "SOTL": "training losses of all epochs, summed",

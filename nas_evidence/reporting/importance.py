@@ -115,7 +115,6 @@ def _known(value: ParameterValue, domain: Domain) -> bool:
 
 
 def _cells(values: Sequence[ParameterValue], domain: Domain) -> tuple[Axis, Integers]:
-    """Return the grid of a domain and the cell of each value."""
     if isinstance(domain, Choice):
         options = list(map(str, domain.options))
         cells = np.array([options.index(str(value)) for value in values])

@@ -231,7 +231,6 @@ def _values(report: Report) -> dict[str, object]:
 
 
 def _ranked_by(study: Study) -> str:
-    """Return what ranks in words, with its name."""
     if study.spec.rank_by == "estimate":
         return study.order.partition("Ranked by ")[2].rstrip(".")
     score, folds = study.spec.objective, study.spec.plan.folds
@@ -242,7 +241,6 @@ def _ranked_by(study: Study) -> str:
 
 
 def _figures(report: Report) -> dict[str, Markup]:
-    """Return the figures of the page."""
     study, judged = report.study, report.trust
     target = study.targets[0]
     x_title = f"{study.spec.objective} ({study.objective_unit})"
@@ -332,7 +330,6 @@ def _columns_caption(found: Importance | None) -> str:
 
 
 def _of_winner(report: Report) -> Comparison | None:
-    """Return the comparison if it is of the present winner."""
     judged, winner = report.comparison, report.study.winner
     return judged if judged and winner and judged.trial_id == winner.trial_id else None
 
@@ -355,7 +352,6 @@ def _shown_metrics(report: Report) -> list[tuple[str, list[float | None]]]:
 
 
 def _named(metric: str, *, labels: bool) -> str:
-    """Return a metric as a heading."""
     return METRICS["categorical" if labels else "gaussian"][metric]
 
 
@@ -424,7 +420,6 @@ class Tried:
 
 
 def _history(study: Study) -> list[Tried]:
-    """Return all trials in the order of their numbers."""
     scores, best, found = study.complete["objective"], None, []
     for row in study.trials.sort_values("trial_id").to_dict("records"):
         score = scores.get(row["trial_id"])

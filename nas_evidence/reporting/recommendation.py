@@ -2,7 +2,7 @@
 
 The score of an architecture is a noisy look at what it is worth; its neighbours were looked at,
 too. The posterior of `maths/architecture_posterior.py` weighs both.
-docs/decisions/0018-a-posterior-over-the-architectures.md has what that is worth.
+docs/experiments/posterior-sampler.md has what that is worth.
 """
 
 import math
@@ -85,7 +85,9 @@ def expected_gain(study: Study) -> float | None:
     searched = [row for row in rows if not is_race(row.trial_id)]
     if len(searched) < spec.n_trials or len(study.ranking) < FEWEST:
         return None
-    from nas_evidence.driver.outcomes import told_of  # imports Optuna, which most reports need not
+    from nas_evidence.driver.outcomes import (
+        result_of,
+    )  # imports Optuna, which most reports need not
     from nas_evidence.proposing.proposer import Proposer
     from nas_evidence.proposing.warm_start import read_warm_start
 
@@ -94,7 +96,7 @@ def expected_gain(study: Study) -> float | None:
         for _, trials in groupby(searched, lambda row: row.trial_id // spec.replicates)
     ]
     known = [
-        (trials[0].architecture, told_of(trials, spec))
+        (trials[0].architecture, result_of(trials, spec))
         for trials in proposals
         if misfit(spec, trials[0].architecture) is None
     ]
@@ -124,7 +126,6 @@ def estimates(study: Study) -> list[Estimate]:
 
 
 def _comparable(study: Study) -> list[RankedArchitecture]:
-    """Return the ranked architectures that are in the space of the study."""
     domains = study.spec.family
     return [
         one

@@ -312,7 +312,6 @@ def _final_scores(
 def _shown(
     evidence: pd.DataFrame, curves: pd.DataFrame, scores: pd.DataFrame, objective: str
 ) -> pd.Series:
-    """Return the objective of each trial as shown."""
     own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
     shown = own.set_index("trial_id")["shown"].reindex(scores.index)
     return shown.fillna(scores[objective]).astype(float)
@@ -429,7 +428,6 @@ def _front(
     costs: Mapping[str, Mapping[str, float]],
     minimise: tuple[str, ...],
 ) -> dict[str, bool]:
-    """Return which architectures with known objective and costs are on the Pareto front."""
     keys = [key for key in objective if all(name in costs[key] for name in minimise)]
     if not minimise or not keys:
         return {}

@@ -396,7 +396,6 @@ class Folds(Scorer):
         return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
 
     def _left(self) -> list[FoldTask]:
-        """Return the folds that are not predicted yet."""
         given = self.context.assignment
         order = order_of_data(len(self.context.data.x_train), given, self.units)
         return [
@@ -506,7 +505,6 @@ def _fitted(table: Tensor, targets: Tensor) -> float:
 
 
 def _nothing(data: TensorData) -> Tensor:
-    """Return a table without predictions."""
     n_spread = 1 if data.task == "labels" else data.n_outputs
     return torch.zeros(len(data.x_train), data.n_outputs + n_spread)
 

@@ -66,7 +66,7 @@ class FoldTask:
     purpose: str
 
 
-class Given(Frozen):
+class FoldDensity(Frozen):
     """log q of a fold given the others, nats; None if there is no network.
 
     standard_error  of it where log determinants are estimated
@@ -92,7 +92,7 @@ class GivenFolds:
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
         self.context = context
-        self.orders: list[Given] = []
+        self.folds: list[FoldDensity] = []
         plan, n = context.assignment.plan, len(context.data.x_train)
         self.division = division_of(NAME, plan, n) if NAME in names else None
         if self.division:
@@ -108,24 +108,24 @@ class GivenFolds:
         A note says why the fold has no density although it is trained.
         """
         if task.score == self.division:
-            self.orders.append(self._given(task, training, as_trained, note))
+            self.folds.append(self._given(task, training, as_trained, note))
 
     def estimates(self) -> list[EvidenceEstimate]:
         """Return the estimate from the folds so far, nothing before the first."""
         in_time = self.context.data.units is not None and self.context.data.units.in_time
-        return [_estimate(self.orders, in_time)] if self.orders else []
+        return [_estimate(self.folds, in_time)] if self.folds else []
 
     def state_dict(self) -> list[str]:
         """Return the folds so far."""
-        return [order.model_dump_json() for order in self.orders]
+        return [fold.model_dump_json() for fold in self.folds]
 
     def load_state_dict(self, state: Sequence[str]) -> None:
         """Continue from that state."""
-        self.orders = [Given.model_validate_json(text) for text in state]
+        self.folds = [FoldDensity.model_validate_json(text) for text in state]
 
     def _given(
         self, task: FoldTask, training: Training | None, as_trained: float | None, why: str
-    ) -> Given:
+    ) -> FoldDensity:
         started = time.perf_counter()
         found, note = None, why or f"the training on {len(task.trained)} data diverged"
         if training is not None and not why:
@@ -135,7 +135,7 @@ class GivenFolds:
                 note = str(error)
         seconds = time.perf_counter() - started
         self.context.training.evidence_seconds += seconds
-        return Given(
+        return FoldDensity(
             number=task.number,
             n_early=len(task.trained), n_late=len(task.predicted),
             log_density=None if found is None else found.value,
@@ -166,35 +166,35 @@ class GivenFolds:
         return found, ""
 
 
-def _estimate(orders: Sequence[Given], in_time: bool) -> EvidenceEstimate:
-    relation, seconds = SCORES[NAME].relation, sum(order.seconds for order in orders)
-    if failed := [order for order in orders if order.log_density is None]:
+def _estimate(folds: Sequence[FoldDensity], in_time: bool) -> EvidenceEstimate:
+    relation, seconds = SCORES[NAME].relation, sum(fold.seconds for fold in folds)
+    if failed := [fold for fold in folds if fold.log_density is None]:
         return EvidenceEstimate(
             estimator=NAME, value=-math.inf, relation=relation, seconds=seconds, valid=False,
             note=failed[0].note,
         )  # fmt: skip
-    orders = sorted(orders, key=lambda order: order.number)
-    total = sum(order.log_density or 0.0 for order in orders)
-    n_late = sum(order.n_late for order in orders)
-    errors = [order.standard_error for order in orders if order.standard_error is not None]
+    folds = sorted(folds, key=lambda fold: fold.number)
+    total = sum(fold.log_density or 0.0 for fold in folds)
+    n_late = sum(fold.n_late for fold in folds)
+    errors = [fold.standard_error for fold in folds if fold.standard_error is not None]
     return EvidenceEstimate(
         estimator=NAME,
-        value=total if in_time else total / len(orders),
+        value=total if in_time else total / len(folds),
         per_datum=total / n_late,
-        standard_error=math.hypot(*errors) / (1 if in_time else len(orders)) if errors else None,
+        standard_error=math.hypot(*errors) / (1 if in_time else len(folds)) if errors else None,
         relation=relation,
         terms=tuple(
-            Term(term=term, group=f"fold {order.number}", value=value)
-            for order in orders
+            Term(term=term, group=f"fold {fold.number}", value=value)
+            for fold in folds
             for term, value in (
-                ("log_density", order.log_density),
-                ("log_density_error", order.standard_error),
-                ("log_predictive_as_trained", order.as_trained),
+                ("log_density", fold.log_density),
+                ("log_density_error", fold.standard_error),
+                ("log_predictive_as_trained", fold.as_trained),
             )
             if value is not None
         ),
         seconds=seconds,
-        note=_note(n_late, len(orders), in_time=in_time),
+        note=_note(n_late, len(folds), in_time=in_time),
     )
 
 

@@ -4,7 +4,7 @@
     θ_j^m = argmin −Σ_n log p̃_j(y_n | f(x_n; θ)) + ½ (θ − θ_j)ᵀ Δ (θ − θ_j),   θ_j ~ N(0, Δ⁻¹)
 
     C_m  chunks of the data, in random order: 1, 1, 2, 4, ... data, then equal chunks of n / 16
-    Δ    prior precision, as learned by the training, as is the noise s
+    Δ    prior precision, as learned by the training, as is the noise σ
 
 A member's own data p̃_j are drawn once: targets y + s ε; or with classes, weights of the data from
 an exponential distribution of mean 1 (Newton and Raftery 1994), since noise in a label has no

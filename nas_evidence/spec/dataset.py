@@ -63,9 +63,9 @@ def _class_weight(value: object) -> object:
         number = float(weight) if isinstance(weight, Real) else math.nan
         if not 0 < number < math.inf:
             raise UserError(
-                "`class_weight` says what an error on a class costs, so each weight must be a "
-                f"number above 0, but that of {_class_name(name)!r} is {weight}; correct it, or "
-                "leave the class out to give it 1"
+                "each `class_weight`, the cost of an error on the class, must be a number above "
+                f"0, but that of {_class_name(name)!r} is {weight}; correct it, or leave the "
+                "class out to give it 1"
             ).with_code("class-weight-not-positive")
     return {_class_name(name): float(weight) for name, weight in value.items()}
 

@@ -177,7 +177,6 @@ class Standings:
 
 
 def _is_within(one: ArchitectureSpec, study: StudySpec) -> bool:
-    """Return whether an architecture has a place in the space of the study."""
     return one.family in study.family and all(
         key in one.values and domain.contains(one.values[key])
         for key, domain in study.family[one.family].items()

@@ -1,7 +1,7 @@
 """Faults outside the trials: full disks, and simulated crashes at every write-ahead step.
 
-With NAS_EVIDENCE_CRASH_AT=<arrow> in the environment the process kills itself (SIGKILL) the first
-time it passes that arrow, with <arrow>:<n> the n-th time. The crash tests use this.
+With NAS_EVIDENCE_CRASH_AT=<name> in the environment the process kills itself (SIGKILL) the first
+time it passes that crash point, with <name>:<n> the n-th time. The crash tests use this.
 """
 
 import errno
@@ -15,7 +15,7 @@ from pathlib import Path
 from nas_evidence.plumbing.user_error import UserError
 
 #: The steps of a trial, in order, each named after what has just happened.
-ARROWS = (
+CRASH_POINTS = (
     "asked",  # the proposal is in the journal
     "assigned",  # assignment.json is written
     "launched",  # the executor has it
@@ -58,9 +58,9 @@ class StudyStoppedError(UserError):
     """The study cannot continue now; nothing is lost."""
 
 
-def arrow(name: str) -> None:
-    """Kill this process if the environment says so."""
-    assert name in ARROWS
+def crash_point(name: str) -> None:
+    """Pass a step after which a test may kill this process, by `NAS_EVIDENCE_CRASH_AT`."""
+    assert name in CRASH_POINTS
     wanted, _, count = os.environ.get("NAS_EVIDENCE_CRASH_AT", "").partition(":")
     if wanted == name:
         _PASSED[name] += 1

@@ -24,7 +24,7 @@ _MAY_SUCCEED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
-class Finds:
+class DoneTrials:
     """Which trials of a study are done.
 
     done  the rows of those that are
@@ -48,7 +48,7 @@ class Finds:
         return [f"{len(names)} damaged files were moved to damaged/ ({shown}){again}."]
 
 
-def find_done(folder: Path) -> Finds:
+def find_done(folder: Path) -> DoneTrials:
     """Return which trials are done, and which must run again."""
     stock = take_stock(folder)
     asked = _asked(folder)
@@ -56,7 +56,7 @@ def find_done(folder: Path) -> Finds:
     redo = dict(stock.short)
     redo |= {i: rows[i].attempt for i in asked if i in rows and rows[i].attempt == asked[i]}
     torn = tuple(file.path for file in stock.unreadable if file.reason.startswith("damaged"))
-    return Finds({i: row for i, row in rows.items() if i not in redo}, redo, torn)
+    return DoneTrials({i: row for i, row in rows.items() if i not in redo}, redo, torn)
 
 
 def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
@@ -81,7 +81,7 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
     return chosen
 
 
-def set_aside_torn(folder: Path, finds: Finds) -> None:
+def set_aside_torn(folder: Path, finds: DoneTrials) -> None:
     """Move damaged Parquet files to `damaged/`."""
     for path in finds.torn:
         set_aside(folder, path.relative_to(folder).as_posix())

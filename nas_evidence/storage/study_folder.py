@@ -340,9 +340,9 @@ def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
     ahead = lease.expires_at - time.time() > 2 * LEASE_SECONDS
     if ahead and not steal:  # no driver ever takes a lease for so long
         raise UserError(
-            f"process {lease.pid} of host {lease.host} holds {place} until {until}, which only a "
-            "clock that ran ahead can have written; correct the clocks, make sure that it is "
-            "dead, then take the study over with --steal."
+            f"process {lease.pid} of host {lease.host} holds {place} until {until}, so a clock "
+            "ran ahead when the lease was written; correct the clocks, make sure that the process "
+            "is dead, then take the study over with --steal."
         ).with_code("lease-in-the-future")
     if lease.expires_at > time.time() and not ahead:
         raise UserError(

@@ -5,13 +5,13 @@ At fixed parameters and for curvature H of unit noise (Gauss-Newton a = 1, empir
     F(x, v) = κ (−½ RSS e⁻ᵛ − ½ N C (v + log 2π)) − ½ Σ_l δ_l ‖θ_l‖² − ½ log|c H + Δ| / |Δ|
 
     ∂F/∂x_g = ½ (γ_g − δ_g ‖θ_g‖²)                x_g = log δ_g       c = κ e⁻ᵃᵛ
-    ∂F/∂v   = ½ (κ RSS e⁻ᵛ − κ N C + a Σ γ)       v = log s²          κ = likelihood power
+    ∂F/∂v   = ½ (κ RSS e⁻ᵛ − κ N C + a Σ γ)       v = log σ²          κ = likelihood power
 
     g  a group of tensors l that share one precision: "tensor", each its own; "scalar", one for all
 
 F is jointly concave in (x, v), so there is one maximum; Newton steps of at most 3 in any
 coordinate, halved until F rises, find it from any start. At the maximum MacKay's equations (1992)
-hold, δ_g = γ_g / ‖θ_g‖² and s² = RSS / (N C − a γ / κ). As an update the latter breaks down where
+hold, δ_g = γ_g / ‖θ_g‖² and σ² = RSS / (N C − a γ / κ). As an update the latter breaks down where
 γ exceeds N C: diagonal and Kronecker curvature with more parameters than targets. With several
 groups coupled by a full matrix γ_l = P_l − δ_l tr[(H + Δ)⁻¹]_ll; see `Slopes`. γ depends on
 x + a v only, which gives every second derivative. Large spectra of blocks are binned; one last
@@ -45,7 +45,7 @@ Method = Literal["newton", "adam"]
 PriorGroups = Literal["tensor", "scalar"]
 
 LOG_PRECISION_RANGE = (-12.0, 18.0)
-LOG_VARIANCE_RANGE = (-30.0, 30.0)  # bounds of log s²
+LOG_VARIANCE_RANGE = (-30.0, 30.0)  # bounds of log σ²
 _MAX_STEP = 3.0
 _MAX_ITERATIONS = 200
 _LAST_GAIN = 1e-8  # nats left to gain before the last step, which squares the error
@@ -81,8 +81,8 @@ class Noise:
 
     squared_error  RSS = Σ_n ‖y_n − f_n‖²
     n_targets      N C
-    exponent       a: the curvature is proportional to s^(−2a)
-    pass_std       the s that the curvature was computed with
+    exponent       a: the curvature is proportional to σ^(−2a)
+    pass_std       the σ that the curvature was computed with
     """
 
     squared_error: float

@@ -213,12 +213,12 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
 
         κ (l(θ) − l₀) = ½ κ N C log(RSS₀ / RSS)          RSS₀ about the mean of the targets
 
-    With one noise for both the gain would be κ (RSS₀ − RSS) / 2 s². The noise that maximises the
-    evidence, s² = RSS / (N C − γ/κ), grows without bound as the effective parameters γ approach
+    With one noise for both the gain would be κ (RSS₀ − RSS) / 2 σ². The noise that maximises the
+    evidence, σ² = RSS / (N C − γ/κ), grows without bound as the effective parameters γ approach
     the number of targets; wide networks would then permanently seem to have learned nothing.
 
     Where the rule forbids a rise, the evidence is maximised with no hyperparameter above its
-    current value, noise included: δ s² is what holds a network back.
+    current value, noise included: δ σ² is what holds a network back.
 
     Either way the evidence at θ does not fall, with "newton", unless values outside the clamps are
     brought inside, or precisions of a group start untied and become tied.

@@ -301,7 +301,6 @@ def _check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None
 
 
 def _tensors(data: Any) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of all data, in their order."""
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(dataset, TensorDataset):
         dataset = dataset.tensors

@@ -5,7 +5,7 @@
 
 Each pair stores y split into the likelihood part at unit noise and the prior part,
 
-    y = c y₁ + Δ s,   c = 1 / s² or 1 / T²,
+    y = c y₁ + Δ s,   c = 1 / σ² or 1 / T²,
 
 so that it stays valid when the hyperparameters change.
 """

@@ -419,7 +419,6 @@ def _begin_descent(one: Settler) -> tuple[LogJoint, Start] | _End:
 
 
 def _end_descent(one: Settler, found: Descent, start: Start) -> _End:
-    """Take over what a descent found."""
     settling = one.settling
     settling.theta, settling.pairs = found.theta, found.pairs
     stuck = found.stuck and settling.double

@@ -17,7 +17,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.fork_server import ForkServer
 from nas_evidence.workers.packing import Node, Slot
-from nas_evidence.workers.pool import Pool, Pooled
+from nas_evidence.workers.pool import Pool, Seat
 from nas_evidence.workers.pooled import PooledExecutor, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 
@@ -61,12 +61,12 @@ class LocalExecutor(PooledExecutor):
         self._pool = Pool(self, resources, lambda launch: 0.0, 0.0, nodes=[here])
         self._refill()
 
-    def begin(self, slot: Slot) -> Pooled:
+    def begin(self, slot: Slot) -> Seat:
         """Fork a worker; its first answer means that torch is imported and the data are there."""
         fork = self._forks.begin(_serve, *self._given)
-        return self._started(Pooled(fork, slot))
+        return self._started(Seat(fork, slot))
 
-    def end(self, worker: Pooled) -> None:
+    def end(self, worker: Seat) -> None:
         """Kill a process and wait for its end."""
         worker.actor.end()
 
@@ -76,16 +76,16 @@ class LocalExecutor(PooledExecutor):
             self._forks.close()
         self._pool.close()
 
-    def _ask(self, worker: Pooled, method: str | None, *arguments: Any) -> Any:
+    def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
         with suppress(OSError):
             worker.actor.pipe.send((method, arguments))
         return worker.actor.pipe
 
-    def _answered(self, workers: Sequence[Pooled], timeout: float) -> list[Pooled]:
+    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
         ready = wait([worker.call for worker in workers], timeout)
         return [worker for worker in workers if worker.call in ready]
 
-    def _answer(self, worker: Pooled) -> Answer:
+    def _answer(self, worker: Seat) -> Answer:
         try:
             answer: Answer | _Raised = worker.call.recv()
         except (EOFError, OSError):

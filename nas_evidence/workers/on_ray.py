@@ -53,7 +53,7 @@ from nas_evidence.workers.own_cluster import (
     watch,
 )
 from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
-from nas_evidence.workers.pool import Limits, Pool, Pooled
+from nas_evidence.workers.pool import Limits, Pool, Seat
 from nas_evidence.workers.pooled import START_TIMEOUT, PooledExecutor, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
@@ -184,7 +184,7 @@ class RayExecutor(PooledExecutor):
 
     # --- the pool's backend
 
-    def begin(self, slot: Slot) -> Pooled:
+    def begin(self, slot: Slot) -> Seat:
         """Start an actor in a slot; its first answer means that it is ready."""
         actor = ray.remote(_Actor).options(
             num_cpus=slot.cpus,
@@ -195,25 +195,25 @@ class RayExecutor(PooledExecutor):
             scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
         )
         how = {"share": slot.share, "logs": self._logs, "make_worker": self._make_worker}
-        return self._started(Pooled(actor.remote(self._box, self._resources, **how), slot))
+        return self._started(Seat(actor.remote(self._box, self._resources, **how), slot))
 
-    def end(self, worker: Pooled) -> None:
+    def end(self, worker: Seat) -> None:
         """Kill an actor; it may still be alive even if it cannot be reached."""
         # Each attempt writes to its own folder, so that late writes do no harm.
         with suppress(RayError):
             ray.kill(worker.actor, no_restart=True)
 
-    def _ask(self, worker: Pooled, method: str | None, *arguments: Any) -> Any:
+    def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
         return worker.actor.call.remote(method, *arguments)
 
-    def _answered(self, workers: Sequence[Pooled], timeout: float) -> list[Pooled]:
+    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
         calls = {w.call: w for w in workers}
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout)
         if ready:  # and whatever else has arrived
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         return [calls[ref] for ref in ready]
 
-    def _answer(self, worker: Pooled) -> Answer:
+    def _answer(self, worker: Seat) -> Answer:
         try:
             answer: Answer = ray.get(worker.call)
         except RayError as error:
@@ -321,7 +321,6 @@ class RayExecutor(PooledExecutor):
         self._pool.refill()
 
     def _look(self) -> None:
-        """Update the list of nodes."""
         alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
         self._addresses.update({name: n["NodeManagerAddress"] for name, n in alive.items()})
         nodes = [
@@ -478,7 +477,7 @@ def _smallest_gpu(nodes: list[Node]) -> int:
     except RayError as error:
         late = f"no answer for {START_TIMEOUT:.0f} s, as if other jobs held all of them"
         raise StudyStoppedError(
-            "the memory of the cluster's GPUs cannot be found out "
+            "the memory of the cluster's GPUs cannot be determined "
             f"({late if isinstance(error, GetTimeoutError) else _why(error)}). Run the same "
             "command again when `ray status` shows free GPUs, or give the share of a GPU for each "
             "trial: --set resources.gpus=1"

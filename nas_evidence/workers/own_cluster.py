@@ -170,7 +170,6 @@ def remove_session(session: Path) -> None:
 
 
 def _remove_sessions() -> None:
-    """Remove the session folders of this process."""
     for session in _sessions(f"*_{os.getpid()}"):
         remove_session(session)
 

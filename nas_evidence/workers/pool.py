@@ -45,8 +45,8 @@ class Limits:
 
 
 @dataclass(eq=False)
-class Pooled:
-    """A worker as the pool sees it; idle if it has neither a call nor a launch."""
+class Seat:
+    """One worker process and the call that it answers; idle with neither a call nor a launch."""
 
     actor: Any
     slot: Slot
@@ -68,13 +68,13 @@ class Pooled:
 class Backend(Protocol):
     """Starts workers, stops them and calls their methods."""
 
-    def begin(self, slot: Slot) -> Pooled:
+    def begin(self, slot: Slot) -> Seat:
         """Start a worker in a slot; its first answer means that it is ready."""
 
-    def end(self, worker: Pooled) -> None:
+    def end(self, worker: Seat) -> None:
         """Stop a worker for good."""
 
-    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
+    def send(self, worker: Seat, method: str | None, *arguments: Any) -> None:
         """Call a method, or none, of a worker without a current call; it will answer."""
 
 
@@ -129,7 +129,7 @@ class Pool:
     nodes: Sequence[Node]
     called: Callable[[str], str] = str
     limits: Limits = Limits()
-    workers: list[Pooled] = field(default_factory=list)
+    workers: list[Seat] = field(default_factory=list)
     _suspects: Suspects = field(default_factory=Suspects)
     _waiting: list[Launch] = field(default_factory=list)
     _gpu_numbers: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -167,13 +167,13 @@ class Pool:
         self._waiting.append(launch)
         self._place()
 
-    def worker_of(self, trial_id: int) -> Pooled:
+    def worker_of(self, trial_id: int) -> Seat:
         """Return the worker that runs a trial."""
         return next(
             w for w in self.workers if w.launch and w.launch.assignment.trial_id == trial_id
         )
 
-    def answered(self, worker: Pooled, answer: Answer, *, is_over: bool) -> None:
+    def answered(self, worker: Seat, answer: Answer, *, is_over: bool) -> None:
         """Process an answer; after its trial the worker is free or is retired."""
         worker.call = None
         self._busy_seconds += answer.seconds
@@ -190,7 +190,7 @@ class Pool:
         if worker.launch is not None and not worker.started:
             self._take_up(worker)
 
-    def lose(self, worker: Pooled, why: str, *, machine: bool = False) -> Lost | None:
+    def lose(self, worker: Seat, why: str, *, machine: bool = False) -> Lost | None:
         """Give up a worker; return the loss of its trial, if it had started one."""
         _LOG.warning("worker_lost node=%s reason=%s", worker.slot.node, why)
         # A lost node takes all its starting workers along: count them once.
@@ -264,7 +264,7 @@ class Pool:
         self.workers.clear()
         self._waiting.clear()
 
-    def _suspected(self, worker: Pooled) -> str:
+    def _suspected(self, worker: Seat) -> str:
         """Note the loss of a trial; return what else to say if its node gets no more."""
         assert worker.launch is not None
         node = worker.slot.node
@@ -295,7 +295,7 @@ class Pool:
             if worker.call is None:
                 self._take_up(worker)
 
-    def _take_up(self, worker: Pooled) -> None:
+    def _take_up(self, worker: Seat) -> None:
         worker.started = True
         worker.n_trials += 1
         self.backend.send(worker, "start", worker.launch)
@@ -320,7 +320,7 @@ class Pool:
         self.workers.append(self.backend.begin(placed[0]))
         return True
 
-    def _remove(self, worker: Pooled) -> None:
+    def _remove(self, worker: Seat) -> None:
         self.backend.end(worker)
         self.workers.remove(worker)
         if worker.ready_at is not None:
@@ -328,7 +328,7 @@ class Pool:
         if worker.launch is not None and not worker.started:  # it had not started the trial yet
             self._waiting.insert(0, worker.launch)
 
-    def _welcome(self, worker: Pooled, answer: Answer) -> None:
+    def _welcome(self, worker: Seat, answer: Answer) -> None:
         worker.ready_at = time.monotonic()
         worker.baseline_bytes = answer.resident_bytes
         self._failed_starts.clear()
@@ -345,7 +345,7 @@ class Pool:
         own = int(gpu) if gpu.isdigit() and int(gpu) in free else next(iter(free), 0)
         return numbers.setdefault(gpu, own)
 
-    def _why_retire(self, worker: Pooled, answer: Answer) -> str:
+    def _why_retire(self, worker: Seat, answer: Answer) -> str:
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go

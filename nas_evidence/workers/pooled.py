@@ -1,4 +1,4 @@
-"""What executors with worker processes share: calls with a deadline, and answers as events.
+"""Executors whose workers are processes: each call has a deadline, each answer is an event.
 
 A backend starts worker processes, ends them and carries calls; which worker runs which trial is
 the pool's concern (`pool.py`).
@@ -12,7 +12,7 @@ from typing import Any
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.workers.executor import Event, Launch, Verdict
 from nas_evidence.workers.packing import Slot
-from nas_evidence.workers.pool import Pool, Pooled
+from nas_evidence.workers.pool import Pool, Seat
 from nas_evidence.workers.process import Answer
 
 #: A worker that has not started after this many seconds is given up.
@@ -96,14 +96,14 @@ class PooledExecutor(ABC):
     # --- the pool's backend
 
     @abstractmethod
-    def begin(self, slot: Slot) -> Pooled:
+    def begin(self, slot: Slot) -> Seat:
         """Start a worker in a slot; its first answer means that it is ready."""
 
     @abstractmethod
-    def end(self, worker: Pooled) -> None:
+    def end(self, worker: Seat) -> None:
         """Stop a worker for good."""
 
-    def send(self, worker: Pooled, method: str | None, *arguments: Any) -> None:
+    def send(self, worker: Seat, method: str | None, *arguments: Any) -> None:
         """Call a method of a worker, or none; the trial's slice timeout applies."""
         if method == "start":  # a new trial: the length of its slices is not known
             worker.silence = 0.0
@@ -112,15 +112,15 @@ class PooledExecutor(ABC):
     # --- what carries the calls
 
     @abstractmethod
-    def _ask(self, worker: Pooled, method: str | None, *arguments: Any) -> Any:
+    def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
         """Send a call; return what stands for its answer."""
 
     @abstractmethod
-    def _answered(self, workers: Sequence[Pooled], timeout: float) -> list[Pooled]:
+    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
         """Return the workers whose answers are there, after at most `timeout` seconds."""
 
     @abstractmethod
-    def _answer(self, worker: Pooled) -> Answer:
+    def _answer(self, worker: Seat) -> Answer:
         """Return the answer of a worker.
 
         Raises:
@@ -130,21 +130,21 @@ class PooledExecutor(ABC):
     def _refill(self) -> None:
         self._pool.refill()
 
-    def _started(self, worker: Pooled) -> Pooled:
+    def _started(self, worker: Seat) -> Seat:
         """Ask a new worker for a first word; return it."""
         self._call(worker, None, timeout=START_TIMEOUT)
         worker.silence = START_TIMEOUT
         return worker
 
     def _call(
-        self, worker: Pooled, method: str | None, *arguments: Any, timeout: float | None = None
+        self, worker: Seat, method: str | None, *arguments: Any, timeout: float | None = None
     ) -> None:
         slowest = self._pool.resources.slice_timeout_seconds
         worker.silence = timeout or max(worker.silence, slowest)
         worker.since = time.monotonic()
         worker.call = self._ask(worker, method, *arguments)
 
-    def _collect(self, worker: Pooled) -> Event | None:
+    def _collect(self, worker: Seat) -> Event | None:
         try:
             answer = self._answer(worker)
         except WorkerLostError as error:

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass, merge
 from nas_evidence.maths.block_inverse import BlockInverse
-from nas_evidence.maths.blocks import Dense, Rows
+from nas_evidence.maths.blocks import Dense, LowRank
 from nas_evidence.maths.structured import BlockDiagonal
 
 N_OUTPUTS = 3
@@ -75,9 +75,9 @@ def test_rows_and_matrices_give_the_numbers_of_dense_jacobians(
     found = blocks_of(run(c))
     n_rows = n_data * (N_OUTPUTS - labels)
     for block in found.blocks:
-        assert isinstance(block, Rows if n_rows < block.size else Dense)
+        assert isinstance(block, LowRank if n_rows < block.size else Dense)
     agree(found, definition(c))
-    as_matrices = [b.as_dense() if isinstance(b, Rows) else b for b in found.blocks]
+    as_matrices = [b.as_dense() if isinstance(b, LowRank) else b for b in found.blocks]
     agree(found, BlockDiagonal(found.names, tuple(as_matrices)))
 
 
@@ -87,7 +87,7 @@ def test_shards_of_either_form_add_up_to_the_form_of_all_data(cuts: tuple[int, .
     edges = [0, *cuts, len(c.x)]
     shards = [run(c, slice(a, b)) for a, b in itertools.pairwise(edges)]
     whole = blocks_of(run(c))
-    assert {type(block) for block in whole.blocks} == {Rows, Dense}
+    assert {type(block) for block in whole.blocks} == {LowRank, Dense}
     for order in (shards, shards[::-1]):
         merged = blocks_of(merge(order))
         assert [type(b) for b in merged.blocks] == [type(b) for b in whole.blocks]
@@ -108,7 +108,7 @@ def test_a_model_with_a_layer_without_rules_has_the_same_rows() -> None:
     model = Scaled().double()
     c = Case(model, torch.randn(5, 4).double(), torch.randint(0, N_OUTPUTS, (5,)))
     found = blocks_of(run(c))
-    assert {type(block) for block in found.blocks} == {Rows, Dense}
+    assert {type(block) for block in found.blocks} == {LowRank, Dense}
     by_name = dict(zip(found.names, found.blocks, strict=True))
     expected = definition(c)
     assert set(by_name) == set(expected.names)
@@ -129,7 +129,7 @@ def test_a_wide_layer_needs_memory_for_its_rows_and_not_for_its_matrix() -> None
         found.slopes(delta)
         found.inverse_quadratic(vector, delta)
         BlockInverse(found, delta)(vector)
-    assert isinstance(found.blocks[2], Rows)
+    assert isinstance(found.blocks[2], LowRank)
     assert found.blocks[2].rows.dtype == torch.float32
     assert n_data * width**2 <= seen.largest < 2 * n_data * width**2
     assert seen.largest < width**4 / 100
@@ -138,7 +138,7 @@ def test_a_wide_layer_needs_memory_for_its_rows_and_not_for_its_matrix() -> None
 def test_a_tiny_precision_loses_no_digits_to_cancellation() -> None:
     # In the span of the rows vᵀ(H + δ)⁻¹v is |v|²/(λ + δ); |v|²/δ is 10¹⁴ times larger.
     basis = torch.linalg.qr(torch.randn(50, 3).double())[0]
-    block = Rows(1e4 * basis.mT)
+    block = LowRank(1e4 * basis.mT)
     precision = torch.tensor(1e-6, dtype=torch.float64)
     vector = basis @ torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64)
     found = block.inverse_quadratic(vector, precision)

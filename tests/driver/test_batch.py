@@ -15,7 +15,7 @@ from processes import in_a_process
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
-from nas_evidence.storage.faults import ARROWS
+from nas_evidence.storage.faults import CRASH_POINTS
 from nas_evidence.storage.journal import journal_path, read_journal
 from nas_evidence.storage.tables import finished, read_table
 
@@ -84,7 +84,7 @@ def killed_at(arrow: str, folder: Path, seed: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arrow", ARROWS)
+@pytest.mark.parametrize("arrow", CRASH_POINTS)
 def test_killed_at_any_arrow_the_table_is_the_undisturbed_one(
     tmp_path: Path, calm: list[tuple[object, ...]], arrow: str
 ) -> None:

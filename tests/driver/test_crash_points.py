@@ -26,10 +26,10 @@ from processes import in_a_process
 from nas_evidence.data import load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.driver.driver import Driver
-from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.toml import FORMAT, load_study
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.faults import ARROWS
+from nas_evidence.storage.faults import CRASH_POINTS
 from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.study_folder import locked, open_study, study_status
 from nas_evidence.workers.inline import InlineExecutor
@@ -71,7 +71,7 @@ def results(folder: Path) -> dict[str, pd.DataFrame]:
     return found(folder, without=["attempt", "content_hash"])
 
 
-def told(folder: Path) -> list[tuple[str, Told | None]]:
+def told(folder: Path) -> list[tuple[str, ProposalResult | None]]:
     """Return every proposal and its result as the journal has them."""
     results = told_in(folder)
     return [(str(point), results.get(n)) for n, point in enumerate(asked_in(folder))]
@@ -90,7 +90,7 @@ def assert_ended_as_undisturbed(folder: Path, calm: Path) -> None:
     assert study_status(folder).state == "finished"
 
 
-@pytest.mark.parametrize("arrow", ARROWS)
+@pytest.mark.parametrize("arrow", CRASH_POINTS)
 def test_killed_at_an_arrow_it_ends_as_if_nothing_had_happened(home: Path, arrow: str) -> None:
     folder = home / arrow
     assert in_a_process(lambda: search(folder), crash_at=f"{arrow}:2") == -signal.SIGKILL

@@ -14,7 +14,7 @@ from fakes import FakeExecutor, Silent, asked_in, drive, record_of, told_in, val
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.outcomes as results_module
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec
 from nas_evidence.storage.best import Standings
@@ -170,8 +170,8 @@ def test_a_failure_is_a_row_and_never_told_as_a_value(tmp_path: Path, status: Tr
     executor = FakeExecutor(misbehave=lambda a: status if a.trial_id == 3 else None)
     run(study(), tmp_path, executor, proposer=Proposer)
     assert finished(tmp_path)[3].status is status
-    expected = {n: Told((value_of(a),)) for n, a in enumerate(asked_in(tmp_path))}
-    assert told_in(tmp_path) == {**expected, 3: Told(None)}
+    expected = {n: ProposalResult((value_of(a),)) for n, a in enumerate(asked_in(tmp_path))}
+    assert told_in(tmp_path) == {**expected, 3: ProposalResult(None)}
 
 
 def test_an_infeasible_trial_tells_by_how_much_it_is_above_the_limit(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_several_objectives_are_told_together(tmp_path: Path) -> None:
     spec = study(minimise=("n_parameters",))
     run(spec, tmp_path, proposer=Proposer)
     assert told_in(tmp_path) == {
-        n: Told((value_of(a), 10.0 * int(a.values.get("width", 1))))
+        n: ProposalResult((value_of(a), 10.0 * int(a.values.get("width", 1))))
         for n, a in enumerate(asked_in(tmp_path))
     }
 

@@ -31,9 +31,9 @@ import nas_evidence.driver.driver as driver_module
 import nas_evidence.storage.budget as budget_module
 import nas_evidence.storage.tables as store_module
 from nas_evidence.driver.driver import Driver
-from nas_evidence.driver.outcomes import told_of
+from nas_evidence.driver.outcomes import result_of
 from nas_evidence.driver.plan import n_proposals, trials_of
-from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec, derive_seed
 from nas_evidence.storage.budget import read_spent
@@ -80,7 +80,7 @@ def mortal(death: Death, proposer: type[Any]) -> type[Any]:
             death.step()
             return proposal
 
-        def tell(self, number: int, result: Told) -> None:
+        def tell(self, number: int, result: ProposalResult) -> None:
             death.step()
             super().tell(number, result)
             death.step()
@@ -121,7 +121,7 @@ def mortality(death: Death, compact_at: int) -> Iterator[None]:
         driver._journal.close() if death.came else stop(driver)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver_module, "arrow", death.step)
+        patch.setattr(driver_module, "crash_point", death.step)
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
         patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
         patch.setattr("nas_evidence.storage.assignments.write_whole", small)
@@ -405,8 +405,8 @@ class History(RuleBasedStateMachine):
             assert told == asked
         assert told_in(self.folder) == {number: self.stored(number) for number in range(n)}
 
-    def stored(self, number: int) -> Told:
-        return told_of([self.done[i] for i in trials_of(number, self.spec)], self.spec)
+    def stored(self, number: int) -> ProposalResult:
+        return result_of([self.done[i] for i in trials_of(number, self.spec)], self.spec)
 
     def ran_again(self, number: int) -> bool:
         """Tell whether a trial, its row torn, was judged anew among other rivals."""

@@ -3,7 +3,7 @@ import reference
 import torch
 from torch.testing import assert_close
 
-from nas_evidence.maths.blocks import Dense, Diagonal, FewInputs, Kronecker, Rotated, Rows
+from nas_evidence.maths.blocks import Dense, Diagonal, FewInputs, Kronecker, LowRank, Rotated
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 DELTA = torch.tensor([0.3, 2.0], dtype=torch.float64)
@@ -40,7 +40,7 @@ def _structures() -> dict[str, tuple[BlockDiagonal, list[torch.Tensor]]]:
     blocks = {
         "diagonal": (Diagonal(diagonal), torch.diag(diagonal)),
         "dense": (Dense(dense), dense),
-        "rows": (Rows(few), few.T @ few),
+        "rows": (LowRank(few), few.T @ few),
         "few inputs": (FewInputs(few, kronecker.gradients, 5, 2), _few_inputs(few, kronecker)),
         "kronecker": (kronecker, kronecker_dense),
         "grouped": (grouped, grouped_dense),

@@ -11,7 +11,7 @@ import pytest
 
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.proposing.optuna_export import STUDY_DB, Export
-from nas_evidence.proposing.proposer import Told
+from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -31,13 +31,13 @@ def study(**changes: object) -> StudySpec:
 
 
 RESULTS = [
-    (Told((1.5,)), "COMPLETE", [1.5]),
-    (Told(None), "FAIL", None),
-    (Told((float("inf"),)), "FAIL", None),
-    (Told((1.5,), pruned=True), "PRUNED", None),
-    (Told(None, {"flops": 0.25}), "PRUNED", None),
-    (Told(None, {"flops": -0.25}), "FAIL", None),
-    (Told((2.5,), {"flops": -0.25, "n_parameters": 0.5}), "COMPLETE", [2.5]),
+    (ProposalResult((1.5,)), "COMPLETE", [1.5]),
+    (ProposalResult(None), "FAIL", None),
+    (ProposalResult((float("inf"),)), "FAIL", None),
+    (ProposalResult((1.5,), pruned=True), "PRUNED", None),
+    (ProposalResult(None, {"flops": 0.25}), "PRUNED", None),
+    (ProposalResult(None, {"flops": -0.25}), "FAIL", None),
+    (ProposalResult((2.5,), {"flops": -0.25, "n_parameters": 0.5}), "COMPLETE", [2.5]),
 ]
 POINTS = startup_points(study())[: len(RESULTS)]
 
@@ -47,7 +47,7 @@ def ask(folder: Path, number: int, point: ArchitectureSpec) -> None:
         journal.write("ask", number=number, point=point.model_dump(mode="json"))
 
 
-def tell(folder: Path, number: int, told: Told) -> None:
+def tell(folder: Path, number: int, told: ProposalResult) -> None:
     with closing(Journal(folder)) as journal:
         facts = {"pruned": told.pruned, "constraints": dict(told.constraints)}
         journal.write("tell", number=number, values=told.values, **facts)
@@ -73,7 +73,7 @@ def in_folder(folder: Path) -> list[optuna.trial.FrozenTrial]:
     return there(f"sqlite:///{folder / STUDY_DB}")
 
 
-def agrees(folder: Path, results: list[Told]) -> None:
+def agrees(folder: Path, results: list[ProposalResult]) -> None:
     """Every told proposal is there with its parameters, state, values and constraints."""
     trials = in_folder(folder)
     assert len(trials) == len(results)
@@ -91,7 +91,7 @@ def agrees(folder: Path, results: list[Told]) -> None:
                                      else {})  # fmt: skip
 
 
-def told_so_far(n: int) -> list[Told]:
+def told_so_far(n: int) -> list[ProposalResult]:
     return [told for told, *_ in RESULTS[:n]]
 
 
@@ -219,7 +219,7 @@ def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Pa
     content = sealed_json({"trials": warm})
     (tmp_path / WARM_START).write_text(content)
     ask(tmp_path, 0, POINTS[2])
-    tell(tmp_path, 0, Told((3.0, 4.0)))
+    tell(tmp_path, 0, ProposalResult((3.0, 4.0)))
     for _ in range(2):
         with export(tmp_path, minimise=["n_parameters"]):
             first, second, third = in_folder(tmp_path)
@@ -233,7 +233,7 @@ def test_times_are_those_of_the_journal(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9)
     ask(tmp_path, 0, POINTS[0])
     monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9 + 60)
-    tell(tmp_path, 0, Told((1.5,)))
+    tell(tmp_path, 0, ProposalResult((1.5,)))
     monkeypatch.undo()
     with export(tmp_path):
         (trial,) = in_folder(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 
 from nas_evidence.proposing.further import FEWEST, gain_of_further
-from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 
@@ -18,10 +18,13 @@ def study(high: int = 400, **changes: object) -> StudySpec:
 
 def forecast(spec: StudySpec, widths: range, scale: float = 1.0) -> float | None:
     known = [
-        (ArchitectureSpec(family="mlp", values={"width": width}), Told((scale * width**0.5,)))
+        (
+            ArchitectureSpec(family="mlp", values={"width": width}),
+            ProposalResult((scale * width**0.5,)),
+        )
         for width in widths
     ]
-    failed = (ArchitectureSpec(family="mlp", values={"width": 1}), Told(None))
+    failed = (ArchitectureSpec(family="mlp", values={"width": 1}), ProposalResult(None))
     return gain_of_further(spec, Proposer(spec), [*known, failed])
 
 
@@ -48,7 +51,10 @@ def test_few_scores_and_several_objectives_have_no_forecast() -> None:
 
 def test_pruned_trials_are_no_scores_of_the_forecast() -> None:
     known = [
-        (ArchitectureSpec(family="mlp", values={"width": w}), Told((float(w),), pruned=w > 9))
+        (
+            ArchitectureSpec(family="mlp", values={"width": w}),
+            ProposalResult((float(w),), pruned=w > 9),
+        )
         for w in range(3, 3 + 2 * FEWEST, 2)
     ]
     assert gain_of_further(study(), Proposer(study()), known) is None

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.proposing import posterior_sampler
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler, _values
-from nas_evidence.proposing.proposer import Learner, Proposer, Told
+from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import domains_of, quasi_random_points, random_point
 from nas_evidence.spec.coordinates import axes_of, parameters_of, quantile
 from nas_evidence.spec.domains import Choice
@@ -65,7 +65,7 @@ def test_running_trials_spread_a_batch() -> None:
 def test_before_any_result_draws_are_random_architectures() -> None:
     learner = Learner(spec_of())
     assert len({learner.draw(seed).key for seed in range(20)}) > 10
-    learner = shown(spec_of(), [(random_point(spec_of(), 1), Told((1.0,), pruned=True))])
+    learner = shown(spec_of(), [(random_point(spec_of(), 1), ProposalResult((1.0,), pruned=True))])
     assert len({learner.draw(seed).key for seed in range(20)}) > 10
 
 
@@ -75,7 +75,8 @@ def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
     points = list(islice(quasi_random_points(spec), 1, 41))
     widths = [float(one.values["width"]) for one in points]
     learner = shown(
-        spec, [(one, Told((0.0, width))) for one, width in zip(points, widths, strict=True)]
+        spec,
+        [(one, ProposalResult((0.0, width))) for one, width in zip(points, widths, strict=True)],
     )
     drawn = [float(learner.draw(seed).values["width"]) for seed in range(30)]
     assert sum(drawn) / len(drawn) < sum(widths) / len(widths) / 3
@@ -117,7 +118,9 @@ def test_proposals_are_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ArchitecturePosterior, "predict", watched)
     with threadpool_limits(2, user_api="blas"):
         spec = spec_of()
-        shown(spec, [(random_point(spec, k), Told((float(k),))) for k in range(4)]).draw(0)
+        shown(spec, [(random_point(spec, k), ProposalResult((float(k),))) for k in range(4)]).draw(
+            0
+        )
     assert seen
     assert set(seen) == {1}
 

@@ -10,7 +10,7 @@ import pytest
 from messages import refused
 from proposal_spaces import SPACE, WIDE, score, shown, study, whole
 
-from nas_evidence.proposing.proposer import Learner, Proposer, Told
+from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import (
     grid_points,
     quasi_random_points,
@@ -37,7 +37,7 @@ SMALL = {"cnn": {"depth": IntRange(low=1, high=3), "width": Choice(options=(4, 8
 def ask_all(
     spec: StudySpec,
     count: int,
-    told: Callable[[ArchitectureSpec], Told] = whole,
+    told: Callable[[ArchitectureSpec], ProposalResult] = whole,
     *,
     before: Sequence[ArchitectureSpec] = (),
     warm: Sequence[Found] = (),
@@ -221,7 +221,7 @@ def test_draws_follow_the_values(name: str) -> None:
     spec = study(family=WIDE, sampler={"name": name})
     points = list(islice(quasi_random_points(spec), 1, 41))
     best = shown(spec, [(p, whole(p)) for p in points])
-    worst = shown(spec, [(p, Told((-score(p),))) for p in points])
+    worst = shown(spec, [(p, ProposalResult((-score(p),))) for p in points])
     mean = [sum(score(learner.draw(seed)) for seed in range(40)) / 40 for learner in (best, worst)]
     assert mean[0] > mean[1] + 1  # nats of the landscape
 
@@ -232,12 +232,12 @@ def test_draws_follow_the_values(name: str) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Told((9.0,), pruned=True),
-        Told(None, {"n_parameters": 0.5}),
-        Told((9.0,), {"n_parameters": 0.5}),
+        ProposalResult((9.0,), pruned=True),
+        ProposalResult(None, {"n_parameters": 0.5}),
+        ProposalResult((9.0,), {"n_parameters": 0.5}),
     ],
 )
-def test_a_pruned_or_infeasible_trial_repels(bad: Told, name: str) -> None:
+def test_a_pruned_or_infeasible_trial_repels(bad: ProposalResult, name: str) -> None:
     """The best third of the landscape is told as bad: draws keep away from it."""
     spec = study(family={"mlp": WIDE["mlp"]}, sampler={"name": name})
     points = list(islice(quasi_random_points(spec), 40))
@@ -245,10 +245,12 @@ def test_a_pruned_or_infeasible_trial_repels(bad: Told, name: str) -> None:
     def wide(architecture: ArchitectureSpec) -> bool:
         return float(architecture.values["width"]) > 100
 
-    learner = shown(spec, [(p, bad if wide(p) else Told((0.0,))) for p in points])
+    learner = shown(spec, [(p, bad if wide(p) else ProposalResult((0.0,))) for p in points])
     share = sum(wide(learner.draw(seed)) for seed in range(40)) / 40
     assert share < 0.2  # 0.42 of the space
-    good = shown(spec, [(p, Told((9.0,)) if wide(p) else Told((0.0,))) for p in points])
+    good = shown(
+        spec, [(p, ProposalResult((9.0,)) if wide(p) else ProposalResult((0.0,))) for p in points]
+    )
     assert sum(wide(good.draw(seed)) for seed in range(40)) / 40 > 0.8
 
 
@@ -261,7 +263,9 @@ def test_no_trial_of_the_past_is_overlooked(last: str) -> None:
     def learner(value: float) -> Learner:
         if last == "warm":
             return Learner(spec, [(p, (score(p),)) for p in points[1:]] + [(points[0], (value,))])
-        return shown(spec, [(points[0], Told((value,))), *((p, whole(p)) for p in points[1:])])
+        return shown(
+            spec, [(points[0], ProposalResult((value,))), *((p, whole(p)) for p in points[1:])]
+        )
 
     assert draws(learner(9.0), 20) != draws(learner(-9.0), 20)
 
@@ -270,7 +274,7 @@ def test_no_trial_of_the_past_is_overlooked(last: str) -> None:
 def test_a_failure_is_not_learnt_from() -> None:
     points = list(islice(quasi_random_points(study()), 1, 20))
     results = [(p, whole(p)) for p in points]
-    failed = (startup_points(study(seed=3))[5], Told(None))
+    failed = (startup_points(study(seed=3))[5], ProposalResult(None))
     assert draws(shown(study(), [*results, failed])) == draws(shown(study(), results))
 
 
@@ -278,8 +282,10 @@ def test_a_failure_is_not_learnt_from() -> None:
 def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
     spec = study(family={"mlp": WIDE["mlp"]}, minimise=("n_parameters",))
     points = list(islice(quasi_random_points(spec), 40))
-    cheap = shown(spec, [(p, Told((0.0, float(p.values["width"])))) for p in points])
-    dear = shown(spec, [(p, Told((0.0, 1e4 / float(p.values["width"])))) for p in points])
+    cheap = shown(spec, [(p, ProposalResult((0.0, float(p.values["width"])))) for p in points])
+    dear = shown(
+        spec, [(p, ProposalResult((0.0, 1e4 / float(p.values["width"])))) for p in points]
+    )
     means = [
         sum(math.log(float(x.draw(seed).values["width"])) for seed in range(30)) / 30
         for x in (cheap, dear)
@@ -333,8 +339,8 @@ def test_a_warm_start_outlives_its_folder_and_leads_to_the_same_draws(tmp_path: 
     folder = old_study(tmp_path / "old", points)
     spec = study(warm_start=str(folder), minimise=("n_parameters",))
 
-    def told(architecture: ArchitectureSpec) -> Told:
-        return Told((score(architecture), 100.0))
+    def told(architecture: ArchitectureSpec) -> ProposalResult:
+        return ProposalResult((score(architecture), 100.0))
 
     calm = ask_all(spec, 4, told, warm=warm_trials(spec))
     assert kept_warm_start(spec, tmp_path) == warm_trials(spec)

@@ -9,7 +9,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from nas_evidence.proposing.proposer import MAX_BEST, MAX_LEARNT, Learner, Proposer, Told
+from nas_evidence.proposing.proposer import MAX_BEST, MAX_LEARNT, Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import quasi_random_points
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
@@ -37,18 +37,18 @@ CASES: dict[str, dict[str, object]] = {
 }
 
 
-def outcome(number: int, architecture: ArchitectureSpec, n_costs: int) -> Told:
+def outcome(number: int, architecture: ArchitectureSpec, n_costs: int) -> ProposalResult:
     """Some are pruned, some fail, some exceed a limit."""
     values = architecture.values
     width, depth = float(values.get("width", 1)), float(values.get("depth", 1))
     best = {"mlp": -1.0, "cnn": 0.0, "resnet": -1.5, "linear": -2.0}[architecture.family]
     if number % 7 == 3:
-        return Told(None, pruned=True)
+        return ProposalResult(None, pruned=True)
     if number % 13 == 5:
-        return Told(None)
+        return ProposalResult(None)
     constraints = {"flops": math.log(width / 60)} if number % 5 == 2 else {}
     value = best - abs(math.log(width / 40)) - abs(depth - 3) / 4
-    return Told((value, *[width * depth] * n_costs), constraints)
+    return ProposalResult((value, *[width * depth] * n_costs), constraints)
 
 
 @pytest.mark.slow
@@ -98,12 +98,12 @@ def learner(spec: StudySpec, n: int, *, order: int | None = None) -> Learner:
     return found
 
 
-def result(number: int, point: ArchitectureSpec, n_costs: int) -> Told:
+def result(number: int, point: ArchitectureSpec, n_costs: int) -> ProposalResult:
     width = float(point.values["width"])
     if number % 7 == 3:
-        return Told(None, pruned=True)
+        return ProposalResult(None, pruned=True)
     constraints = {"flops": 0.5} if number % 11 == 5 else {}
-    return Told((-abs(width - 50), *([width] * n_costs)), constraints)
+    return ProposalResult((-abs(width - 50), *([width] * n_costs)), constraints)
 
 
 def seen(found: Learner) -> list[optuna.trial.FrozenTrial]:

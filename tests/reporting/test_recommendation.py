@@ -9,7 +9,7 @@ from searched import EPOCHS, N_DATA, folder, load, record
 
 import nas_evidence
 from nas_evidence.proposing.further import gain_of_further
-from nas_evidence.proposing.proposer import Proposer, Told
+from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.reporting.headline import together_sentence
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.recommendation import Recommendation, expected_gain, recommendation
@@ -99,7 +99,7 @@ def test_the_gain_is_of_what_the_study_itself_would_propose_next(tmp_path: Path)
     )
     mlps = [ArchitectureSpec(family="mlp", values={"width": 4 + 3 * k}) for k in range(12)]
     means = [N_DATA * (0.35 + 0.01 * k - 1 / EPOCHS) for k in range(12)]
-    known = [(mlp, Told((mean,))) for mlp, mean in zip(mlps, means, strict=True)]
+    known = [(mlp, ProposalResult((mean,))) for mlp, mean in zip(mlps, means, strict=True)]
     nats = gain_of_further(study.spec, Proposer(study.spec), known)
     assert nats > 0
     assert expected_gain(study) == pytest.approx(nats / N_DATA)

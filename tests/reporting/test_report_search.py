@@ -342,7 +342,7 @@ def test_the_terminal_says_of_the_ranking_what_correlations_csv_says(tmp_path: P
     said = trust_line(report)
     low, high = float(own["rho_low"]), float(own["rho_high"])
     assert f"rho {float(own['rho']):.2f}, 95 % interval {low:.2f} to {high:.2f})" in said
-    assert "As good or better at no cost (rho): " in said
+    assert "Without extra trainings these order as well or better (rho): " in said
     few = report_on(load_study_tables(folder(tmp_path / "few", [record(0, 0)])))
     assert trust_line(few) == (
         "trust:  1 architecture is too few to tell whether kfac_ggn predicts test log loss."

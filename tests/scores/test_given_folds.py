@@ -15,7 +15,7 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LogDensity
 from nas_evidence.scores import given_folds
-from nas_evidence.scores.given_folds import Given
+from nas_evidence.scores.given_folds import FoldDensity
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
@@ -129,8 +129,8 @@ def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
     assert -3 < (found.per_datum or 0) < 0
 
 
-def given(number: int, log_density: float, error: float) -> Given:
-    return Given(
+def given(number: int, log_density: float, error: float) -> FoldDensity:
+    return FoldDensity(
         number=number, n_early=20, n_late=10,
         log_density=log_density, standard_error=error,
     )  # fmt: skip

@@ -82,7 +82,7 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     training.noise_std = 0.4
     given_folds = GivenFolds([NAME], Context(training, data, given))
     given_folds.finished(task, training, None)
-    found = given_folds.orders[0].log_density
+    found = given_folds.folds[0].log_density
 
     early, late = task.trained.numpy(), task.predicted.numpy()
     y = data.own.train

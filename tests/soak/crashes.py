@@ -24,7 +24,7 @@ from soak.harness import Found, Studies, differing, drive, tables_of
 from soak.kills import KINDS, of_kind, table
 
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.faults import ARROWS
+from nas_evidence.storage.faults import CRASH_POINTS
 
 __all__ = ["studies", "table"]
 
@@ -59,7 +59,7 @@ def studies(home: Path, seed: int) -> Iterator[Studies]:
         place = f"file://{folder}" if kind == "stored" else str(folder)
         counts, wrong = Counter[str](), list[str]()
         for _ in range(MOST_KILLS):
-            arrow = chance.choice(ARROWS)
+            arrow = chance.choice(CRASH_POINTS)
             crash_at = f"{arrow}:{chance.randrange(1, 12)}"
             code = in_a_process(
                 partial(search, kind, place, chance.randrange(1000)), crash_at=crash_at

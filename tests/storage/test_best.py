@@ -13,7 +13,7 @@ import nas_evidence.driver.outcomes as results_module
 import nas_evidence.storage.best as best_module
 from nas_evidence.api.studies import Study
 from nas_evidence.cli.search import other_first
-from nas_evidence.driver.outcomes import KeptModels, told_of
+from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 from nas_evidence.reporting.headline import headline, together_sentence
@@ -307,9 +307,9 @@ def test_a_trial_without_one_of_the_two_scores_has_no_rank() -> None:
 
 def test_the_sampler_is_told_what_ranks() -> None:
     one = few_rows_trial(0, 8, 1, -100.0, -40.0)
-    assert told_of(rows(one), FEW_ROWS).values == (-70.0,)
+    assert result_of(rows(one), FEW_ROWS).values == (-70.0,)
     by_score = FEW_ROWS.model_copy(update={"rank_by": "score"})
-    assert told_of(rows(one), by_score).values == (-100.0,)
+    assert result_of(rows(one), by_score).values == (-100.0,)
 
 
 def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from nas_evidence.workers.packing import (
     share_for,
     shortage,
 )
-from nas_evidence.workers.pool import Limits, Pool, Pooled
+from nas_evidence.workers.pool import Limits, Pool, Seat
 from nas_evidence.workers.process import Answer
 
 GIB = 1024**3
@@ -168,20 +168,20 @@ class FakeBackend:
     """Workers that answer when they are told to."""
 
     def __init__(self) -> None:
-        self.begun: list[Pooled] = []
-        self.ended: list[Pooled] = []
-        self.sent: list[tuple[Pooled, str | None, tuple[object, ...]]] = []
+        self.begun: list[Seat] = []
+        self.ended: list[Seat] = []
+        self.sent: list[tuple[Seat, str | None, tuple[object, ...]]] = []
 
-    def begin(self, slot: Slot) -> Pooled:
+    def begin(self, slot: Slot) -> Seat:
         since = pool_module.time.monotonic()
-        worker = Pooled(actor=len(self.begun), slot=slot, call="start-up", since=since)
+        worker = Seat(actor=len(self.begun), slot=slot, call="start-up", since=since)
         self.begun.append(worker)
         return worker
 
-    def end(self, worker: Pooled) -> None:
+    def end(self, worker: Seat) -> None:
         self.ended.append(worker)
 
-    def send(self, worker: Pooled, method: str | None, *arguments: object) -> None:
+    def send(self, worker: Seat, method: str | None, *arguments: object) -> None:
         assert worker.call is None
         assert worker not in self.ended
         worker.call = method or "ping"
