@@ -145,6 +145,10 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
         f"{_in_unit(study, sure.noise or 0.0)}."
     )
     rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
+    if study.is_estimated and sure.best[rival] > sure.best[0]:
+        text += (
+            " It counts the seeds of each alone; the estimate counts similar architectures too."
+        )
     if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
         other = study.ranking[rival]
         text += (
@@ -203,7 +207,7 @@ def _gain_sentence(study: Study, found: Recommendation | None) -> str:
 def _luck_sentence(study: Study) -> str:
     """Say why the first architecture is not the one with the best score, if it is not."""
     winner = study.ranking[0]
-    rivals = [one for one in study.ranking if one.estimate is not None]
+    rivals = [one for one in study.ranking if one.estimate_error is not None]
     best = max(rivals, key=lambda one: fmean(study.values(one)))
     if best is winner:
         return ""

@@ -53,7 +53,8 @@ class RankedArchitecture:
 
     rank         None if the objective is missing
     trial_id     the trial that represents it: the replicate with the best objective
-    estimate     what ranks where it is known (see `storage/best.py`), with its standard deviation
+    estimate     what ranks few rows (see `storage/best.py`), with its standard deviation; the mean
+                 of both scores, without one, where too few or too many are ranked
     spread       standard deviation of the objective over seeds, None for one value
     rank_seeds   best and worst rank that a single one of its replicates would have
     raced        whether the race of the finalists trained it again
@@ -147,7 +148,7 @@ class Study:
     @property
     def is_estimated(self) -> bool:
         """Return whether the architectures are ranked by their estimates."""
-        return any(one.estimate is not None for one in self.ranking)
+        return any(one.estimate_error is not None for one in self.ranking)
 
     @property
     def ranks_by(self) -> str:
@@ -205,7 +206,7 @@ def ranked_study(tables: StudyTables) -> Study:
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
     ranking = _ranking(complete, tables.standings, spec)
-    if any(one.estimate is not None for one in ranking):
+    if any(one.estimate_error is not None for one in ranking):
         names = (ESTIMATE, *names)
         architectures[ESTIMATE] = pd.Series(
             {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float
@@ -356,18 +357,26 @@ def _ranking(
             rank_seeds=_rank_seeds(objectives[key], ascending),
             costs=costs[key],
             on_front=front.get(key, False) if spec.minimise else None,
-            estimate=_estimate(standing.get(key), groups[key]),
+            estimate=_estimate(spec, standing.get(key), groups[key]),
         )
         for position, key in enumerate([*ranked, *unranked])
     )
 
 
-def _estimate(standing: Standing | None, rows: list[Row]) -> tuple[float | None, float | None]:
-    """Return the estimate of an architecture as shown, and its standard deviation."""
-    if standing is None or standing.estimate is None or standing.error is None:
+def _estimate(
+    spec: StudySpec, standing: Standing | None, rows: list[Row]
+) -> tuple[float | None, float | None]:
+    """Return the estimate of an architecture as shown, and its standard deviation.
+
+    Without one it is the mean of the values, and no deviation is known.
+    """
+    if spec.rank_by != "estimate" or standing is None:
         return None, None
+    mean = fmean(_known(rows, "ranked"))
+    if standing.estimate is None or standing.error is None:
+        return mean, None
     # Shown per datum, stored as the mean over folds: the folds are the same for all.
-    share = fmean(_known(rows, "ranked")) / standing.mean if standing.mean else 1.0
+    share = mean / standing.mean if standing.mean else 1.0
     return share * standing.estimate, share * standing.error
 
 

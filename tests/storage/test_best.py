@@ -366,6 +366,19 @@ def test_a_study_that_goes_on_says_that_another_architecture_comes_first() -> No
     assert other_first(now, now) == other_first(None, now) == other_first(before, None) == ""
 
 
+def test_without_an_estimate_the_column_has_the_mean_that_ranks(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
+    records = searched(5)
+    for one in records:
+        write_record(tmp_path, one, FEW_ROWS)
+    found = load_study_tables(tmp_path)
+    means = sorted((value / 100 for value in values_of(records)), reverse=True)
+    assert [one.estimate for one in found.ranking] == pytest.approx(means)
+    assert {one.estimate_error for one in found.ranking} == {None}
+    assert found.order == "Ranked by the mean of conditional_evidence and elpd, best first."
+    assert "estimate_error" not in Study(tmp_path).ranking
+
+
 def _named(one: TrialRecord) -> str:
     values = one.architecture.values
     return f"mlp, depth {values['depth']}, width {values['width']}"
