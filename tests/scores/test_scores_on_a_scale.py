@@ -131,7 +131,7 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     jacobian = -logs[task.predicted.numpy()] - math.log(seen.std()) + math.log(
         data.own.train.std()
     )  # fmt: skip
-    assert given_folds.orders[0].log_density == pytest.approx(
+    assert given_folds.folds[0].log_density == pytest.approx(
         of_z + power * jacobian.sum(), rel=1e-5
     )
 

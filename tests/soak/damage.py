@@ -251,16 +251,16 @@ def called(*arguments: object) -> tuple[int, str]:
 @contextlib.contextmanager
 def stopping(reports: int) -> Iterator[None]:
     """Interrupt the driver after so many reports of trials."""
-    plain, seen = driver.arrow, Counter[str]()
+    plain, seen = driver.crash_point, Counter[str]()
 
-    def arrow(name: str) -> None:
+    def crash_point(name: str) -> None:
         seen[name] += 1
         if seen["reported"] >= reports:
             raise KeyboardInterrupt
         plain(name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "arrow", arrow)
+        patch.setattr(driver, "crash_point", crash_point)
         yield
 
 
