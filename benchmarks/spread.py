@@ -121,6 +121,9 @@ class Arm(NamedTuple):
 ARMS: Mapping[str, Arm] = {
     "identity": Arm(),
     "log": Arm("log"),
+    "shifted_log": Arm("shifted_log"),
+    "yeo_johnson": Arm("yeo_johnson"),
+    "sinh_arcsinh": Arm("sinh_arcsinh"),
     "auto": Arm("auto"),
     "heteroscedastic": Arm(likelihood="heteroscedastic"),
     "heteroscedastic, auto": Arm("auto", "heteroscedastic"),
@@ -184,7 +187,7 @@ def eligible(frame: pd.DataFrame) -> bool:
 
 @contextmanager
 def watched() -> Iterator[dict[str, Any]]:
-    """Yield the seconds of the processor of trials and of the choice of a scale, and the choice."""
+    """Yield the seconds of the processor of trials and of choosing a scale, and the choice."""
     seen: dict[str, Any] = {"trial_seconds": 0.0, "choice_seconds": 0.0, "choice": ""}
     own = {name: vars(Trial)[name] for name in ("advance", "finish")}
     choose = scale_choice.chosen_scale
@@ -218,7 +221,8 @@ def searched(arm: Arm, split: int, train: pd.DataFrame, test: pd.DataFrame) -> d
     with tempfile.TemporaryDirectory() as folder, watched() as seen:
         study = nas_evidence.search(
             train, target="target", task="regression", families="mlp", n_trials=1, seed=split,
-            settings={**network, **noise}, target_scale=arm.scale, out=Path(folder) / "study", progress=False,
+            settings={**network, **noise}, target_scale=arm.scale, out=Path(folder) / "study",
+            progress=False,
         )  # fmt: skip
         evidence = read_table(Path(folder) / "study", "evidence")
         found = study.predict(test.drop(columns="target"), level=LEVEL)
