@@ -25,6 +25,7 @@ processor, one thread.
     beyond, largest   share of predictions above ten times the largest training target; the largest
                       prediction, as a multiple of that target
     medians           test rows whose mean is not finite, so that the median stands for it
+    bounded_...       the same with means on the scale no further out than the training targets
     evidence          `conditional_evidence` of the trial per datum
     trial_seconds     of the trial with its scores; `choice_seconds` of the choice of a scale
 """
@@ -32,11 +33,13 @@ processor, one thread.
 import argparse
 import csv
 import json
+import math
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +47,8 @@ import numpy as np
 import pandas as pd
 from _common import show
 from _sets import r_frame, stored
-from tables import commit, encoded
+from scipy.stats import t as student
+from tables import commit, encoded, table
 
 import nas_evidence
 from nas_evidence.maths.normals import Normals
@@ -59,7 +63,7 @@ PAGE = HERE.parent / "docs" / "experiments" / "spread.md"
 LEVEL = 0.9
 MOST_ROWS, MOST_TRAIN, MOST_TEST = 20_000, 1000, 4000
 #: Fewest distinct test rows, over the splits, of a table whose coverage is judged by quartile.
-ELIGIBLE = 1600
+FEWEST_TESTED = 1600
 _DRAWS = 10_000
 
 
@@ -134,7 +138,8 @@ BASE = {"heteroscedastic, auto": "auto"}
 COLUMNS = (
     "table", "method", "split", "commit", "rows", "n_train", "n_test", "scale", "log_density",
     "rmse", "mae", "coverage", "score", *(f"{what}_{k}" for what in ("hits", "rows")
-    for k in (1, 2, 3, 4)), "below", "beyond", "largest", "medians", "evidence", "choice",
+    for k in (1, 2, 3, 4)), "below", "beyond", "largest", "medians",
+    "bounded_log_density", "bounded_rmse", "bounded_mae", "evidence", "choice",
     "trial_seconds", "choice_seconds", "note",
 )  # fmt: skip
 
@@ -164,22 +169,22 @@ def read(name: str, root: Path) -> pd.DataFrame:
     return frame.sample(min(len(frame), MOST_ROWS), random_state=0).reset_index(drop=True)
 
 
-def n_splits(frame: pd.DataFrame) -> int:
-    """Return how many splits a table has."""
-    return 4 if len(frame) >= 3000 else 6
+def n_splits(n: int) -> int:
+    """Return how many splits a table of n rows has."""
+    return 4 if n >= 3000 else 6
 
 
-def rows_of(frame: pd.DataFrame, split: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the training and the test rows of a split."""
-    order = np.random.default_rng((28, split)).permutation(len(frame))
-    n_train = min(MOST_TRAIN, int(0.8 * len(frame)))
+def rows_of(n: int, split: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the training and the test rows of a split of n rows."""
+    order = np.random.default_rng((28, split)).permutation(n)
+    n_train = min(MOST_TRAIN, int(0.8 * n))
     return order[:n_train], order[n_train : n_train + MOST_TEST]
 
 
-def eligible(frame: pd.DataFrame) -> bool:
+def eligible(n: int) -> bool:
     """Return whether coverage by quartile is judged: by the distinct test rows of all splits."""
-    tested = [rows_of(frame, split)[1] for split in range(n_splits(frame))]
-    return len(np.unique(np.concatenate(tested))) >= ELIGIBLE
+    tested = [rows_of(n, split)[1] for split in range(n_splits(n))]
+    return len(np.unique(np.concatenate(tested))) >= FEWEST_TESTED
 
 
 # --- the arms
@@ -233,13 +238,25 @@ def searched(arm: Arm, split: int, train: pd.DataFrame, test: pd.DataFrame) -> d
     truth = test["target"].to_numpy()[:, None]
     low, high = density.interval(LEVEL)
     what = Predicted(density.mean[:, 0], low[:, 0], high[:, 0], density.log_density(truth))
+    near = bounded(density, train["target"].to_numpy())
+    within = Predicted(near.mean[:, 0], low[:, 0], high[:, 0], near.log_density(truth))
+    measured = measures(within, train, test)
     return {
         **seen,
+        **{f"bounded_{key}": measured[key] for key in ("log_density", "rmse", "mae")},
         "scale": scale,
         "evidence": float(of_trial.iloc[-1]),
         "medians": density.n_medians if isinstance(density, OnScale) else 0,
         **measures(what, train, test),
     }
+
+
+def bounded(density: Normals | OnScale, y: np.ndarray) -> Normals | OnScale:
+    """Return the densities with means on the scale no further out than the training targets."""
+    normals = density.normals if isinstance(density, OnScale) else density
+    g = density.scale.forward(y[:, None]) if isinstance(density, OnScale) else y
+    normals = replace(normals, means=normals.means.clip(g.min(), g.max()))
+    return OnScale(normals, density.scale) if isinstance(density, OnScale) else normals
 
 
 def measures(what: Predicted, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, Any]:
@@ -355,11 +372,11 @@ def done(file: Path) -> set[tuple[str, str, int]]:
 def run(names: Sequence[str], methods: Sequence[str], root: Path, file: Path) -> None:
     """Train what is missing, the first split of every table first."""
     frames = {name: read(name, root) for name in names}
-    for split in range(max(map(n_splits, frames.values()))):
+    for split in range(max(n_splits(len(frame)) for frame in frames.values())):
         for name, frame in frames.items():
-            if split >= n_splits(frame):
+            if split >= n_splits(len(frame)):
                 continue
-            train, test = (frame.iloc[rows] for rows in rows_of(frame, split))
+            train, test = (frame.iloc[rows] for rows in rows_of(len(frame), split))
             for method in methods:
                 if (name, method, split) in done(file) or (
                     method == "log" and not (frame["target"] > 0).all()
@@ -392,6 +409,235 @@ def append(file: Path, row: Mapping[str, Any]) -> None:
                                      "mae", "coverage", "trial_seconds", "note")})  # fmt: skip
 
 
+# --- judging
+
+
+def results(file: Path) -> pd.DataFrame:
+    """Return the runs, in the order of the tables."""
+    found = pd.read_csv(file)
+    return found.sort_values(
+        ["table", "split"],
+        key=lambda own: own.map([*TABLES].index) if own.name == "table" else own,
+    )
+
+
+def by_split(found: pd.DataFrame, what: str, *methods: str) -> pd.DataFrame:
+    """Return a measure of methods by table and split, where all of them have it."""
+    wide = found.pivot_table(what, ["table", "split"], "method", aggfunc="last", sort=False)
+    return wide.reindex(columns=methods).dropna()
+
+
+def paired(found: pd.DataFrame, arm: str, base: str) -> dict[str, np.ndarray]:
+    """Return the log densities of an arm less those of its base [splits], by table."""
+    wide = by_split(found, "log_density", arm, base)
+    away = (wide[arm] - wide[base]).groupby(level="table", sort=False)
+    return {str(name): of.to_numpy() for name, of in away}
+
+
+def noise(away: np.ndarray) -> tuple[float, float]:
+    """Return the 90 % t interval of a mean over splits."""
+    if len(away) < 2:
+        return -math.inf, math.inf
+    half = student.ppf(0.95, len(away) - 1) * away.std(ddof=1) / len(away) ** 0.5
+    return float(away.mean() - half), float(away.mean() + half)
+
+
+def over_tables(away: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
+    """Return the mean over tables, and its 90 % interval: tables are drawn, then splits."""
+    random, each = np.random.default_rng(0), list(away.values())
+
+    def draw() -> float:
+        some = (each[k] for k in random.integers(len(each), size=len(each)))
+        return float(np.mean([random.choice(one, len(one)).mean() for one in some]))
+
+    low, high = np.quantile([draw() for _ in range(_DRAWS)], (0.05, 0.95))
+    return float(np.mean([one.mean() for one in each])), float(low), float(high)
+
+
+def ratio(found: pd.DataFrame, arm: str, base: str, what: str) -> dict[str, float]:
+    """Return the ratio of the means over splits, by table."""
+    means = by_split(found, what, arm, base).groupby(level="table", sort=False).mean()
+    return {str(name): float(a / b) for name, a, b in means.itertuples()}
+
+
+def quartiles(found: pd.DataFrame, method: str) -> dict[str, np.ndarray]:
+    """Return the coverage by quartile of the prediction [4], splits pooled, by table."""
+    own = found[(found["method"] == method) & found["rmse"].notna()].groupby("table", sort=False)
+    return {
+        str(name): np.array(
+            [of[f"hits_{k}"].sum() / of[f"rows_{k}"].sum() for k in (1, 2, 3, 4)]
+        ).round(4)
+        for name, of in own
+    }
+
+
+def holds(coverage: np.ndarray) -> bool:
+    """Return whether the coverage is near 90 % in every quartile."""
+    return bool((coverage >= 0.86).all() and (coverage <= 0.94).all())
+
+
+def judged_by_quartile(found: pd.DataFrame) -> list[str]:
+    """Return the tables whose coverage by quartile is judged."""
+    rows = found.groupby("table", sort=False)["rows"].first()
+    return [str(name) for name, n in rows.items() if eligible(int(n))]
+
+
+def geometric(values: Iterable[float]) -> float:
+    """Return the geometric mean."""
+    return float(np.exp(np.mean(np.log(list(values)))))
+
+
+def points(found: pd.DataFrame, arm: str) -> str:
+    """Return the five points of the rule for an arm: what, figure, whether it holds."""
+    base, aside = BASE.get(arm, "identity"), kept(found, aside=True)
+    gains = paired(aside, arm, base)
+    mean, low, high = over_tables(gains)
+    tried = gains | paired(found[found["table"].isin(UCI)], arm, base)
+    worse = [name for name, away in tried.items() if noise(away)[1] < 0]
+    judged = judged_by_quartile(aside)
+    inside, before = (
+        [name for name, c in quartiles(aside, method).items() if name in judged and holds(c)]
+        for method in (arm, base)
+    )
+    third = "missed, but more" if len(inside) > len(before) else "no"
+    rmse, mae, seconds = (
+        geometric(ratio(aside, arm, base, what).values())
+        for what in ("rmse", "mae", "trial_seconds")
+    )
+    yes = {True: "yes", False: "no"}
+    lines = [
+        ["1. log density, nats", f"{mean:+.3f} ({low:+.3f} to {high:+.3f})", yes[low > 0]],
+        ["2. tables that are worse", ", ".join(worse) or "none", yes[not worse]],
+        [
+            "3. tables covered in every quartile",
+            f"{len(inside)} of {len(judged)}; `{base}` {len(before)}",
+            "yes" if len(inside) >= 0.8 * len(judged) else third,
+        ],
+        ["4. RMSE and MAE, ratio", f"{rmse:.3f}, {mae:.3f}", yes[max(rmse, mae) <= 1.01]],
+        ["5. seconds of a trial, ratio", f"{seconds:.3f}", yes[seconds <= 1.1]],
+    ]
+    return table([f"`{arm}` against `{base}`", "figure", "holds"], lines)
+
+
+def kept(found: pd.DataFrame, *, aside: bool) -> pd.DataFrame:
+    """Return the runs of the tables kept aside, or of those to choose on."""
+    return found[[TABLES[name].aside == aside for name in found["table"]]]
+
+
+# --- the page
+
+
+def densities(found: pd.DataFrame) -> str:
+    """Return log densities less that of the baseline, with the noise over splits."""
+    arms = [arm for arm in ARMS if arm != "identity" and arm in set(found["method"])]
+    gains = {arm: paired(found, arm, "identity") for arm in arms}
+    own = found[found["method"] == "identity"].groupby("table", sort=False)
+    scales = found[found["method"] == "auto"].groupby("table", sort=False)["scale"]
+    chosen = {
+        name: ", ".join(f"{k} {n}" for k, n in of.value_counts().items()) for name, of in scales
+    }
+    lines = []
+    for name, of in own:
+        cells = [f"{of['log_density'].mean():.3f}"]
+        for arm in arms:
+            away = gains[arm].get(name)
+            cells.append("" if away is None else _with_noise(away))
+        lines.append([name, f"{of['rows'].iloc[0]:,}", *cells, chosen.get(name, "")])
+    means = [_interval(over_tables(gains[arm])) if gains[arm] else "" for arm in arms]
+    lines.append(["mean", "", "", *means, ""])
+    return table(
+        ["table", "rows", "`identity`", *(f"`{arm}`" for arm in arms), "`auto` chose"], lines
+    )
+
+
+def _with_noise(away: np.ndarray) -> str:
+    low, high = noise(away)
+    shown = f"{away.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+    return f"**{shown}**" if low > 0 or high < 0 else shown
+
+
+def _interval(of: tuple[float, float, float]) -> str:
+    return f"{of[0]:+.3f} ({of[1]:+.3f} to {of[2]:+.3f})"
+
+
+def errors(found: pd.DataFrame) -> str:
+    """Return RMSE and MAE as ratios to the baseline, by table."""
+    arms = [arm for arm in ARMS if arm != "identity" and arm in set(found["method"])]
+    of = {
+        (arm, what): ratio(found, arm, "identity", what)
+        for what in ("rmse", "mae")
+        for arm in arms
+    }
+    names = dict.fromkeys(found["table"])
+    lines = [[n, *(f"{v[n]:.3f}" if n in v else "" for v in of.values())] for n in names]
+    lines.append(["geometric mean", *(f"{geometric(v.values()):.3f}" for v in of.values())])
+    return table(["table", *(f"{what.upper()}, `{arm}`" for arm, what in of)], lines)
+
+
+def coverages(found: pd.DataFrame) -> str:
+    """Return the coverage of the 90 % intervals by quartile of the prediction."""
+    arms = [method for method in (*ARMS, *RIVALS) if method in set(found["method"])]
+    of = {method: quartiles(found, method) for method in arms}
+    judged = judged_by_quartile(found)
+    lines = []
+    for name in dict.fromkeys(found["table"]):
+        cells = []
+        for each in of.values():
+            shown = " ".join(f"{c:.2f}" for c in each[name]) if name in each else ""
+            cells.append(f"**{shown}**" if name in each and holds(each[name]) else shown)
+        lines.append([name if name in judged else f"{name} (not judged)", *cells])
+    counts = [
+        f"{sum(holds(c) for name, c in each.items() if name in judged)} of "
+        f"{len(set(judged) & set(each))}"
+        for each in of.values()
+    ]
+    lines.append(["in every quartile", *counts])
+    return table(["table", *(f"`{arm}`" if arm in ARMS else arm for arm in arms)], lines)
+
+
+def beside(found: pd.DataFrame) -> str:
+    """Return what the arms and what stands beside them reach, in the mean over tables."""
+    lines, judged = [], judged_by_quartile(found)
+    for method in (*ARMS, *RIVALS):
+        if method not in set(found["method"]) or method == "log":  # not on every table
+            continue
+        gains = paired(found, method, "identity")
+        covered = quartiles(found, method)
+        own = found[found["method"] == method]
+        means = [
+            f"{geometric(ratio(found, method, 'identity', what).values()):.3f}"
+            for what in ("score", "rmse", "mae")
+        ]
+        lines.append(
+            [
+                f"`{method}`" if method in ARMS else method,
+                _interval(over_tables(gains)) if gains and method != "identity" else "",
+                *means,
+                f"{sum(holds(covered[name]) for name in judged if name in covered)} of {len(judged)}",
+                f"{own['below'].mean():.3f}",
+                f"{(own['trial_seconds'] + own['choice_seconds'].fillna(0)).mean():.1f}",
+            ]
+        )
+    header = ["method", "log density less `identity`, nats", "interval score, ratio", "RMSE, ratio",
+              "MAE, ratio", "covered in every quartile", "intervals below 0", "seconds"]  # fmt: skip
+    return table(header, lines)
+
+
+def extremes(found: pd.DataFrame) -> str:
+    """Return how far predictions reach beyond the training targets."""
+    lines = []
+    for name, of in found.groupby("table", sort=False):
+        cells = []
+        for arm in ARMS:
+            own = of[of["method"] == arm]
+            if own["largest"].notna().any():
+                cells.append(f"{own['largest'].max():.3g} ({own['beyond'].mean():.2%})")
+            else:
+                cells.append("")
+        lines.append([str(name), *cells])
+    return table(["table", *(f"`{arm}`" for arm in ARMS)], lines)
+
+
 def main() -> None:
     """Train, judge, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -408,6 +654,13 @@ def main() -> None:
         methods = given.arms or ["identity", "log", "auto"]
         methods = [*RIVALS] if methods == ["rivals"] else methods
         run(names, methods, given.data, given.to)
+    elif given.what == "judge":
+        found = results(given.to)
+        own = kept(found, aside=given.aside)
+        for part in (densities, errors, coverages, beside, extremes):
+            print(part(own))
+        if given.aside:
+            print(points(found, "auto"))
 
 
 if __name__ == "__main__":
