@@ -55,6 +55,15 @@ class OwnTargets:
         gaps = [np.diff(np.unique(column)) for column in z.T]
         return min((float(gap.min()) for gap in gaps if len(gap)), default=0.0) / _ROOT_2_PI
 
+    def held(self, outputs: Tensor) -> Tensor:
+        """Return outputs of a network [n, C], held between the bounds of the scale."""
+        assert outputs.shape[1] == len(self.scale.centre), "outputs must be means"
+        low, high = (
+            torch.from_numpy((bound - self.scale.centre) / self.scale.spread).to(outputs)
+            for bound in (self.scale.lowest, self.scale.highest)
+        )
+        return outputs.clamp(low, high)
+
     def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
         """Return predictive densities from outputs and spread [n, C] of a network."""
         to, by = self.scale.centre, self.scale.spread

@@ -413,11 +413,12 @@ class Folds(Scorer):
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
-        outputs = outputs_of(trained, x)
+        outputs, own = outputs_of(trained, x), data.fitted_to(task.trained)
+        outputs = outputs if own is None else own.held(outputs)
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)
-            own, _ = data.seen_from(task.trained, task.trained)
-            spread = predictive_spread(trained, plan, seen, own)
+            targets, _ = data.seen_from(task.trained, task.trained)
+            spread = predictive_spread(trained, plan, seen, targets)
             self._remember(outputs, rows.to("cpu"), spread(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}

@@ -443,7 +443,7 @@ def _test(
         rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
         with torch.no_grad():
-            outputs = model(x)
+            outputs = model(x) if own is None else own.held(model(x))
         scale = factor * spread(x)
         nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
         if plan.likelihood == "categorical":
