@@ -25,7 +25,6 @@ processor, one thread.
     beyond, largest   share of predictions above ten times the largest training target; the largest
                       prediction, as a multiple of that target
     medians           test rows whose mean is not finite, so that the median stands for it
-    bounded_...       the same with means on the scale no further out than the training targets
     evidence          `conditional_evidence` of the trial per datum
     trial_seconds     of the trial with its scores; `choice_seconds` of the choice of a scale
 """
@@ -39,7 +38,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,7 +137,7 @@ COLUMNS = (
     "table", "method", "split", "commit", "rows", "n_train", "n_test", "scale", "log_density",
     "rmse", "mae", "coverage", "score", *(f"{what}_{k}" for what in ("hits", "rows")
     for k in (1, 2, 3, 4)), "below", "beyond", "largest", "medians",
-    "bounded_log_density", "bounded_rmse", "bounded_mae", "evidence", "choice",
+    "evidence", "choice",
     "trial_seconds", "choice_seconds", "note",
 )  # fmt: skip
 
@@ -238,25 +236,13 @@ def searched(arm: Arm, split: int, train: pd.DataFrame, test: pd.DataFrame) -> d
     truth = test["target"].to_numpy()[:, None]
     low, high = density.interval(LEVEL)
     what = Predicted(density.mean[:, 0], low[:, 0], high[:, 0], density.log_density(truth))
-    near = bounded(density, train["target"].to_numpy())
-    within = Predicted(near.mean[:, 0], low[:, 0], high[:, 0], near.log_density(truth))
-    measured = measures(within, train, test)
     return {
         **seen,
-        **{f"bounded_{key}": measured[key] for key in ("log_density", "rmse", "mae")},
         "scale": scale,
         "evidence": float(of_trial.iloc[-1]),
         "medians": density.n_medians if isinstance(density, OnScale) else 0,
         **measures(what, train, test),
     }
-
-
-def bounded(density: Normals | OnScale, y: np.ndarray) -> Normals | OnScale:
-    """Return the densities with means on the scale no further out than the training targets."""
-    normals = density.normals if isinstance(density, OnScale) else density
-    g = density.scale.forward(y[:, None]) if isinstance(density, OnScale) else y
-    normals = replace(normals, means=normals.means.clip(g.min(), g.max()))
-    return OnScale(normals, density.scale) if isinstance(density, OnScale) else normals
 
 
 def measures(what: Predicted, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, Any]:
@@ -613,13 +599,15 @@ def beside(found: pd.DataFrame) -> str:
                 f"`{method}`" if method in ARMS else method,
                 _interval(over_tables(gains)) if gains and method != "identity" else "",
                 *means,
-                f"{sum(holds(covered[name]) for name in judged if name in covered)} of {len(judged)}",
+                f"{sum(holds(covered[n]) for n in judged if n in covered)} of {len(judged)}",
                 f"{own['below'].mean():.3f}",
                 f"{(own['trial_seconds'] + own['choice_seconds'].fillna(0)).mean():.1f}",
             ]
         )
-    header = ["method", "log density less `identity`, nats", "interval score, ratio", "RMSE, ratio",
-              "MAE, ratio", "covered in every quartile", "intervals below 0", "seconds"]  # fmt: skip
+    header = [
+        "method", "log density less `identity`, nats", "interval score, ratio", "RMSE, ratio",
+        "MAE, ratio", "covered in every quartile", "intervals below 0", "seconds",
+    ]  # fmt: skip
     return table(header, lines)
 
 
