@@ -347,26 +347,38 @@ def of_rival(name: str, train: pd.DataFrame, test: pd.DataFrame) -> dict[str, An
 # --- running
 
 
-def done(file: Path) -> set[tuple[str, str, int]]:
-    """Return what the results have: table, method and split."""
+def done(file: Path) -> dict[tuple[str, str, int], dict[str, str]]:
+    """Return the rows of the results by table, method and split."""
     if not file.exists():
-        return set()
-    found = pd.read_csv(file)[["table", "method", "split"]]
-    return {(str(a), str(b), int(c)) for a, b, c in found.itertuples(index=False)}
+        return {}
+    with file.open(encoding="utf-8") as stream:
+        return {
+            (row["table"], row["method"], int(row["split"])): row for row in csv.DictReader(stream)
+        }
 
 
-def run(names: Sequence[str], methods: Sequence[str], root: Path, file: Path) -> None:
-    """Train what is missing, the first split of every table first."""
+def run(
+    names: Sequence[str], methods: Sequence[str], root: Path, file: Path, most_splits: int
+) -> None:
+    """Train what is missing, the first split of every table first.
+
+    Where `auto` chose the scale of an arm, that arm is the same trial, and its row is taken.
+    """
     frames = {name: read(name, root) for name in names}
-    for split in range(max(n_splits(len(frame)) for frame in frames.values())):
+    for split in range(min(most_splits, max(n_splits(len(frame)) for frame in frames.values()))):
         for name, frame in frames.items():
             if split >= n_splits(len(frame)):
                 continue
             train, test = (frame.iloc[rows] for rows in rows_of(len(frame), split))
             for method in methods:
-                if (name, method, split) in done(file) or (
+                rows = done(file)
+                if (name, method, split) in rows or (
                     method == "log" and not (frame["target"] > 0).all()
                 ):
+                    continue
+                own = rows.get((name, "auto", split))
+                if own is not None and own["scale"] == method:
+                    append(file, {**own, "method": method, "choice_seconds": "0", "choice": ""})
                     continue
                 known = {"table": name, "method": method, "split": split, "commit": commit(),
                          "rows": len(frame), "n_train": len(train),
@@ -634,14 +646,15 @@ def main() -> None:
     parser.add_argument("--aside", action="store_true", help="the tables kept for judging")
     parser.add_argument("--tables", nargs="+", choices=TABLES)
     parser.add_argument("--arms", nargs="+", choices=[*ARMS, *RIVALS, "rivals"])
+    parser.add_argument("--splits", type=int, default=99, help="most splits of a table")
     parser.add_argument("--to", type=Path, default=RESULTS)
     given = parser.parse_args()
     names = given.tables or [name for name, of in TABLES.items() if of.aside == given.aside]
     if given.what == "run":
         warnings.filterwarnings("ignore")
-        methods = given.arms or ["identity", "log", "auto"]
+        methods = given.arms or ["auto", "identity", "log"]
         methods = [*RIVALS] if methods == ["rivals"] else methods
-        run(names, methods, given.data, given.to)
+        run(names, methods, given.data, given.to, given.splits)
     elif given.what == "judge":
         found = results(given.to)
         own = kept(found, aside=given.aside)
