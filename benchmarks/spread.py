@@ -57,6 +57,9 @@ from nas_evidence.workers.trial import Trial
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "spread.csv"
+#: Of the first split, before means were held: evidence by network, and tests by scale.
+CHOICES, SCALES = (RESULTS.with_name(f"spread_{what}.csv") for what in ("choice", "scales"))
+NETWORKS = ((1, 8, 2), (1, 64, 2), (2, 64, 2), (1, 64, 5))
 PAGE = HERE.parent / "docs" / "experiments" / "spread.md"
 LEVEL = 0.9
 MOST_ROWS, MOST_TRAIN, MOST_TEST = 20_000, 1000, 4000
@@ -130,9 +133,9 @@ ARMS: Mapping[str, Arm] = {
     "heteroscedastic": Arm(likelihood="heteroscedastic"),
     "heteroscedastic, auto": Arm("auto", "heteroscedastic"),
 }
-#: What each arm is compared with.
+#: Arms that the rule judges, and what each is compared with, if it is not `identity`.
+JUDGED = ("auto", "heteroscedastic", "heteroscedastic, auto")
 BASE = {"heteroscedastic, auto": "auto"}
-#: Why a run has no figures; the columns below follow.
 COLUMNS = (
     "table", "method", "split", "commit", "rows", "n_train", "n_test", "scale", "log_density",
     "rmse", "mae", "coverage", "score", *(f"{what}_{k}" for what in ("hits", "rows")
@@ -443,12 +446,12 @@ def noise(away: np.ndarray) -> tuple[float, float]:
 def over_tables(away: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
     """Return the mean over tables, and its 90 % interval: tables are drawn, then splits."""
     random, each = np.random.default_rng(0), list(away.values())
-
-    def draw() -> float:
-        some = (each[k] for k in random.integers(len(each), size=len(each)))
-        return float(np.mean([random.choice(one, len(one)).mean() for one in some]))
-
-    low, high = np.quantile([draw() for _ in range(_DRAWS)], (0.05, 0.95))
+    drawn = random.integers(len(each), size=(_DRAWS, len(each)))
+    means = np.empty(drawn.shape)
+    for k, one in enumerate(each):
+        shape = (int((drawn == k).sum()), len(one))
+        means[drawn == k] = one[random.integers(len(one), size=shape)].mean(1)
+    low, high = np.quantile(means.mean(1), (0.05, 0.95))
     return float(np.mean([one.mean() for one in each])), float(low), float(high)
 
 
@@ -638,6 +641,85 @@ def extremes(found: pd.DataFrame) -> str:
     return table(["table", *(f"`{arm}`" for arm in ARMS)], lines)
 
 
+def of_choices() -> str:
+    """Return the lead over `identity` of the scale each network chooses, and what it is worth.
+
+    On the first split of the tables to choose on: evidence, and test log density of the network
+    2x64 on the scale, nats per datum.
+    """
+    tested = pd.read_csv(SCALES).pivot_table("log_density", "table", "method", sort=False)
+    worth = tested.sub(tested["identity"], axis=0)
+    lines = []
+    for name, of in pd.read_csv(CHOICES).groupby("table", sort=False):
+        cells = [str(name)]
+        for depth, width, folds in NETWORKS:
+            own = of[(of["depth"] == depth) & (of["width"] == width) & (of["folds"] == folds)]
+            found = []
+            for _, one in own.groupby("seed"):
+                values = one.set_index("scale")["conditional_evidence"].dropna().to_dict()
+                scale = scale_choice.best_of(values)
+                found.append(f"{scale} {worth.loc[name, scale]:+.3f}")
+            cells.append("<br>".join(dict.fromkeys(found)))
+        best = worth.loc[name].idxmax()
+        lines.append([*cells, f"{best} {worth.loc[name, best]:+.3f}"])
+    header = [f"{depth}x{width}, {folds} folds" for depth, width, folds in NETWORKS]
+    return table(["table", *header, "best of the test"], lines)
+
+
+def of_bounds() -> str:
+    """Return RMSE as a ratio to `identity` without bounds of means, and with them."""
+    found = pd.read_csv(SCALES)
+    base = found[found["method"] == "identity"].set_index("table")["rmse"]
+    lines = []
+    for name, of in found.groupby("table", sort=False):
+        for row in of[of["largest"] > 2].itertuples():
+            ratios = (getattr(row, f"{way}rmse") / base[name] for way in ("", "half_", "range_"))
+            lines.append(
+                [str(name), f"`{row.method}`", f"{row.largest:.1f}", *(f"{r:.2f}" for r in ratios)]
+            )
+    header = ["table", "scale", "largest prediction", "RMSE", "half a deviation beyond",
+              "within the range"]  # fmt: skip
+    return table(header, lines)
+
+
+def of_tables(found: pd.DataFrame) -> str:
+    """Return where each table is from, its target, rows and splits."""
+    rows = found.groupby("table")["rows"].first()
+    lines = [
+        [
+            name, "UCI" if of.source is None else ", ".join(of.source),
+            of.target if not of.stored else f"exp of {of.target}", f"{rows.get(name, 0):,}",
+            str(n_splits(int(rows.get(name, 0)))), "aside" if of.aside else "",
+        ]
+        for name, of in TABLES.items()
+    ]  # fmt: skip
+    return table(["table", "package, item", "target", "rows", "splits", ""], lines)
+
+
+def written(page: str) -> str:
+    """Return the page with its tables as the committed results give them."""
+    found = results(RESULTS)
+    chosen, aside = kept(found, aside=False), kept(found, aside=True)
+    made = {
+        "tables": of_tables(found),
+        "choice": of_choices(),
+        "bounds": of_bounds(),
+        "points": "\n".join(points(found, arm) for arm in JUDGED if arm in set(aside["method"])),
+        **{
+            f"{what}-{part}": of(own)
+            for what, of in (("density", densities), ("errors", errors), ("coverage", coverages),
+                             ("extremes", extremes))
+            for part, own in (("chosen", chosen), ("aside", aside))
+        },
+        "beside": beside(aside),
+    }  # fmt: skip
+    for name, own in made.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        head, rest = page.split(begin)
+        page = f"{head}{begin}{own}{end}{rest.split(end)[1]}"
+    return page
+
+
 def main() -> None:
     """Train, judge, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -655,7 +737,9 @@ def main() -> None:
         methods = given.arms or ["auto", "identity", "log"]
         methods = [*RIVALS] if methods == ["rivals"] else methods
         run(names, methods, given.data, given.to, given.splits)
-    elif given.what == "judge":
+    elif given.what == "page":
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
         found = results(given.to)
         own = kept(found, aside=given.aside)
         for part in (densities, errors, coverages, beside, extremes):
