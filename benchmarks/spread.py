@@ -242,7 +242,7 @@ def searched(arm: Arm, split: int, train: pd.DataFrame, test: pd.DataFrame) -> d
     return {
         **seen,
         "scale": scale,
-        "evidence": float(of_trial.iloc[-1]),
+        "evidence": float(of_trial.iloc[-1]) if len(of_trial) else "",
         "medians": density.n_medians if isinstance(density, OnScale) else 0,
         **measures(what, train, test),
     }
