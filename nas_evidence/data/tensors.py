@@ -117,6 +117,11 @@ class TensorData:
         """The least noise that is learned, standardised: 0 where `own` is None."""
         return 0.0 if self.own is None else self.own.least_noise
 
+    @property
+    def most_std(self) -> float:
+        """Most uncertainty that weights give a prediction, standardised; see `TargetScale`."""
+        return math.inf if self.own is None else self.own.scale.most_std
+
     def fitted_to(self, rows: Tensor) -> OwnTargets | None:
         """Return the targets of some training rows with the scale fitted to them; kept."""
         if self.own is None:

@@ -479,7 +479,8 @@ class Predictor:
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
         unit, shift = self.scale.spread, self.scale.centre
-        model = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().numpy() * unit
+        most = self.scale.most_std
+        model = covariance.diagonal(dim1=1, dim2=2).clamp(0, most**2).sqrt().numpy() * unit
         noise = np.array(self.meaning["noise_std"]) * unit
         return {
             "mean": outputs.numpy() * unit + shift,

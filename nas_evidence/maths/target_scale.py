@@ -12,8 +12,9 @@
     m, s  mean and standard deviation of g(y) over the training rows: a network sees z
 
 Means of predictions on a scale other than identity are held to the range of g(y) in training,
-half a standard deviation further at each end. An inverse is exponential, so that a network which
-extrapolates a little predicts many times the largest target (decision 28).
+half a standard deviation further at each end, and the weights make them uncertain by at most one.
+An inverse is exponential: a network that extrapolates a little predicts many times the largest
+target, and a mean of a wide distribution is larger still (decision 28).
 
 The parameters maximise the likelihood of normally distributed g(y) on the training rows; m and s
 are profiled out, so that it is -n/2 log s^2 + sum log g'(y). A grid, then Nelder and Mead from its
@@ -238,6 +239,11 @@ class TargetScale:
     least: Floats
     lowest: Floats
     highest: Floats
+
+    @property
+    def most_std(self) -> float:
+        """Most uncertainty that weights give a mean, in units of `spread`."""
+        return math.inf if self.name == "identity" else 1.0
 
     def forward(self, y: Floats) -> Floats:
         """Return g(y) [n, C]; NaN or infinite outside the support."""

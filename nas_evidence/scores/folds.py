@@ -418,7 +418,7 @@ class Folds(Scorer):
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)
             targets, _ = data.seen_from(task.trained, task.trained)
-            spread = predictive_spread(trained, plan, seen, targets)
+            spread = predictive_spread(trained, plan, seen, targets, most_std=data.most_std)
             self._remember(outputs, rows.to("cpu"), spread(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}

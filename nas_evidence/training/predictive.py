@@ -7,6 +7,7 @@ s is the learned noise. Log losses of trials, folds, reports and exports are all
 """
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
@@ -22,7 +23,9 @@ from nas_evidence.training.loop import Training
 Spread = Callable[[Tensor], Tensor]
 
 
-def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tensor) -> Spread:
+def predictive_spread(
+    training: Training, plan: TrainingPlan, x: Tensor, y: Tensor, *, most_std: float = math.inf
+) -> Spread:
     """Return the spread of a network's predictions as a function of the inputs.
 
     Args:
@@ -30,6 +33,7 @@ def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tens
         plan: of the training.
         x: the preprocessed inputs that it was trained on.
         y: their targets.
+        most_std: most √(Var f(x)), standardised.
     """
     if plan.likelihood == "categorical":
         return lambda inputs: torch.full((len(inputs), 1), training.temperature).double()
@@ -48,6 +52,6 @@ def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tens
 
     def spread(inputs: Tensor) -> Tensor:
         covariance = posterior.output_covariance(model, inputs[:].cpu())
-        return (noise + covariance.diagonal(dim1=1, dim2=2).clamp(min=0)).sqrt()
+        return (noise + covariance.diagonal(dim1=1, dim2=2).clamp(0, most_std**2)).sqrt()
 
     return spread

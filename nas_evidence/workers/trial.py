@@ -433,7 +433,7 @@ def _test(
     """
     if not len(data.y_test):
         return {}
-    spread = predictive_spread(training, plan, data.x_train, data.y_train)
+    spread = predictive_spread(training, plan, data.x_train, data.y_train, most_std=data.most_std)
     model: nn.Module = training.model
     model.eval()
     nll, total, chosen, own = 0.0, 0.0, [], data.own
