@@ -1,7 +1,7 @@
 """Do intervals hold for the cheap and the dear? Scales and noise of real targets: decision 28.
 
-    python benchmarks/spread.py run --data DIR [--aside] [--arms NAME ...] [--tables NAME ...]
-    python benchmarks/spread.py judge [--aside]
+    python benchmarks/spread.py run --data DIR [--part NAME] [--arms NAME ...] [--tables NAME ...]
+    python benchmarks/spread.py judge [--part NAME]
     python benchmarks/spread.py page          # writes docs/experiments/spread.md
 
 `run` trains every arm on every split of a table and appends a row to benchmarks/results/spread.csv
@@ -68,20 +68,24 @@ FEWEST_TESTED = 1600
 _DRAWS = 10_000
 
 
+#: Parts of the tables.
+CHOSEN, ASIDE, SECOND = "chosen", "aside", "second"
+
+
 class Table(NamedTuple):
     """Where a table is from, and what of it is used.
 
     source  package and item of R; None for a UCI set
     target  its column
     drop    columns left out: names of rows, and what is computed from the target
-    aside   whether it is kept for judging
+    part    to choose on, kept aside for judging, or of the second look
     stored  "log" where the column has logarithms of the target
     """
 
     source: tuple[str, str] | None
     target: str
     drop: tuple[str, ...] = ()
-    aside: bool = False
+    part: str = CHOSEN
     stored: str = ""
 
 
@@ -99,19 +103,33 @@ TABLES: Mapping[str, Table] = {
     "deliveries": Table(("modeldata", "deliveries"), "time_to_delivery"),
     "hotel_rates": Table(
         ("modeldata", "hotel_rates"), "avg_price_per_room",
-        ("arrival_date", "country", "agent", "company"), aside=True,
+        ("arrival_date", "country", "agent", "company"), part=ASIDE,
     ),
-    "txhousing": Table(("ggplot2", "txhousing"), "median", ("volume", "date"), aside=True),
-    "CPS1988": Table(("AER", "CPS1988"), "wage", aside=True),
-    "check_times": Table(("modeldata", "check_times"), "check_time", ("package",), aside=True),
-    "TenMileRace": Table(("mosaicData", "TenMileRace"), "net", ("time",), aside=True),
-    "NOxEmissions": Table(("robustbase", "NOxEmissions"), "LNOx", aside=True, stored="log"),
-    "Remifentanil": Table(("nlme", "Remifentanil"), "conc", ("ID",), aside=True),
+    "txhousing": Table(("ggplot2", "txhousing"), "median", ("volume", "date"), part=ASIDE),
+    "CPS1988": Table(("AER", "CPS1988"), "wage", part=ASIDE),
+    "check_times": Table(("modeldata", "check_times"), "check_time", ("package",), part=ASIDE),
+    "TenMileRace": Table(("mosaicData", "TenMileRace"), "net", ("time",), part=ASIDE),
+    "NOxEmissions": Table(("robustbase", "NOxEmissions"), "LNOx", part=ASIDE, stored="log"),
+    "Remifentanil": Table(("nlme", "Remifentanil"), "conc", ("ID",), part=ASIDE),
     "GrinnellHouses": Table(
         ("Stat2Data", "GrinnellHouses"), "SalePrice",
         ("Date", "Address", "DaySold", "CostPerSqFt", "OrigPrice", "ListPrice", "SPLPPct"),
-        aside=True,
+        part=ASIDE,
     ),
+    "SLID": Table(("carData", "SLID"), "wages", part=SECOND),
+    "card": Table(("wooldridge", "card"), "wage", ("id", "lwage", "expersq"), part=SECOND),
+    "airfare": Table(
+        ("wooldridge", "airfare"), "fare", ("id", "lfare", "ldistsq", "lpassen", "ldist"),
+        part=SECOND,
+    ),
+    "movies": Table(
+        ("ggplot2movies", "movies"), "length", ("title", "budget", "mpaa", *(f"r{k}" for k in range(1, 11))),
+        part=SECOND,
+    ),
+    "RainIbk": Table(("crch", "RainIbk"), "rain", part=SECOND),
+    "Forbes2000": Table(("HSAUR", "Forbes2000"), "marketvalue", ("rank", "name"), part=SECOND),
+    "rotterdam": Table(("survival", "rotterdam"), "pgr", ("pid",), part=SECOND),
+    "HousePrices": Table(("AER", "HousePrices"), "price", part=SECOND),
 }  # fmt: skip
 UCI = tuple(name for name, of in TABLES.items() if of.source is None)
 
@@ -488,9 +506,9 @@ def geometric(values: Iterable[float]) -> float:
     return float(np.exp(np.mean(np.log(list(values)))))
 
 
-def points(found: pd.DataFrame, arm: str) -> str:
+def points(found: pd.DataFrame, arm: str, part: str) -> str:
     """Return the five points of the rule for an arm: what, figure, whether it holds."""
-    base, aside = BASE.get(arm, "identity"), kept(found, aside=True)
+    base, aside = BASE.get(arm, "identity"), of_part(found, part)
     gains = paired(aside, arm, base)
     mean, low, high = over_tables(gains)
     tried = gains | paired(found[found["table"].isin(UCI)], arm, base)
@@ -520,9 +538,9 @@ def points(found: pd.DataFrame, arm: str) -> str:
     return table([f"`{arm}` against `{base}`", "figure", "holds"], lines)
 
 
-def kept(found: pd.DataFrame, *, aside: bool) -> pd.DataFrame:
-    """Return the runs of the tables kept aside, or of those to choose on."""
-    return found[[TABLES[name].aside == aside for name in found["table"]]]
+def of_part(found: pd.DataFrame, part: str) -> pd.DataFrame:
+    """Return the runs of some tables."""
+    return found[[TABLES[name].part == part for name in found["table"]]]
 
 
 # --- the page
@@ -689,7 +707,7 @@ def of_tables(found: pd.DataFrame) -> str:
         [
             name, "UCI" if of.source is None else ", ".join(of.source),
             of.target if not of.stored else f"exp of {of.target}", f"{rows.get(name, 0):,}",
-            str(n_splits(int(rows.get(name, 0)))), "aside" if of.aside else "",
+            str(n_splits(int(rows.get(name, 0)))), of.part,
         ]
         for name, of in TABLES.items()
     ]  # fmt: skip
@@ -699,19 +717,24 @@ def of_tables(found: pd.DataFrame) -> str:
 def written(page: str) -> str:
     """Return the page with its tables as the committed results give them."""
     found = results(RESULTS)
-    chosen, aside = kept(found, aside=False), kept(found, aside=True)
+    parts = {part: of_part(found, part) for part in (CHOSEN, ASIDE, SECOND)}
     made = {
         "tables": of_tables(found),
         "choice": of_choices(),
         "bounds": of_bounds(),
-        "points": "\n".join(points(found, arm) for arm in JUDGED if arm in set(aside["method"])),
+        **{
+            f"points-{part}": "\n".join(
+                points(found, arm, part) for arm in JUDGED if arm in set(parts[part]["method"])
+            )
+            for part in (ASIDE, SECOND)
+        },
         **{
             f"{what}-{part}": of(own)
             for what, of in (("density", densities), ("errors", errors), ("coverage", coverages),
                              ("extremes", extremes))
-            for part, own in (("chosen", chosen), ("aside", aside))
+            for part, own in parts.items()
         },
-        "beside": beside(aside),
+        "beside": beside(parts[ASIDE]),
     }  # fmt: skip
     for name, own in made.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
@@ -725,13 +748,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("run", "judge", "page"))
     parser.add_argument("--data", type=Path, default=Path())
-    parser.add_argument("--aside", action="store_true", help="the tables kept for judging")
+    parser.add_argument("--part", choices=(CHOSEN, ASIDE, SECOND), default=CHOSEN)
     parser.add_argument("--tables", nargs="+", choices=TABLES)
     parser.add_argument("--arms", nargs="+", choices=[*ARMS, *RIVALS, "rivals"])
     parser.add_argument("--splits", type=int, default=99, help="most splits of a table")
     parser.add_argument("--to", type=Path, default=RESULTS)
     given = parser.parse_args()
-    names = given.tables or [name for name, of in TABLES.items() if of.aside == given.aside]
+    names = given.tables or [name for name, of in TABLES.items() if of.part == given.part]
     if given.what == "run":
         warnings.filterwarnings("ignore")
         methods = given.arms or ["auto", "identity", "log"]
@@ -741,11 +764,11 @@ def main() -> None:
         PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         found = results(given.to)
-        own = kept(found, aside=given.aside)
+        own = of_part(found, given.part)
         for part in (densities, errors, coverages, beside, extremes):
             print(part(own))
-        if given.aside:
-            print(points(found, "auto"))
+        if given.part != CHOSEN:
+            print(points(found, "auto", given.part))
 
 
 if __name__ == "__main__":
