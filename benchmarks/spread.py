@@ -123,7 +123,8 @@ TABLES: Mapping[str, Table] = {
         part=SECOND,
     ),
     "movies": Table(
-        ("ggplot2movies", "movies"), "length", ("title", "budget", "mpaa", *(f"r{k}" for k in range(1, 11))),
+        ("ggplot2movies", "movies"), "length",
+        ("title", "budget", "mpaa", *(f"r{k}" for k in range(1, 11))),
         part=SECOND,
     ),
     "RainIbk": Table(("crch", "RainIbk"), "rain", part=SECOND),
@@ -501,6 +502,11 @@ def judged_by_quartile(found: pd.DataFrame) -> list[str]:
     return [str(name) for name, n in rows.items() if eligible(int(n))]
 
 
+def said(value: float) -> str:
+    """Return a ratio as text, in powers of ten where it is large."""
+    return f"{value:.3f}" if value < 100 else f"{value:.0e}"
+
+
 def geometric(values: Iterable[float]) -> float:
     """Return the geometric mean."""
     return float(np.exp(np.mean(np.log(list(values)))))
@@ -532,7 +538,7 @@ def points(found: pd.DataFrame, arm: str, part: str) -> str:
             f"{len(inside)} of {len(judged)}; `{base}` {len(before)}",
             "yes" if len(inside) >= 0.8 * len(judged) else third,
         ],
-        ["4. RMSE and MAE, ratio", f"{rmse:.3f}, {mae:.3f}", yes[max(rmse, mae) <= 1.01]],
+        ["4. RMSE and MAE, ratio", f"{said(rmse)}, {said(mae)}", yes[max(rmse, mae) <= 1.01]],
         ["5. seconds of a trial, ratio", f"{seconds:.3f}", yes[seconds <= 1.1]],
     ]
     return table([f"`{arm}` against `{base}`", "figure", "holds"], lines)
@@ -588,8 +594,8 @@ def errors(found: pd.DataFrame) -> str:
         for arm in arms
     }
     names = dict.fromkeys(found["table"])
-    lines = [[n, *(f"{v[n]:.3f}" if n in v else "" for v in of.values())] for n in names]
-    lines.append(["geometric mean", *(f"{geometric(v.values()):.3f}" for v in of.values())])
+    lines = [[n, *(said(v[n]) if n in v else "" for v in of.values())] for n in names]
+    lines.append(["geometric mean", *(said(geometric(v.values())) for v in of.values())])
     return table(["table", *(f"{what.upper()}, `{arm}`" for arm, what in of)], lines)
 
 
@@ -624,7 +630,7 @@ def beside(found: pd.DataFrame) -> str:
         covered = quartiles(found, method)
         own = found[found["method"] == method]
         means = [
-            f"{geometric(ratio(found, method, 'identity', what).values()):.3f}"
+            said(geometric(ratio(found, method, "identity", what).values()))
             for what in ("score", "rmse", "mae")
         ]
         lines.append(
