@@ -19,7 +19,7 @@ PAGES = sorted(
 )
 KINDS = ("tutorial", "how-to", "reference", "explanation")
 #: Decisions that still hold their measurements.
-WITH_MEASUREMENTS = ("0027",)
+WITH_MEASUREMENTS = ("0027", "0028")
 #: Folders with an index of their own.
 INDEXED = ("experiments", "decisions")
 

@@ -14,6 +14,7 @@ import mutants
 import page as ranking
 import performance_tables
 import pytest
+import spread
 import study_reference
 import table_reference
 import tables
@@ -36,6 +37,7 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
         performance_tables.written,
     ),
     "docs/experiments/scale.md": ("benchmarks/performance_tables.py", performance_tables.written),
+    "docs/experiments/spread.md": ("benchmarks/spread.py page", spread.written),
     "docs/experiments/tables.md": (
         "benchmarks/tables.py page",
         tables.written,

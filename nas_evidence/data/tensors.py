@@ -55,6 +55,15 @@ class OwnTargets:
         gaps = [np.diff(np.unique(column)) for column in z.T]
         return min((float(gap.min()) for gap in gaps if len(gap)), default=0.0) / _ROOT_2_PI
 
+    def held(self, outputs: Tensor) -> Tensor:
+        """Return outputs of a network [n, C], held between the bounds of the scale."""
+        assert outputs.shape[1] == len(self.scale.centre), "outputs must be means"
+        low, high = (
+            torch.from_numpy((bound - self.scale.centre) / self.scale.spread).to(outputs)
+            for bound in (self.scale.lowest, self.scale.highest)
+        )
+        return outputs.clamp(low, high)
+
     def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
         """Return predictive densities from outputs and spread [n, C] of a network."""
         to, by = self.scale.centre, self.scale.spread
@@ -107,6 +116,11 @@ class TensorData:
     def least_noise(self) -> float:
         """The least noise that is learned, standardised: 0 where `own` is None."""
         return 0.0 if self.own is None else self.own.least_noise
+
+    @property
+    def most_std(self) -> float:
+        """Most uncertainty that weights give a prediction, standardised; see `TargetScale`."""
+        return math.inf if self.own is None else self.own.scale.most_std
 
     def fitted_to(self, rows: Tensor) -> OwnTargets | None:
         """Return the targets of some training rows with the scale fitted to them; kept."""

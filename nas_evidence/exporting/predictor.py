@@ -539,14 +539,14 @@ class Predictor:
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
         unit, shift = self.scale.spread, self.scale.centre
-        likelihood = Heteroscedastic()
+        likelihood, most = Heteroscedastic(), self.scale.most_std
         if self.meaning.get("likelihood") == "heteroscedastic":
             noise, means = likelihood.variance(outputs).sqrt().numpy(), likelihood.mean(outputs)
             variance = likelihood.mean_variance(outputs, covariance)
         else:
             noise, means = np.array(self.meaning["noise_std"]), outputs
-            variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
-        noise, model = noise * unit, variance.sqrt().numpy() * unit
+            variance = covariance.diagonal(dim1=1, dim2=2)
+        noise, model = noise * unit, variance.clamp(0, most**2).sqrt().numpy() * unit
         return {
             "mean": means.numpy() * unit + shift,
             "std": factor * np.sqrt(model**2 + noise**2),

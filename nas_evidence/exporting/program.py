@@ -34,8 +34,9 @@ class Exported(nn.Module):
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
     their own unit. Of a network that predicts its noise too they are the means. If given, `scale`
-    multiplies the network's outputs and `shift` is added; the inverse of the target's scale,
-    `curve` with `parameters` [P, C], comes last, so that its outputs are medians of the targets.
+    multiplies the network's outputs and `shift` is added; they are held between `lowest` and
+    `highest`; the inverse of the target's scale, `curve` with `parameters` [P, C], comes last, so
+    that its outputs are medians of the targets.
     """
 
     mean: Tensor
@@ -43,6 +44,8 @@ class Exported(nn.Module):
     scale: Tensor | None
     shift: Tensor | None
     curve_parameters: Tensor | None
+    lowest: Tensor | None
+    highest: Tensor | None
 
     def __init__(
         self,
@@ -54,6 +57,8 @@ class Exported(nn.Module):
         shift: Tensor | None = None,
         curve: str = "identity",
         parameters: Tensor | None = None,
+        lowest: Tensor | None = None,  # [C]
+        highest: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.model, self.curve = model, curve
@@ -62,6 +67,8 @@ class Exported(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
         self.register_buffer("curve_parameters", parameters)
+        self.register_buffer("lowest", lowest)
+        self.register_buffer("highest", highest)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
@@ -89,7 +96,9 @@ class Exported(nn.Module):
             outputs = Heteroscedastic().mean(outputs)
         if self.scale is not None:
             outputs = outputs * self.scale
-        return outputs if self.shift is None else outputs + self.shift
+        if self.shift is not None:
+            outputs = outputs + self.shift
+        return outputs if self.lowest is None else outputs.clamp(self.lowest, self.highest)
 
 
 class Mixed(nn.Module):
@@ -163,7 +172,7 @@ def read_exported(folder: Path) -> Exported:
     model = build(
         architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
     )
-    names = {name: name for name in ("mean", "std", "scale", "shift")}
+    names = {name: name for name in ("mean", "std", "scale", "shift", "lowest", "highest")}
     names["curve_parameters"] = "parameters"
     buffers = {to: torch.empty_like(state[name]) for name, to in names.items() if name in state}
     exported = Exported(model, **buffers, curve=described.get("target_scale", "identity"))

@@ -96,12 +96,14 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
 def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
     mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
-    scale = shift = None
+    scale = shift = lowest = highest = None
     on = arrays.scale
     if arrays.task == "real":
         scale, shift = (torch.from_numpy(v).float() for v in (on.spread, on.centre))
     elif (divisor := winner.temperature * winner.spread_factor) != 1:
         scale = torch.tensor(1 / divisor)
+    if arrays.fitted_scale is not None:
+        lowest, highest = (torch.from_numpy(v).float() for v in (on.lowest, on.highest))
     return Exported(
         winner.model,
         mean,
@@ -110,6 +112,8 @@ def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
         shift=shift,
         curve=on.name,
         parameters=torch.from_numpy(on.parameters) if len(on.parameters) else None,
+        lowest=lowest,
+        highest=highest,
     ).eval()
 
 

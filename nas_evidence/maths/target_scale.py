@@ -11,6 +11,11 @@
 
     m, s  mean and standard deviation of g(y) over the training rows: a network sees z
 
+Means of predictions on a scale other than identity are held to the range of g(y) in training,
+half a standard deviation further at each end, and the weights make them uncertain by at most one.
+An inverse is exponential: a network that extrapolates a little predicts many times the largest
+target, and a mean of a wide distribution is larger still (decision 28).
+
 The parameters maximise the likelihood of normally distributed g(y) on the training rows; m and s
 are profiled out, so that it is -n/2 log s^2 + sum log g'(y). A grid, then Nelder and Mead from its
 best point: nothing is random. Median and quartiles give a and b of sinh_arcsinh.
@@ -46,6 +51,10 @@ _LEAST, _MOST = 1e-3, 1e3
 #: takes the place of expm1 (ONNX).
 _TINY = 1e-6
 _NODES, _WEIGHTS = hermegauss(64)
+#: How far means of predictions may be outside the range of training, in standard deviations.
+_BEYOND = 0.5
+#: Bounds of a `TargetScale`, and what each is where there is none.
+_BOUNDS = {"least": -math.inf, "lowest": -math.inf, "highest": math.inf}
 
 
 class _Curve(NamedTuple):
@@ -215,6 +224,8 @@ class TargetScale:
     spread      its standard deviation, 1 where it is constant
     least       least value that predictions may have: 0 of targets that are never negative, else
                 minus infinity [C] or [n, C]
+    lowest      bounds of the means of predictions of g(y): minus and plus infinity for "identity"
+    highest     [C] or [n, C]
 
     >>> scale = fit("log", np.array([[1.0], [np.e**2]]))
     >>> scale.standardised(np.array([[1.0], [np.e]])).ravel().tolist()
@@ -226,6 +237,13 @@ class TargetScale:
     centre: Floats
     spread: Floats
     least: Floats
+    lowest: Floats
+    highest: Floats
+
+    @property
+    def most_std(self) -> float:
+        """Most uncertainty that weights give a mean, in units of `spread`."""
+        return math.inf if self.name == "identity" else 1.0
 
     def forward(self, y: Floats) -> Floats:
         """Return g(y) [n, C]; NaN or infinite outside the support."""
@@ -268,7 +286,7 @@ class TargetScale:
             self.parameters[:, rows],
             self.centre[rows],
             self.spread[rows],
-            self.least[rows],
+            *(getattr(self, bound)[rows] for bound in _BOUNDS),
         )
 
     def density(self, mean: Floats, std: Floats) -> "Normals | OnScale":
@@ -276,21 +294,24 @@ class TargetScale:
         return self.mixture(Normals.single(mean, std))
 
     def mixture(self, normals: Normals) -> "Normals | OnScale":
-        """Return what mixtures of normal distributions of g(y) say of y."""
+        """Return what mixtures of normal distributions of g(y) say of y, their means held."""
         if self.name == "identity":
             return replace(normals, least=self.least)
-        return OnScale(normals, self)
+        held = normals.means.clip(self.lowest, self.highest)
+        return OnScale(replace(normals, means=held), self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as values of JSON; `least` is null where there is none."""
-        least = [None if math.isinf(v) else v for v in self.least.tolist()]
+        """Return it as values of JSON; a bound is null where there is none."""
         values = dict(zip(CURVES[self.name].parameters, self.parameters.tolist(), strict=True))
         return {
             "name": self.name,
             "parameters": values,
             "centre": self.centre.tolist(),
             "spread": self.spread.tolist(),
-            "least": least,
+            **{
+                bound: [None if math.isinf(v) else v for v in getattr(self, bound).tolist()]
+                for bound in _BOUNDS
+            },
         }
 
     @classmethod
@@ -302,7 +323,10 @@ class TargetScale:
             np.array([stored["parameters"][name] for name in names], float).reshape(-1, n),
             np.array(stored["centre"], float),
             np.array(stored["spread"], float),
-            np.array([-math.inf if v is None else v for v in stored["least"]], float),
+            *(
+                np.array([none if v is None else v for v in stored[bound]], float)
+                for bound, none in _BOUNDS.items()
+            ),
         )
 
 
@@ -319,9 +343,11 @@ def fit(name: str, y: Floats) -> TargetScale:
         varies = column.min() < column.max()
         columns.append(CURVES[name].fitted(_fewer(column if varies else column[0] + np.arange(2))))
     parameters = np.array(columns, float).reshape(y.shape[1], -1).T
-    g = TargetScale(name, parameters, *(np.zeros(y.shape[1]) for _ in range(3))).forward(y)
+    g = TargetScale(name, parameters, *(np.zeros(y.shape[1]) for _ in range(5))).forward(y)
     spread = np.where(g.min(0) == g.max(0), 1.0, g.std(0))
-    return TargetScale(name, parameters, g.mean(0), spread, least_of(y))
+    beyond = (np.inf if name == "identity" else _BEYOND) * spread
+    lowest, highest = g.min(0) - beyond, g.max(0) + beyond
+    return TargetScale(name, parameters, g.mean(0), spread, least_of(y), lowest, highest)
 
 
 def least_of(y: Floats) -> Floats:
@@ -331,7 +357,8 @@ def least_of(y: Floats) -> Floats:
 
 def identity(mean: Floats, std: Floats, least: Floats) -> TargetScale:
     """Return the scale on which targets are only standardised, by these values [C]."""
-    return TargetScale("identity", np.zeros((0, len(mean))), mean, std, least)
+    no_bound = np.full(len(mean), np.inf)
+    return TargetScale("identity", np.zeros((0, len(mean))), mean, std, least, -no_bound, no_bound)
 
 
 def by_row(scales: Sequence[tuple[NDArray[Any], TargetScale]], n: int) -> TargetScale:
@@ -342,11 +369,12 @@ def by_row(scales: Sequence[tuple[NDArray[Any], TargetScale]], n: int) -> Target
     first = scales[0][1]
     shape = (n, len(first.centre))
     parameters = np.broadcast_to(first.parameters[:, None], (len(first.parameters), *shape)).copy()
-    others = [np.broadcast_to(v, shape).copy() for v in (first.centre, first.spread, first.least)]
+    names = ("centre", "spread", *_BOUNDS)
+    others = [np.broadcast_to(getattr(first, name), shape).copy() for name in names]
     for rows, scale in scales:
         parameters[:, rows] = scale.parameters[:, None]
-        for own, value in zip(others, (scale.centre, scale.spread, scale.least), strict=True):
-            own[rows] = value
+        for own, name in zip(others, names, strict=True):
+            own[rows] = getattr(scale, name)
     return TargetScale(first.name, parameters, *others)
 
 

@@ -39,8 +39,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
-from nas_evidence.data.tensors import TensorData, select
+from nas_evidence.curvature.likelihood import (
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    Likelihood,
+    precision_of,
+)
+from nas_evidence.data.tensors import OwnTargets, TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.maths.target_scale import TargetScale, by_row
@@ -413,11 +419,11 @@ class Folds(Scorer):
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
-        outputs = outputs_of(trained, x)
+        outputs = _held(outputs_of(trained, x), likelihood, data.fitted_to(task.trained))
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)
-            own, _ = data.seen_from(task.trained, task.trained)
-            spread = predictive_spread(trained, plan, seen, own)
+            targets, _ = data.seen_from(task.trained, task.trained)
+            spread = predictive_spread(trained, plan, seen, targets, most_std=data.most_std)
             means = predicted_means(outputs, likelihood)
             self._remember(means, rows.to("cpu"), spread(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
@@ -528,3 +534,13 @@ def _at(likelihood: Likelihood, scale: float) -> Likelihood:
         return Heteroscedastic(likelihood.factor * scale)
     assert isinstance(likelihood, Gaussian)
     return Gaussian(likelihood.noise_std * scale)
+
+
+def _held(outputs: Tensor, likelihood: Likelihood, own: OwnTargets | None) -> Tensor:
+    """Return outputs whose means are held between the bounds of the scale, if there is one."""
+    if own is None:
+        return outputs
+    if not isinstance(likelihood, Heteroscedastic):
+        return own.held(outputs)
+    z = outputs.chunk(2, -1)[1]
+    return torch.cat([own.held(likelihood.mean(outputs)) * precision_of(z), z], -1)

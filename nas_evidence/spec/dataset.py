@@ -132,7 +132,7 @@ class DatasetSpec(Frozen):
     probability is predicted, and accuracy is weighted; training and scores do not change."""
     target_scale: AskedScale | None = None
     """Scale on which real targets have normal noise; if absent, "identity". "auto" takes that of
-    most conditional evidence for one small network, before the study begins. Prices, durations and
+    most conditional evidence for one network, before the study begins. Prices, durations and
     concentrations often need "log" (all above 0), "shifted_log" or "yeo_johnson" (any sign).
     Scores are log densities of the targets themselves, so they compare between scales."""
     image_size: Annotated[Count, Unit("pixels")] | None = None

@@ -9,6 +9,7 @@ reports and exports are all of this kind.
 """
 
 import copy
+import math
 from collections.abc import Callable
 
 import torch
@@ -24,7 +25,9 @@ from nas_evidence.training.loop import Training, likelihood_of
 Spread = Callable[[Tensor], Tensor]
 
 
-def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tensor) -> Spread:
+def predictive_spread(
+    training: Training, plan: TrainingPlan, x: Tensor, y: Tensor, *, most_std: float = math.inf
+) -> Spread:
     """Return the spread of a network's predictions as a function of the inputs.
 
     Args:
@@ -32,6 +35,7 @@ def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tens
         plan: of the training.
         x: the preprocessed inputs that it was trained on.
         y: their targets.
+        most_std: most √(Var f(x)), standardised.
     """
     if plan.likelihood == "categorical":
         return lambda inputs: torch.full((len(inputs), 1), training.temperature).double()
@@ -51,7 +55,7 @@ def predictive_spread(training: Training, plan: TrainingPlan, x: Tensor, y: Tens
     def spread(inputs: Tensor) -> Tensor:
         x = inputs[:].cpu()
         noise, of_mean = variances(likelihood, model, x, posterior.output_covariance(model, x))
-        return (noise + of_mean).sqrt()
+        return (noise + of_mean.clamp(max=most_std**2)).sqrt()
 
     return spread
 

@@ -434,7 +434,7 @@ def _test(
     """
     if not len(data.y_test):
         return {}
-    spread = predictive_spread(training, plan, data.x_train, data.y_train)
+    spread = predictive_spread(training, plan, data.x_train, data.y_train, most_std=data.most_std)
     likelihood = likelihood_of(plan, training.noise_std, training.temperature)
     model: nn.Module = training.model
     model.eval()
@@ -446,6 +446,7 @@ def _test(
         x, y = data.x_test[rows], data.y_test[rows]
         with torch.no_grad():
             outputs = predicted_means(model(x), likelihood)
+            outputs = outputs if own is None else own.held(outputs)
         scale = factor * spread(x)
         nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
         if plan.likelihood == "categorical":

@@ -12,7 +12,7 @@ from nas_evidence.api.request import DataOptions, asked_for
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.maths.target_scale import CURVES, fit
-from nas_evidence.scores.scale_choice import chosen_scale
+from nas_evidence.scores.scale_choice import LEAST_LEAD, best_of, chosen_scale
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.toml import dump_study, parse_study
 
@@ -150,6 +150,15 @@ def test_auto_takes_the_scale_of_most_evidence_and_says_all_values(table: Path) 
     assert f"scale of the target: {best}, by conditional_evidence" in said[0]
     assert all(f"{name} {value:.3f}" in said[0] for name, value in values.items())
     assert f'target_scale = "{best}"' in dump_study(found.spec)
+
+
+def test_auto_leaves_identity_only_for_a_lead_that_counts() -> None:
+    assert (
+        best_of({"identity": 0.5, "log": 0.5 + 0.9 * LEAST_LEAD, "shifted_log": 0.4}) == "identity"
+    )
+    assert best_of({"identity": 0.5, "log": 0.5 + 1.1 * LEAST_LEAD, "shifted_log": 0.4}) == "log"
+    assert best_of({"log": -3.0, "yeo_johnson": -2.0}) == "yeo_johnson"
+    assert best_of({}) == "identity"
 
 
 @pytest.mark.slow

@@ -122,6 +122,23 @@ def test_intervals_are_positive_and_cover_the_cheap_and_the_dear(
     assert (found.std_model < found.std).all()
 
 
+def test_far_inputs_have_predictions_of_the_order_of_the_targets(
+    searched: nas_evidence.Study,
+) -> None:
+    arrays = searched.arrays()
+    with pytest.warns(UserWarning, match="far outside"):
+        found = searched.predict(1e5 * np.array(arrays.x_test))
+    assert isinstance(found.density, OnScale)
+    scale, normals = found.density.scale, found.density.normals
+    assert (normals.means >= scale.lowest).all()
+    assert (normals.means <= scale.highest).all()
+    shown = read_comparison(searched.folder)
+    row = read_study_tables(searched.folder).row(shown.trial_id)
+    widest = row["spread_factor"] * np.hypot(1, row["noise_std"]) * scale.spread
+    np.testing.assert_allclose(normals.stds.max(), widest, rtol=1e-6)
+    assert found.mean.max() < 100 * arrays.y_train.max()
+
+
 def test_the_factor_on_the_spread_acts_before_the_inverse(searched: nas_evidence.Study) -> None:
     new = searched.arrays().x_test
     factor = read_study_tables(searched.folder).row(

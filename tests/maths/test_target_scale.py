@@ -38,7 +38,8 @@ CASES = [(name, parameters) for name in NAMES for parameters in PARAMETERS[name]
 
 def scale_of(name: str, parameters: tuple[float, ...], n: int = 1) -> TargetScale:
     columns = np.repeat(np.array(parameters, float)[:, None], n, 1).reshape(-1, n)
-    return TargetScale(name, columns, np.zeros(n), np.ones(n), np.full(n, -np.inf))
+    none = np.full(n, np.inf)
+    return TargetScale(name, columns, np.zeros(n), np.ones(n), -none, -none, none)
 
 
 def some_targets(name: str, n: int = 400) -> np.ndarray:
@@ -210,7 +211,7 @@ def test_json_keeps_a_scale_to_the_last_bit(name: str) -> None:
                 else np.concatenate([skewed(), 2 * skewed()], 1))  # fmt: skip
     again = TargetScale.from_json(json.loads(json.dumps(scale.to_json())))
     assert again.name == name
-    for field in ("parameters", "centre", "spread", "least"):
+    for field in ("parameters", "centre", "spread", "least", "lowest", "highest"):
         assert np.array_equal(getattr(again, field), getattr(scale, field))
 
 
@@ -245,7 +246,7 @@ def test_the_density_integrates_to_one_and_has_the_mean_and_the_spread_of_integr
 @pytest.mark.parametrize("spread", [0.1, 1.0, 3.0])
 def test_the_logarithm_has_the_closed_form_of_the_log_normal_distribution(spread: float) -> None:
     mean = np.array([[2.0], [-1.0]])
-    found = fit("log", skewed()).density(mean, np.array([spread]))
+    found = scale_of("log", ()).density(mean, np.array([spread]))
     exact = lognorm(s=spread, scale=np.exp(mean))
     np.testing.assert_allclose(found.mean, exact.mean(), rtol=1e-12)
     np.testing.assert_allclose(found.std, exact.std(), rtol=1e-9)
@@ -255,7 +256,7 @@ def test_the_logarithm_has_the_closed_form_of_the_log_normal_distribution(spread
 
 
 def test_a_mean_that_is_not_finite_is_the_median_and_is_counted() -> None:
-    found = fit("log", skewed()).density(np.array([[800.0], [1.0]]), np.array([[0.1], [0.1]]))
+    found = scale_of("log", ()).density(np.array([[800.0], [1.0]]), np.array([[0.1], [0.1]]))
     assert found.n_medians == 1
     assert found.mean[0, 0] == found.quantile(0.5)[0, 0]
 
@@ -271,6 +272,23 @@ def test_no_interval_goes_below_0_where_no_target_does(name: str) -> None:
     assert (high > low).all()
     signed = fit(name, y - 1)
     assert signed.density(signed.forward(y - 1), 3 * signed.spread).interval(0.95)[0].min() < 0
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_means_on_a_scale_are_held_half_a_spread_beyond_its_training_targets(name: str) -> None:
+    y = skewed(60)
+    scale = fit(name, y)
+    g = scale.forward(y)
+    ends = np.array([[g.min()], [g.max()]])
+    out = np.array([[-1.0], [1.0]])
+    far = scale.density(np.concatenate([g, ends + 9e3 * out]), scale.spread)
+    half = 0.5 * g.std() * out
+    np.testing.assert_allclose(far.normals.means[0], np.concatenate([g, ends + half]), rtol=1e-12)
+
+
+def test_means_on_the_scale_identity_are_not_held() -> None:
+    far = np.array([[-9e9], [9e9]])
+    assert np.array_equal(fit("identity", skewed(60)).density(far, np.ones((2, 1))).mean, far)
 
 
 def test_rows_with_scales_of_their_own_are_as_each_alone() -> None:
