@@ -1,6 +1,8 @@
 """Do intervals hold for the cheap and the dear? Scales and noise of real targets: decision 28.
 
     python benchmarks/spread.py run --data DIR [--part NAME] [--arms NAME ...] [--tables NAME ...]
+    python benchmarks/spread.py run --data DIR --part aside --arms auto identity --splits 2
+                                    --to benchmarks/results/spread_points.csv
     python benchmarks/spread.py judge [--part NAME]
     python benchmarks/spread.py page          # writes docs/experiments/spread.md
 
@@ -17,6 +19,7 @@ processor, one thread.
     scale             of the target; `choice` has the evidence of each that was tried, nats a datum
     log_density       mean over the test rows
     rmse, mae         of the predicted mean; of quantile boosting, of the median
+    median_...        of the predicted median
     coverage          of the 90 % intervals
     score             of the same: width + 20 x how far the target lies outside, mean over rows, in
                       standard deviations of the test targets (Gneiting & Raftery 2007, eq. 43)
@@ -59,6 +62,8 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "spread.csv"
 #: Of the first split, before means were held: evidence by network, and tests by scale.
 CHOICES, SCALES = (RESULTS.with_name(f"spread_{what}.csv") for what in ("choice", "scales"))
+#: Of the tables kept aside, after both looks: means and medians as predictions.
+POINTS = RESULTS.with_name("spread_points.csv")
 NETWORKS = ((1, 8, 2), (1, 64, 2), (2, 64, 2), (1, 64, 5))
 PAGE = HERE.parent / "docs" / "experiments" / "spread.md"
 LEVEL = 0.9
@@ -157,10 +162,9 @@ JUDGED = ("auto", "heteroscedastic", "heteroscedastic, auto")
 BASE = {"heteroscedastic, auto": "auto"}
 COLUMNS = (
     "table", "method", "split", "commit", "rows", "n_train", "n_test", "scale", "log_density",
-    "rmse", "mae", "coverage", "score", *(f"{what}_{k}" for what in ("hits", "rows")
-    for k in (1, 2, 3, 4)), "below", "beyond", "largest", "medians",
-    "evidence", "choice",
-    "trial_seconds", "choice_seconds", "note",
+    "rmse", "mae", "median_rmse", "median_mae", "coverage", "score",
+    *(f"{what}_{k}" for what in ("hits", "rows") for k in (1, 2, 3, 4)), "below", "beyond",
+    "largest", "medians", "evidence", "choice", "trial_seconds", "choice_seconds", "note",
 )  # fmt: skip
 
 
@@ -171,6 +175,7 @@ class Predicted(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     log_density: np.ndarray | None = None
+    median: np.ndarray | None = None
 
 
 # --- the tables
@@ -257,7 +262,9 @@ def searched(arm: Arm, split: int, train: pd.DataFrame, test: pd.DataFrame) -> d
     of_trial = evidence[evidence["estimator"] == "conditional_evidence"]["per_datum"]
     truth = test["target"].to_numpy()[:, None]
     low, high = density.interval(LEVEL)
-    what = Predicted(density.mean[:, 0], low[:, 0], high[:, 0], density.log_density(truth))
+    middle = density.quantile(0.5)[:, 0]
+    logs = density.log_density(truth)
+    what = Predicted(density.mean[:, 0], low[:, 0], high[:, 0], logs, middle)
     return {
         **seen,
         "scale": scale,
@@ -285,6 +292,9 @@ def measures(what: Predicted, train: pd.DataFrame, test: pd.DataFrame) -> dict[s
         "beyond": float((what.point > 10 * most).mean()) if most > 0 else "",
         "largest": float(what.point.max() / most) if most > 0 else "",
     }
+    if what.median is not None:
+        found["median_rmse"] = float(np.sqrt(np.square(what.median - y).mean()))
+        found["median_mae"] = float(np.abs(what.median - y).mean())
     if what.log_density is not None:
         found["log_density"] = float(what.log_density.mean())
     return found
@@ -706,6 +716,19 @@ def of_bounds() -> str:
     return table(header, lines)
 
 
+def of_points() -> str:
+    """Return RMSE and MAE of predicted means and medians, as ratios to the means of `identity`."""
+    found = results(POINTS)
+    keys, lines = ("rmse", "mae", "median_rmse", "median_mae"), []
+    means = found.groupby(["table", "method"], sort=False)[list(keys)].mean()
+    for name in dict.fromkeys(found["table"]):
+        ours, base = means.loc[name, "auto"], means.loc[name, "identity"]
+        lines.append([name, *(ours[key] / base[key.removeprefix("median_")] for key in keys)])
+    lines.append(["geometric mean", *(geometric(line[k] for line in lines) for k in (1, 2, 3, 4))])
+    header = ["table", "RMSE of means", "MAE of means", "RMSE of medians", "MAE of medians"]
+    return table(header, [[name, *map(said, values)] for name, *values in lines])
+
+
 def of_tables(found: pd.DataFrame) -> str:
     """Return where each table is from, its target, rows and splits."""
     rows = found.groupby("table")["rows"].first()
@@ -728,6 +751,7 @@ def written(page: str) -> str:
         "tables": of_tables(found),
         "choice": of_choices(),
         "bounds": of_bounds(),
+        "points": of_points(),
         **{
             f"points-{part}": "\n".join(
                 points(found, arm, part) for arm in JUDGED if arm in set(parts[part]["method"])
