@@ -134,6 +134,8 @@ def test_far_inputs_have_predictions_of_the_order_of_the_targets(
     assert (normals.means <= scale.highest).all()
     shown = read_comparison(searched.folder)
     row = read_study_tables(searched.folder).row(shown.trial_id)
+    if searched.spec.plan.likelihood == "heteroscedastic":  # its noise has no such bound
+        return
     widest = row["spread_factor"] * np.hypot(1, row["noise_std"]) * scale.spread
     np.testing.assert_allclose(normals.stds.max(), widest, rtol=1e-6)
     assert found.mean.max() < 100 * arrays.y_train.max()
