@@ -104,7 +104,7 @@ def tempered_evidence(
 ) -> float:
     """Return log ∫ p(y|θ)^κ p(θ) dθ of linear regression in nats.
 
-    p(y|θ)^κ is a Gaussian of variance s² / κ, times (2π s²)^(-κ/2) (2π s² / κ)^(1/2) per target.
+    p(y|θ)^κ is a Gaussian of variance σ² / κ, times (2π σ²)^(-κ/2) (2π σ² / κ)^(1/2) per target.
     """
     plain = log_evidence_of_linear(
         phi, y, prior_precision=prior_precision, noise_std=noise_std / power**0.5

@@ -3,7 +3,7 @@
     log p(y|θ) = Σ_n log p(y_n|f_n)        Λ_n = −∂² log p(y_n|f_n) / ∂f_n ∂f_nᵀ = Σ_k r_k r_kᵀ
 
     f_n  outputs of the network [C]   categorical      Λ = (diag(p) − p pᵀ) / T²,  p = softmax(f/T)
-    y_n  target                       Gaussian         Λ = I / s²
+    y_n  target                       Gaussian         Λ = I / σ²
                                       heteroscedastic  Λ = τ ∇μ ∇μᵀ + ½ ∇log τ ∇log τᵀ
 
 The last Λ is the generalised Gauss-Newton matrix of the natural parameters; see `Heteroscedastic`.
@@ -136,7 +136,7 @@ class Gaussian:
             )
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return −RSS/(2 s²) − (n C/2) log(2 π s²) in nats, float64 []."""
+        """Return −RSS/(2 σ²) − (n C/2) log(2 π σ²) in nats, float64 []."""
         _check_real(outputs, targets)
         rss = (targets.double() - outputs.double()).square().sum()
         return -0.5 * rss / self.noise_std**2 - 0.5 * outputs.numel() * self._log_variance_2pi
@@ -148,7 +148,7 @@ class Gaussian:
         return 0.5 * rss_mean / self.noise_std**2 + 0.5 * outputs.shape[1] * self._log_variance_2pi
 
     def hessian_roots(self, outputs: Tensor) -> Tensor:
-        """Return the C columns e_c / s [C, n, C]."""
+        """Return the C columns e_c / σ [C, n, C]."""
         n_data, n_outputs = outputs.shape
         eye = torch.eye(n_outputs, dtype=outputs.dtype, device=outputs.device) / self.noise_std
         return eye[:, None, :].expand(n_outputs, n_data, n_outputs)
@@ -158,11 +158,11 @@ class Gaussian:
         return n_outputs
 
     def signed_root(self, outputs: Tensor, signs: Tensor) -> Tensor:
-        """Return ε / s for signs ε = ±1 [C, n] [1, n, C]."""
+        """Return ε / σ for signs ε = ±1 [C, n] [1, n, C]."""
         return (signs.mT.to(outputs) / self.noise_std)[None]
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return (y − f) / s² [n, C]; hence the empirical Fisher scales as 1/s⁴."""
+        """Return (y − f) / σ² [n, C]; hence the empirical Fisher scales as 1/σ⁴."""
         _check_real(outputs, targets)
         return ((targets - outputs.detach()) / self.noise_std**2).to(outputs.dtype)
 

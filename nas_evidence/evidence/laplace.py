@@ -50,7 +50,7 @@ def log_evidence(
         curvature: of the summed negative log likelihood at the mode.
         squared_norms: θ_lᵀθ_l of each parameter tensor [G].
         prior_precision: δ_l > 0 of each parameter tensor [G].
-        curvature_scale: factor on the curvature; for curvature at unit noise 1/s² (Gauss-Newton)
+        curvature_scale: factor on the curvature; for curvature at unit noise 1/σ² (Gauss-Newton)
             or 1/s⁴ (empirical Fisher), so that one pass serves every noise level.
     """
     precision = prior_precision.double()

@@ -1,6 +1,6 @@
 """Predictions with uncertainty from an export folder alone.
 
-    real targets  mean f(x), variance Var f(x) + s²: closed form
+    real targets  mean f(x), variance Var f(x) + σ²: closed form
     classes       "probit": mean of softmax(f / T), f ~ N(f, Cov f), in closed form by pairs of
                             classes (MacKay 1992; `maths/gaussian_softmax.py`)
                   "mc":     the same mean over draws

@@ -57,7 +57,7 @@ class Training:
     """The state that the next epoch needs, and the `curve` so far.
 
     prior_precision  one per parameter tensor [G] or per parameter [P], float64, > 0
-    noise_std        s, of standardised targets
+    noise_std        σ, of standardised targets
     temperature      T
     """
 
@@ -255,7 +255,7 @@ def _order(member: Member) -> Tensor:
 
 
 def spread_of(state: Training, plan: TrainingPlan) -> float:
-    """Return the noise s or the temperature T; 1 where the noise is an output."""
+    """Return the noise σ or the temperature T; 1 where the noise is an output."""
     if plan.likelihood == "heteroscedastic":
         return 1.0
     return state.noise_std if plan.likelihood == "gaussian" else state.temperature

@@ -87,7 +87,7 @@ class OnlineLaplace:
 
         For labels it is the mean cross entropy (at temperature 1 that of torch); for real targets
         half the squared error, summed over outputs, mean over data, plus a constant. Either is the
-        mean negative log likelihood times T² or s², so that one learning rate fits all noises.
+        mean negative log likelihood times T² or σ², so that one learning rate fits all noises.
         """
         spread = self.noise_std if self._gaussian else self.temperature
         return spread**2 * self._likelihood.nll_mean(outputs, targets)

@@ -4,7 +4,7 @@
     G_L = ∂L/∂f     G_{l-1} = (G_l W_l) ∘ [h_{l-1} > 0]
     ∂L/∂W_l = G_lᵀ h_{l-1}        ∂L/∂b_l = 1ᵀ G_l
 
-    L  mean nll of a minibatch of one network, times s² or T²: G_L = (f − y) / B for real targets,
+    L  mean nll of a minibatch of one network, times σ² or T²: G_L = (f − y) / B for real targets,
        T (softmax(f / T) − y) / B for labels as rows of 0 and 1, that of `Heteroscedastic` / B for
        real targets with a noise of each datum
 
@@ -49,7 +49,7 @@ class Perceptrons:
     ) -> tuple[Tensor, Tensor]:
         """Return the mean nll of the first n networks in nats [n], and their gradients [n, P].
 
-        The gradients are those of s² or T² times the mean nll; overwritten by the next call.
+        The gradients are those of σ² or T² times the mean nll; overwritten by the next call.
 
         Args:
             x: inputs [n, B, ...].

@@ -1,7 +1,7 @@
 """The spread of a trained network's predictions, as delivered.
 
     classes        the softmax temperature T
-    real targets   √(s² + Var f(x)), with the Laplace posterior of the data it was trained on
+    real targets   √(σ² + Var f(x)), with the Laplace posterior of the data it was trained on
 
 s is the learned noise, or with `likelihood = "heteroscedastic"` that of the row. The mean f is
 then a function of two outputs, and Var f is by the delta method. Log losses of trials, folds,
