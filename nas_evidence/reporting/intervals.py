@@ -1,15 +1,11 @@
 """Sentences about prediction intervals: whether they hold for small and for large predictions."""
 
-from typing import get_args
-
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.conditional_coverage import fails
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.spec.dataset import OWN_DATA
-from nas_evidence.spec.study import TrainingPlan
 
 _NTH = ("first", "second", "third", "fourth")
-_LIKELIHOODS = get_args(TrainingPlan.model_fields["likelihood"].annotation)
 _NOISE_OF_EACH_ROW = "heteroscedastic"
 
 
@@ -35,10 +31,11 @@ def coverage_warning(study: Study, judged: Comparison | None) -> str:
         named = [_NTH[i] for i, found in enumerate(failing) if found == sign]
         if named:
             parts.append(f"{words} in the {_listed(named)} quartile")
-    return (
-        f"{_where(judged)}, {_covered(judged)}. They are {', and '.join(parts)}. Search again "
-        f"with {_remedy(study, judged)}, and another --out."
+    remedy = _remedy(study, judged)
+    again = (
+        f"Search again with {remedy}, and another --out." if remedy else "No option mends that."
     )
+    return f"{_where(judged)}, {_covered(judged)}. They are {', and '.join(parts)}. {again}"
 
 
 def _failing(judged: Comparison) -> list[int]:
@@ -62,16 +59,17 @@ def _listed(words: list[str]) -> str:
 
 
 def _remedy(study: Study, judged: Comparison) -> str:
-    """Return the options that let the spread differ between rows, those that are not in use."""
+    """Return the options that let the spread differ between rows, those that are not in use.
+
+    A scale may have been chosen by the evidence: another one is not advised.
+    """
     dataset, plan = study.spec.dataset, study.spec.plan
     is_positive = judged.lowest is not None and judged.lowest > 0
     options = []
-    if dataset.name in OWN_DATA:
-        options += ["--target-scale log"] * (is_positive and dataset.scale == "identity")
-        options.append("--target-scale auto")
-    else:
-        scale = "log" if is_positive and dataset.scale != "log" else "yeo_johnson"
-        options.append(f"--target-scale {scale}")
-    if _NOISE_OF_EACH_ROW in _LIKELIHOODS and plan.likelihood != _NOISE_OF_EACH_ROW:
+    if dataset.scale == "identity" and dataset.name in OWN_DATA:
+        options += ["--target-scale log"] * is_positive + ["--target-scale auto"]
+    elif dataset.scale == "identity":
+        options.append(f"--target-scale {'log' if is_positive else 'yeo_johnson'}")
+    if plan.likelihood != _NOISE_OF_EACH_ROW:
         options.append(f"--set plan.likelihood={_NOISE_OF_EACH_ROW}")
     return " or ".join(options)

@@ -8,7 +8,6 @@ from searched import EPOCHS, folder, load, record
 
 from nas_evidence.api.python_words import in_python
 from nas_evidence.baselines.comparison import Comparison, QuarterCoverage, write_comparison
-from nas_evidence.reporting import intervals
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.page import build_report
@@ -67,9 +66,7 @@ def test_intervals_that_fail_in_a_quartile_are_a_warning_and_others_one_sentence
         ({}, 3.0, "--target-scale log or --target-scale auto"),
         ({}, 0.0, "--target-scale auto"),
         ({}, -1.0, "--target-scale auto"),
-        ({"target_scale": "log"}, 3.0, "--target-scale auto"),
         ({"name": "diabetes"}, 25.0, "--target-scale log"),
-        ({"name": "diabetes", "target_scale": "log"}, 25.0, "--target-scale yeo_johnson"),
     ],
 )
 def test_the_remedy_is_an_option_that_these_targets_can_have(
@@ -87,15 +84,22 @@ def test_the_remedy_is_an_option_that_these_targets_can_have(
         assert in_python(option) == f"target_scale='{scale}'"
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_noise_for_each_row_is_named_only_where_there_is_such_a_likelihood(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+@pytest.mark.parametrize(
+    ("likelihood", "end"),
+    [
+        ("gaussian", "again with --set plan.likelihood=heteroscedastic, and another --out."),
+        ("heteroscedastic", "No option mends that."),
+    ],
+)
+def test_on_a_scale_only_a_noise_of_each_row_is_left(
+    tmp_path: Path, likelihood: str, end: str
 ) -> None:
-    assert "gaussian" in intervals._LIKELIHOODS
-    known = ("gaussian", "heteroscedastic") if exists else ("gaussian",)
-    monkeypatch.setattr(intervals, "_LIKELIHOODS", known)
-    said = coverage_warning(studied(tmp_path), compared(SKEWED))
-    assert ("or --set plan.likelihood=heteroscedastic, and another" in said) == exists
+    dataset = DatasetSpec.model_validate(
+        MINE.model_dump(exclude_none=True) | {"target_scale": "log"}
+    )
+    plan = PLAN.model_copy(update={"likelihood": likelihood})
+    study = load(tmp_path, [record(1, 1, real=True)], plan=plan, dataset=dataset)
+    assert coverage_warning(study, compared(SKEWED)).endswith(end)
 
 
 @pytest.mark.parametrize("inside", [GOOD, SKEWED])
