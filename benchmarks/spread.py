@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from _common import show
+from _common import filled, show
 from _sets import r_frame, stored
 from scipy.stats import t as student
 from tables import commit, encoded, table
@@ -660,21 +660,6 @@ def beside(found: pd.DataFrame) -> str:
     return table(header, lines)
 
 
-def extremes(found: pd.DataFrame) -> str:
-    """Return how far predictions reach beyond the training targets."""
-    lines = []
-    for name, of in found.groupby("table", sort=False):
-        cells = []
-        for arm in ARMS:
-            own = of[of["method"] == arm]
-            if own["largest"].notna().any():
-                cells.append(f"{own['largest'].max():.3g} ({own['beyond'].mean():.2%})")
-            else:
-                cells.append("")
-        lines.append([str(name), *cells])
-    return table(["table", *(f"`{arm}`" for arm in ARMS)], lines)
-
-
 def of_choices() -> str:
     """Return the lead over `identity` of the scale each network chooses, and what it is worth.
 
@@ -760,17 +745,12 @@ def written(page: str) -> str:
         },
         **{
             f"{what}-{part}": of(own)
-            for what, of in (("density", densities), ("errors", errors), ("coverage", coverages),
-                             ("extremes", extremes))
+            for what, of in (("density", densities), ("errors", errors), ("coverage", coverages))
             for part, own in parts.items()
         },
         "beside": beside(parts[ASIDE]),
     }  # fmt: skip
-    for name, own in made.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        head, rest = page.split(begin)
-        page = f"{head}{begin}{own}{end}{rest.split(end)[1]}"
-    return page
+    return filled(page, made)
 
 
 def main() -> None:
@@ -795,7 +775,7 @@ def main() -> None:
     else:
         found = results(given.to)
         own = of_part(found, given.part)
-        for part in (densities, errors, coverages, beside, extremes):
+        for part in (densities, errors, coverages, beside):
             print(part(own))
         if given.part != CHOSEN:
             print(points(found, "auto", given.part))

@@ -19,7 +19,7 @@ judged by the mean test log loss of the other seeds:
                 pools, then networks, the same ones for both scores
 
 Scores that no column has are made of others: `mean5` is the mean of e5 and plain5, and NAME@PRIOR
-is what `ArchitecturePosterior` makes of NAME under one of `PRIORS` (docs/decisions/0027).
+is what `ArchitecturePosterior` makes of NAME under one of `PRIORS` (docs/experiments/estimate.md).
 `--predictor X` judges by the loss of another predictor, see `_last_layers.py`.
 
 `--own` judges by the loss of the same seed, `--second` by its accuracy or RMSE: then the bootstrap

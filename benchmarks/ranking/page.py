@@ -8,13 +8,13 @@ Each table stands between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import judge
 import numpy as np
+from _common import filled
 from judge import markdown, number
 from worth import said as judged_rows
 
@@ -392,12 +392,7 @@ def written(page: str, names: Sequence[str]) -> str:
         ValueError: if the page has no place for one.
     """
     made = tables()
-    for name in names:
-        between = re.compile(f"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.S)
-        if not between.search(page):
-            raise ValueError(f"The page has no place for the table {name!r}.")
-        page = between.sub(lambda found, own=made[name]: f"{found[1]}\n{own}\n{found[2]}", page)  # type: ignore[misc]
-    return page
+    return filled(page, {name: made[name] for name in names})
 
 
 if __name__ == "__main__":

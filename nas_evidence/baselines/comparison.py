@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.domains import Frozen
@@ -44,16 +45,6 @@ class CalibrationPoint(Frozen):
     n: int
     confidence: float
     accuracy: float
-
-
-class QuarterCoverage(Frozen):
-    """A quarter of the rows by their prediction; see `maths/conditional_coverage.Quarter`."""
-
-    n: int
-    low: float | None
-    high: float | None
-    inside_50: float
-    inside_90: float
 
 
 class ColumnImportance(Frozen):
@@ -118,7 +109,7 @@ class Comparison(Frozen):
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[CalibrationPoint, ...] = ()
     pairs: tuple[tuple[float, float], ...] = ()
-    quarters: tuple[QuarterCoverage, ...] = ()
+    quarters: tuple[Quarter, ...] = ()
     pit: tuple[int, ...] = ()
     lowest: float | None = None
     thresholds: Metrics = Field(default_factory=dict)

@@ -5,7 +5,6 @@ pairs are in the unit of the targets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from nas_evidence.baselines.comparison import (
     Baseline,
     CalibrationPoint,
     Comparison,
-    QuarterCoverage,
 )
 from nas_evidence.baselines.models import Predicted
 from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
@@ -188,7 +186,7 @@ def drawn(
             zip(y[at].ravel().tolist(), density.mean[at].ravel().tolist(), strict=True)
         ),
         "calibration": _points(interval_reliability(density, y, n=_N_LEVELS)),
-        "quarters": tuple(QuarterCoverage(**asdict(one)) for one in by_quartile(density, y)),
+        "quarters": tuple(by_quartile(density, y)),
         "pit": tuple(n_pit(density, y)),
     }
 

@@ -112,6 +112,7 @@ def ranking_rows(
         "depth": lambda r: r.values.get("depth"),
         "parameters": lambda r: r.n_parameters,
         "estimate": lambda r: score_text(r.estimate),
+        "error": lambda r: score_text(r.estimate_error),
         study.objective: lambda r: score_text(r.objective),
     }
     if seeds:
@@ -297,6 +298,7 @@ class Progress(Watcher):
 #: Columns that a narrow terminal leaves out, first to go first; a pipe has all.
 _DISPENSABLE = (
     "SOTL",
+    "error",
     "standard error",
     "valid",
     "parameters",

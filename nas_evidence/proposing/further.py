@@ -8,8 +8,8 @@ of each of them would gain. docs/experiments/posterior-sampler.md has how right 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
-from nas_evidence.spec.coordinates import axes_of, parameters_of
+from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
+from nas_evidence.spec.coordinates import axes_of, points_of
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 if TYPE_CHECKING:
@@ -46,11 +46,9 @@ def gain_of_further(
         return None
     asked = [proposer.ask() for _ in range(FURTHER)]
     new = {one.key: one for one in asked if one.key not in tried}
-    axes = axes_of(study.family)
-
-    def points(keys: Sequence[str]) -> Floats:
-        ones = [{**tried, **new}[key] for key in keys]
-        return axes.points([parameters_of(study.family, a.family, a.values) for a in ones])
-
-    found = ArchitecturePosterior(points(list(values)), axes.ordered, list(values.values()))
-    return found.expected_gain(points(list(new))) if new else 0.0
+    found = ArchitecturePosterior(
+        points_of(study.family, [tried[key] for key in values]),
+        axes_of(study.family).ordered,
+        list(values.values()),
+    )
+    return found.expected_gain(points_of(study.family, new.values())) if new else 0.0

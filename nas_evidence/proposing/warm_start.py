@@ -86,7 +86,7 @@ def warm_trials(study: StudySpec) -> list[Found]:
             groups.setdefault(row.architecture_key, []).append(row)
     if not groups:
         raise UserError(
-            f"no finished trial of {folder} has the objective"
+            f"no finished trial of {folder} has {' and '.join(study.ranking_scores)}"
             f"{' and the costs' if study.minimise else ''} and an architecture in the current "
             "space; leave out `warm_start`."
         ).with_code("warm-start-without-trials")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from nas_evidence.baselines.comparison import CalibrationPoint, QuarterCoverage
-from nas_evidence.maths.conditional_coverage import clopper_pearson
+from nas_evidence.baselines.comparison import CalibrationPoint
+from nas_evidence.maths.conditional_coverage import Quarter, clopper_pearson
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.reporting.figure_data import (
     KINDS,
@@ -141,7 +141,7 @@ def calibration_figure(points: Sequence[CalibrationPoint], *, labels: bool) -> M
     return plot([panel], name=f"{y_title} by {x_title}")
 
 
-def quarters_figure(quarters: Sequence[QuarterCoverage]) -> Markup:
+def quarters_figure(quarters: Sequence[Quarter]) -> Markup:
     """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
     names = [f"{_NTH[i]}{_range_of(one)}" for i, one in enumerate(quarters)]
     y = named_axis(names)
@@ -159,7 +159,7 @@ def quarters_figure(quarters: Sequence[QuarterCoverage]) -> Markup:
     return plot([panel], name="coverage by quartile of the prediction", legend=legend)
 
 
-def _range_of(one: QuarterCoverage) -> str:
+def _range_of(one: Quarter) -> str:
     """Return the predictions of a quarter in words, nothing for several targets."""
     if one.low is None or one.high is None:
         return ""

@@ -20,7 +20,7 @@ from nas_evidence.maths.architecture_posterior import (
 from nas_evidence.proposing.further import FEWEST, gain_of_further
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
-from nas_evidence.spec.coordinates import axes_of, parameters_of
+from nas_evidence.spec.coordinates import axes_of, is_within, points_of
 from nas_evidence.spec.record import is_race
 
 #: Fewest architectures for which another one than the first of the ranking is recommended: with 24
@@ -85,9 +85,8 @@ def expected_gain(study: Study) -> float | None:
     searched = [row for row in rows if not is_race(row.trial_id)]
     if len(searched) < spec.n_trials or len(study.ranking) < FEWEST:
         return None
-    from nas_evidence.driver.outcomes import (
-        result_of,
-    )  # imports Optuna, which most reports need not
+    # Not above: these import Optuna, which most reports need not.
+    from nas_evidence.driver.outcomes import result_of
     from nas_evidence.proposing.proposer import Proposer
     from nas_evidence.proposing.warm_start import read_warm_start
 
@@ -126,24 +125,15 @@ def estimates(study: Study) -> list[Estimate]:
 
 
 def _comparable(study: Study) -> list[RankedArchitecture]:
-    domains = study.spec.family
-    return [
-        one
-        for one in study.ranking
-        if one.rank is not None
-        and one.family in domains
-        and all(
-            key in one.values and domain.contains(one.values[key])
-            for key, domain in domains[one.family].items()
-        )
-    ]
+    ranked = (one for one in study.ranking if one.rank is not None)
+    return [one for one in ranked if is_within(study.spec.family, one.family, one.values)]
 
 
 def _posterior(study: Study, known: list[RankedArchitecture]) -> ArchitecturePosterior:
     domains = study.spec.family
-    axes = axes_of(domains)
-    points = axes.points([parameters_of(domains, one.family, one.values) for one in known])
-    prior = OF_NOISY_SEEDS if study.is_estimated else Prior()
     return ArchitecturePosterior(
-        points, axes.ordered, [study.values(one) for one in known], prior=prior
+        points_of(domains, known),
+        axes_of(domains).ordered,
+        [study.values(one) for one in known],
+        prior=OF_NOISY_SEEDS if study.is_estimated else Prior(),
     )

@@ -6,8 +6,8 @@ family. An architecture that lacks a parameter is in the middle of it, or at an 
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,32 @@ def parameters_of(
         value, name = values[key], parameter_name(family, key, domain)
         found[name] = quantile(domain, value) if is_ordered(domain) else value
     return found
+
+
+def is_within(domains: Domains, family: str, values: Mapping[str, ParameterValue]) -> bool:
+    """Return whether an architecture has a place in a space."""
+    return family in domains and all(
+        key in values and domain.contains(values[key]) for key, domain in domains[family].items()
+    )
+
+
+class Named(Protocol):
+    """An architecture, whatever else is known of it."""
+
+    @property
+    def family(self) -> str:
+        """Return its family."""
+
+    @property
+    def values(self) -> Mapping[str, ParameterValue]:
+        """Return the values of its parameters."""
+
+
+def points_of(domains: Domains, architectures: Iterable[Named]) -> NDArray[np.float64]:
+    """Return the coordinates of architectures of a space [n, d]; see `axes_of`."""
+    return axes_of(domains).points(
+        [parameters_of(domains, one.family, one.values) for one in architectures]
+    )
 
 
 def random_parameters(domains: Domains, rng: np.random.Generator) -> Parameters:

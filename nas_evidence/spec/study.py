@@ -583,6 +583,11 @@ class StudySpec(Frozen):
         return self
 
     @property
+    def ranking_scores(self) -> tuple[str, ...]:
+        """Return the scores whose mean is the value that ranks."""
+        return ESTIMATED if self.rank_by == "estimate" else (str(self.objective),)
+
+    @property
     def can_be_estimated(self) -> bool:
         """Return whether both scores whose mean is estimated are there, to rank by the first."""
         has_both = self.objective == ESTIMATED[0] and ESTIMATED[1] in self.estimators

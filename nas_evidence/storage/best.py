@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
-from nas_evidence.spec.coordinates import axes_of, parameters_of
+from nas_evidence.spec.coordinates import axes_of, is_within, points_of
 from nas_evidence.spec.record import TrialStatus, is_race
-from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 #: Fewest and most architectures that are estimated: of more, not all weights are kept, and an
 #: estimate may put any of them first.
@@ -50,8 +50,7 @@ class FinishedTrial(Protocol):
 
 def ranked_value(values: Mapping[str, float], study: StudySpec) -> float | None:
     """Return the value of a trial by its scores, None if it has none."""
-    names = ESTIMATED if study.rank_by == "estimate" else (study.objective,)
-    known = [values.get(name) for name in names]
+    known = [values.get(name) for name in study.ranking_scores]
     return None if None in known else fmean(v for v in known if v is not None)
 
 
@@ -147,26 +146,22 @@ class Standings:
         """Return all standings, with estimates if there are enough and all are in the space."""
         domains = self._study.family
         found = sorted(self._by_key.values(), key=lambda one: min(one.values))
+        tried = [one.architecture for one in found]
         if not (
             FEWEST <= len(found) <= MOST
             and self._study.rank_by == "estimate"
-            and all(_is_within(one.architecture, self._study) for one in found)
+            and all(is_within(domains, one.family, one.values) for one in tried)
         ):
             return found
         # Not above: each driver imports this file, and few studies need scipy.
         from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 
-        axes = axes_of(domains)
-        points = axes.points(
-            [
-                parameters_of(domains, one.architecture.family, one.architecture.values)
-                for one in found
-            ]
-        )
         posterior = ArchitecturePosterior(
-            points, axes.ordered, [list(one.values.values()) for one in found],
+            points_of(domains, tried),
+            axes_of(domains).ordered,
+            [list(one.values.values()) for one in found],
             prior=OF_NOISY_SEEDS,
-        )  # fmt: skip
+        )
         z = posterior.mean()
         estimates = posterior.warp.score(z)
         errors = posterior.warp.slope(z) * posterior.deviation()
@@ -174,13 +169,6 @@ class Standings:
             replace(one, estimate=float(estimate), error=float(error))
             for one, estimate, error in zip(found, estimates, errors, strict=True)
         ]
-
-
-def _is_within(one: ArchitectureSpec, study: StudySpec) -> bool:
-    return one.family in study.family and all(
-        key in one.values and domain.contains(one.values[key])
-        for key, domain in study.family[one.family].items()
-    )
 
 
 def _place(standing: Standing) -> tuple[bool, float, int, str]:

@@ -7,7 +7,8 @@ import pytest
 from searched import EPOCHS, folder, load, record
 
 from nas_evidence.api.python_words import in_python
-from nas_evidence.baselines.comparison import Comparison, QuarterCoverage, write_comparison
+from nas_evidence.baselines.comparison import Comparison, write_comparison
+from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.page import build_report
@@ -22,7 +23,7 @@ MINE = DatasetSpec(name="table", path="mine.csv", target="price", task="regressi
 
 def compared(inside: tuple[float, ...], n: int = 5000, **changes: Any) -> Comparison:
     quarters = tuple(
-        QuarterCoverage(n=n // 4, low=100.0 * i, high=100.0 * i + 99, inside_50=0.5, inside_90=one)
+        Quarter(n=n // 4, low=100.0 * i, high=100.0 * i + 99, inside_50=0.5, inside_90=one)
         for i, one in enumerate(inside)
     )
     given: dict[str, Any] = {

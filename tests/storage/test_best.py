@@ -192,6 +192,13 @@ def searched(n: int = 24, seed: int = 0) -> list[TrialRecord]:
     ]
 
 
+def written(folder: Path, records: list[TrialRecord]) -> list[TrialRecord]:
+    (folder / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
+    for one in records:
+        write_record(folder, one, FEW_ROWS)
+    return records
+
+
 def values_of(records: Sequence[TrialRecord]) -> list[float]:
     return [fmean(e.estimate.value for e in one.evaluations) for one in records]
 
@@ -313,10 +320,7 @@ def test_the_sampler_is_told_what_ranks() -> None:
 
 
 def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
-    records = searched()
-    for one in records:
-        write_record(tmp_path, one, FEW_ROWS)
+    records = written(tmp_path, searched())
     values = values_of(records)
     study = load_study_tables(tmp_path)
     first = study.winner.trial_id
@@ -335,10 +339,7 @@ def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
 
 
 def test_the_first_screen_says_why_the_best_score_alone_is_not_the_first(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
-    records = searched()
-    for one in records:
-        write_record(tmp_path, one, FEW_ROWS)
+    records = written(tmp_path, searched())
     values = values_of(records)
     luckiest = values.index(max(values))
     study = load_study_tables(tmp_path)
@@ -367,10 +368,7 @@ def test_a_study_that_goes_on_says_that_another_architecture_comes_first() -> No
 
 
 def test_without_an_estimate_the_column_has_the_mean_that_ranks(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
-    records = searched(5)
-    for one in records:
-        write_record(tmp_path, one, FEW_ROWS)
+    records = written(tmp_path, searched(5))
     found = load_study_tables(tmp_path)
     means = sorted((value / 100 for value in values_of(records)), reverse=True)
     assert [one.estimate for one in found.ranking] == pytest.approx(means)
