@@ -17,6 +17,7 @@ from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 from nas_evidence.reporting.headline import headline, together_sentence
+from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import first_as_shown, load_study_tables
 from nas_evidence.spec.coordinates import axes_of, parameters_of
 from nas_evidence.spec.record import (
@@ -335,6 +336,9 @@ def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
     per_datum = values[first] / 100
     share = study.winner.estimate / Standings(FEW_ROWS, rows(*records)).best.estimate
     assert share == pytest.approx(0.01)
+    page = build_report(tmp_path).html.read_text(encoding="utf-8")
+    card = page[page.index('<div class="value">' + f"{study.winner.estimate:.4f}") :]
+    assert f"± {study.winner.estimate_error:.4f}; " in card[:200]
     assert abs(study.winner.estimate - per_datum) < 3 * study.winner.estimate_error
 
 
