@@ -685,22 +685,6 @@ def of_choices() -> str:
     return table(["table", *header, "best of the test"], lines)
 
 
-def of_bounds() -> str:
-    """Return RMSE as a ratio to `identity` without bounds of means, and with them."""
-    found = pd.read_csv(SCALES)
-    base = found[found["method"] == "identity"].set_index("table")["rmse"]
-    lines = []
-    for name, of in found.groupby("table", sort=False):
-        for row in of[of["largest"] > 2].itertuples():
-            ratios = (getattr(row, f"{way}rmse") / base[name] for way in ("", "half_", "range_"))
-            lines.append(
-                [str(name), f"`{row.method}`", f"{row.largest:.1f}", *(f"{r:.2f}" for r in ratios)]
-            )
-    header = ["table", "scale", "largest prediction", "RMSE", "half a deviation beyond",
-              "within the range"]  # fmt: skip
-    return table(header, lines)
-
-
 def of_points() -> str:
     """Return RMSE and MAE of predicted means and medians, as ratios to the means of `identity`."""
     found = results(POINTS)
@@ -735,7 +719,6 @@ def written(page: str) -> str:
     made = {
         "tables": of_tables(found),
         "choice": of_choices(),
-        "bounds": of_bounds(),
         "points": of_points(),
         **{
             f"points-{part}": "\n".join(
@@ -747,6 +730,7 @@ def written(page: str) -> str:
             f"{what}-{part}": of(own)
             for what, of in (("density", densities), ("errors", errors), ("coverage", coverages))
             for part, own in parts.items()
+            if (what, part) != ("errors", CHOSEN)
         },
         "beside": beside(parts[ASIDE]),
     }  # fmt: skip
