@@ -13,6 +13,7 @@ from nas_evidence.driver.mirror import open_store
 from nas_evidence.storage.study_folder import open_study
 
 
+@pytest.mark.slow
 def test_a_question_mark_in_the_path_of_a_study_puts_no_file_outside_of_it(tmp_path: Path) -> None:
     file = write_study(tmp_path / "in")
     place = tmp_path / "q?mode=memory#100%25 {a}"
@@ -22,6 +23,7 @@ def test_a_question_mark_in_the_path_of_a_study_puts_no_file_outside_of_it(tmp_p
     assert (place / "study.db").is_file()
 
 
+@pytest.mark.slow
 def test_a_study_at_a_uri_names_its_export_and_the_next_command_as_they_can_be_used(
     tmp_path: Path,
 ) -> None:

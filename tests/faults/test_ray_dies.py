@@ -283,6 +283,7 @@ def test_a_record_that_no_driver_of_this_user_wrote_there_removes_nothing(
     assert session.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "local"])
 def test_a_study_folder_cannot_end_processes_or_remove_folders(
     session: Path,

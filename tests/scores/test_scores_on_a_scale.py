@@ -37,6 +37,8 @@ from nas_evidence.training.parts import new_run, order_of_data, part_of, train_s
 from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.workers.trial import Trial
 
+pytestmark = pytest.mark.slow
+
 NAME = "conditional_evidence"
 
 
