@@ -57,7 +57,7 @@ from nas_evidence.models import build
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import load_study
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.log import events
 from nas_evidence.storage.tables import read_table
 from nas_evidence.training import loop, together
 from nas_evidence.workers.trial import Trial
@@ -238,9 +238,9 @@ def parts_of(out: Path, began: float) -> dict[str, float]:
     for estimator, seconds in last.groupby("estimator")["seconds"].sum().items():
         if seconds > 0:
             parts[f"{estimator}_seconds"] = float(seconds)
-    events = list(read_journal(out))
-    launched = next(e["t"] for e in events if e["event"] == "launch")
-    stopped = next(e["t"] for e in reversed(events) if e["event"] == "stop")
+    times = [(t, event.event) for t, event in events(out)]
+    launched = next(t for t, word in times if word == "launch")
+    stopped = next(t for t, word in reversed(times) if word == "stop")
     reported = (out / "report" / "index.html").stat().st_mtime
     exported = (out / "export" / "MODEL_CARD.md").stat().st_mtime
     return parts | {

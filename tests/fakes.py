@@ -19,7 +19,7 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.log import events, read_log
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 
 N_DATA = 100
@@ -299,17 +299,20 @@ def drive(
 
 
 def asked_in(folder: Path) -> list[ArchitectureSpec]:
-    """The proposals in the journal of a study, by number."""
-    found = {e["number"]: e["point"] for e in read_journal(folder) if e["event"] == "ask"}
+    """The proposals in the log of a study, by number."""
+    found = read_log(folder).state.proposals
     assert sorted(found) == list(range(len(found)))
-    return [ArchitectureSpec.model_validate(found[number]) for number in range(len(found))]
+    return [found[number] for number in range(len(found))]
+
+
+def facts_in(folder: Path, *words: str) -> list[Any]:
+    """The events in the log of a study, all or those of some words."""
+    return [e for _, e in events(folder) if not words or e.event in words]
 
 
 def told_in(folder: Path) -> dict[int, ProposalResult]:
-    """The results in the journal of a study, by number; the last of each, in order of telling."""
-    found: dict[int, ProposalResult] = {}
-    for event in read_journal(folder):
-        if event["event"] == "tell":
-            values = None if event["values"] is None else tuple(event["values"])
-            found[event["number"]] = ProposalResult(values, event["constraints"], event["pruned"])
-    return found
+    """The results in the log of a study, by number; the last of each, in order of telling."""
+    return {
+        e.number: ProposalResult(e.values, e.constraints, e.pruned)
+        for e in facts_in(folder, "tell")
+    }

@@ -17,9 +17,9 @@ from nas_evidence.proposing.startup import startup_points
 from nas_evidence.reporting.page import build_report
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import TrialRecord
-from nas_evidence.spec.study import Assignment
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.spec.toml import load_study
-from nas_evidence.storage.assignments import read_assignment
+from nas_evidence.storage.log import read_log
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.inline import InlineExecutor
@@ -45,17 +45,15 @@ curvature = "diag_ef"
 
 
 class Reader(Silent):
-    """Reads the assignment from the disk at the moment a trial starts."""
+    """Reads the proposal from the disk at the moment a trial starts."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-        self.written: dict[int, Assignment] = {}
+        self.written: dict[int, ArchitectureSpec] = {}
 
     def launched(self, assignment: Assignment) -> None:
-        home = self.folder / "checkpoints" / f"{assignment.trial_id:06d}"
-        path = home / "attempt-1" / "assignment.json"
-        self.written[assignment.trial_id] = read_assignment(path)
+        self.written |= read_log(self.folder).state.proposals
         super().launched(assignment)
 
 
@@ -72,7 +70,7 @@ def test_a_width_keeps_its_name_and_value_from_the_file_to_the_page(tmp_path: Pa
     executor = InlineExecutor(load(spec.dataset, seed=spec.seed), spec.resources)
     Driver(spec, folder, executor, reader).run()
     values = {"depth": 1, "width": WIDTH, "shape": "constant"}
-    assert reader.written[trial_id].architecture.values == values
+    assert reader.written[trial_id].values == values
     record: TrialRecord = next(r for r in reader.ends if r.trial_id == trial_id)
     assert record.architecture.values == values
 

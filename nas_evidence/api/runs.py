@@ -1,7 +1,7 @@
 """Run the trials of a study in its store; used by the command line and by Python alike."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
     from nas_evidence.storage.redo import DoneTrials
-    from nas_evidence.storage.tables import TrialRow
     from nas_evidence.workers.executor import Executor
     from nas_evidence.workers.fork_server import ForkServer
 
@@ -124,11 +123,11 @@ def begun(
     return stored, data
 
 
-def unfinished(spec: StudySpec, folder: Path, done: Mapping[int, "TrialRow"]) -> bool:
+def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
     """Return whether trials of the search or of the race of the finalists are left."""
-    from nas_evidence.driver.race import race_left
+    from nas_evidence.driver.race import is_finished
 
-    return n_searched(done) < spec.n_trials or race_left(spec, folder, done) > 0
+    return not is_finished(spec, finds.past.state.race, finds.done)
 
 
 def run_trials(
@@ -165,7 +164,7 @@ def run_trials(
     done = finds.done
     n_done = n_searched(done)
     left = spec.n_trials - n_done
-    race = race_left(spec, store.folder, done)
+    race = race_left(spec, finds.past.state.race, done)
     workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
     trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
     if race:
@@ -224,7 +223,7 @@ def run_trials(
             audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
-    if driver.requests.study and unfinished(spec, store.folder, driver.done):
+    if driver.requests.study and not driver.is_finished():
         raise KeyboardInterrupt
 
 
@@ -265,11 +264,12 @@ def _forecast_told(
 
 def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
     """Say what a time limit left out, "" if nothing."""
-    from nas_evidence.storage.tables import finished
+    from nas_evidence.storage.redo import find_done
 
-    done = finished(folder)
-    if not unfinished(spec, folder, done):
+    finds = find_done(folder)
+    if not unfinished(spec, finds):
         return ""
+    done = finds.done
     n_done = n_searched(done)
     race = f" and {raced} of the race" if (raced := len(done) - n_done) else ""
     return f"{n_done} of {spec.n_trials} trials{race} in {duration(limit.seconds - limit.left())}"

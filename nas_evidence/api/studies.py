@@ -656,7 +656,7 @@ def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Sou
 
     with locked(folder):
         finds = find_done(folder)
-        if unfinished(spec, folder, finds.done):
+        if unfinished(spec, finds):
             run_trials(spec, open_store(str(folder)), run, audience, data=data, finds=finds)
         else:
             finish_off(spec, open_store(str(folder)), run, audience, finds)

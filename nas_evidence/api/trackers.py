@@ -239,7 +239,7 @@ class MLflow(Tracker):
 
 
 class Optuna(Tracker):
-    """Finished proposals in a database of Optuna; the journal says which."""
+    """Finished proposals in a database of Optuna; the log says which."""
 
     def __init__(self, study: StudySpec, folder: Path, url: str) -> None:
         from nas_evidence.proposing.optuna_export import Export
@@ -247,7 +247,7 @@ class Optuna(Tracker):
         self._export = Export(study, folder, url)
 
     def write(self, run: Tracked | None) -> None:
-        """Copy what the journal has."""
+        """Copy what the log has."""
         try:
             self._export.update()
         except Exception:
@@ -255,7 +255,7 @@ class Optuna(Tracker):
             raise
 
     def close(self) -> None:
-        """Copy what the journal has, and close the connections."""
+        """Copy what the log has, and close the connections."""
         self.write(None)
         self._export.close()
 

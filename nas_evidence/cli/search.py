@@ -265,7 +265,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
         finds = find_done(folder)
-        left = unfinished(spec, folder, finds.done)
+        left = unfinished(spec, finds)
         reported = (folder / "report").is_dir()
         before = Standings(spec, finds.done.values()).best if reported else None
         if left:
@@ -477,4 +477,5 @@ def _log_to(path: Path) -> None:
     handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logger = logging.getLogger("nas_evidence")
     logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     logger.propagate = False

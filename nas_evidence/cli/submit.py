@@ -434,15 +434,15 @@ def _cancel_in(store: "Store", trial_id: int | None) -> None:
 
 
 def _follow_folder(place: str) -> None:
-    """Print the journal of a study as it grows, until no driver holds it."""
+    """Print the log of a study as it grows, until no driver holds it."""
     from nas_evidence.driver.cancel import pause_between_looks
-    from nas_evidence.storage.log_lines import journal_lines
+    from nas_evidence.storage.log_lines import fact_lines
     from nas_evidence.storage.study_folder import is_locked
 
     store, n_seen = opened(place, looking=True), 0
     while True:
         alive = is_locked(store.folder)
-        lines = journal_lines(store.folder)
+        lines = fact_lines(store.folder)
         print_foreign("".join(f"{line}\n" for line in lines[n_seen:]))
         n_seen = len(lines)
         if not alive:
@@ -456,8 +456,8 @@ def _follow_folder(place: str) -> None:
 
 
 def _facts(store: "Store") -> dict[str, Any]:
+    from nas_evidence.driver.status import study_status
     from nas_evidence.reporting.study_tables import first_as_shown
-    from nas_evidence.storage.study_folder import study_status
 
     now = study_status(store.folder)
     best = None
@@ -469,8 +469,8 @@ def _facts(store: "Store") -> dict[str, Any]:
         "n_trials": now.n_trials,
         "n_finished": now.n_finished,
         "by_status": now.by_status,
-        "running": [a.trial_id for a in now.running],
-        "architectures": {str(a.trial_id): str(a.architecture) for a in now.running},
+        "running": list(now.running),
+        "architectures": {str(i): str(architecture) for i, architecture in now.running.items()},
         "best": best,
         "held_by": None if now.holder is None else str(now.holder),
     }

@@ -68,8 +68,8 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
     from nas_evidence.driver.mirror import open_store
     from nas_evidence.driver.restoration import repair as mended
     from nas_evidence.spec.toml import load_study
+    from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
-    from nas_evidence.storage.tables import finished
 
     store = open_store(place)
     store.pull()
@@ -83,7 +83,7 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
         for line in done or ["nothing to repair."]:
             out.print(line)
         study = load_study(folder / "study.toml")
-        if unfinished(study, folder, finished(folder)):
+        if unfinished(study, find_done(folder)):
             out.print(f"more:   {typed('resume', place)}")
 
 

@@ -34,25 +34,19 @@ def watch(
 
     Example: nas-evidence watch runs/digits
     """
-    from nas_evidence.driver.race import race_left
-    from nas_evidence.reporting.live import all_finished
+    from nas_evidence.driver.status import study_status
     from nas_evidence.reporting.live import watch as reports
-    from nas_evidence.storage.study_folder import is_locked, read_study
-    from nas_evidence.storage.tables import finished
 
     store = opened(place, looking=True)
     was_running = False
 
-    def racing() -> int:
-        return race_left(read_study(store.folder), store.folder, finished(store.folder))
-
     def over() -> bool:
         nonlocal was_running
         store.pull()
-        running, before = is_locked(store.folder), was_running
-        was_running = running
+        state, before = study_status(store.folder).state, was_running
+        was_running = state == "running"
         # Not running any more: parked, cancelled or killed.
-        return (before and not running) or (all_finished(store.folder) and not racing())
+        return (before and not was_running) or state == "finished"
 
     with served(store.folder / "report", port) as address:
         out.print(f"live: {address}")

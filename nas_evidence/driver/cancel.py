@@ -5,9 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nas_evidence.driver.mirror import Store
+from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.requests import is_open, request_cancel, request_name, withdraw
-from nas_evidence.storage.study_folder import is_locked, study_status
+from nas_evidence.storage.study_folder import is_locked
 from nas_evidence.storage.tables import finished
 
 #: Seconds between two looks: in a folder, and at a store, which is fetched each time.
@@ -60,9 +61,8 @@ def _check(folder: Path, place: str, trial_id: int | None) -> None:
         raise UserError(
             f"{place} is not running ({now.state}), so there is nothing to cancel."
         ).with_code("cancel-study-not-running")
-    under_way = [assignment.trial_id for assignment in now.running]
-    if trial_id is not None and trial_id not in under_way:
-        running = f"; running: {', '.join(map(str, under_way))}" if under_way else ""
+    if trial_id is not None and trial_id not in now.running:
+        running = f"; running: {', '.join(map(str, now.running))}" if now.running else ""
         raise UserError(f"trial {trial_id} of {place} is not running{running}.").with_code(
             "cancel-trial-not-running"
         )

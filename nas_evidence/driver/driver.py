@@ -1,9 +1,9 @@
 """The main loop of a study: ask the proposer, run trials, write results, tell the proposer.
 
-One process, the only writer of the study's journal and results. The order of writes is
-ask -> assignment -> checkpoint -> model -> Parquet -> tell, so that killing the process at any
-point loses nothing: the next driver reads from disk what is left to do. `faults.py` names the
-crash points.
+One process, the only writer of the study's log and results. What it knows is the fold of the log
+(`storage/state.py`). The order of writes is ask -> checkpoint -> model -> Parquet -> end -> tell,
+so that killing the process at any point loses nothing: the next driver reads from disk what is
+left to do. `faults.py` names the crash points.
 """
 
 import contextlib
@@ -12,36 +12,43 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from nas_evidence.driver.deadline import Deadline
 from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.driver.plan import plan_race, plan_trials, to_ask, to_tell, trials_of
-from nas_evidence.driver.race import chosen_so_far, next_round
-from nas_evidence.driver.reconcile import complete, log_ask, restored, set_aside_damaged_records
-from nas_evidence.driver.retries import Retries
+from nas_evidence.driver.race import chosen_so_far, is_finished, next_round
+from nas_evidence.driver.reconcile import complete, restored
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.storage.assignments import write_assignment
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
+from nas_evidence.storage.events import (
+    Again,
+    Asked,
+    AttemptLost,
+    Ended,
+    Launched,
+    Parked,
+    RaceRound,
+    Stopped,
+    Told,
+)
 from nas_evidence.storage.faults import StudyStoppedError, crash_point, disk_stop, is_disk_full
-from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import DoneTrials, find_done, set_aside_torn
 from nas_evidence.storage.requests import Requests
+from nas_evidence.storage.state import Losses
 from nas_evidence.storage.study_folder import check_lease, holds_lease
 from nas_evidence.storage.tables import (
     COMPACT_AT,
     TABLES,
     TrialRow,
     compact,
-    lost_rows,
     write_record,
 )
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
@@ -50,8 +57,6 @@ _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
 #: all trials.
 HUNG_FACTOR = 5.0
-#: The keys of a result in the journal.
-_RESULT = ("values", "pruned", "constraints")
 _ATTEMPT = re.compile(r"attempt-\d+")
 _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
 
@@ -91,25 +96,27 @@ class Driver:
         self.requests = Requests(folder)  # from other terminals
         finds = finds or find_done(folder)
         # What was mended at the start, to be shown to the user.
-        self.notices = set_aside_damaged_records(folder)
+        self.notices = [f"{LOG}: {one}; the other lines count" for one in finds.past.problems]
+        self._log = Log(folder, mend_log(folder, finds.past))
+        self._state = self._log.state
         set_aside_torn(folder, finds)
         self._done, self._redo = finds.done, finds.redo
-        self._proposer, again = restored(study, folder, self._done, proposer)
+        self._proposer, again = restored(
+            study, folder, self._state.proposals, self._done, proposer
+        )
         self.notices += again + finds.notes
-        if lost := lost_rows(folder, self._done.keys() | self._redo.keys()):
+        if lost := sorted(self._state.ended.keys() - self._done.keys() - self._redo.keys()):
             ids = ", ".join(map(str, lost))
             self.notices.append(f"the rows of trials that ended are gone from trials/: {ids}")
         self._told = self._proposer.told()
-        self._logged: dict[int, dict[str, Any]] = {}  # results by number, as in the journal
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture
         self._models = KeptModels(folder, study, self._done)
-        self._rungs = Rungs(study)
+        self._rungs = Rungs(study, self._log)
         self._chosen: dict[int, ArchitectureSpec] = {}  # all race trials
         self._queue: deque[Assignment] = deque()  # attempts are counted at launch
         self._running: dict[int, Assignment] = {}
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
-        self._retries = Retries(study.retries)
         self._longest_slice = 0.0
         self._deadline = Deadline(time_left)
 
@@ -119,8 +126,7 @@ class Driver:
         Raises:
             StudyStoppedError: if a disk is full or another process has taken over the study.
         """
-        self._ledger = Ledger(self._folder, now=self._executor.now())
-        self._journal = Journal(self._folder)
+        self._ledger = Ledger(self._log, now=self._executor.now())
         try:
             self._recover()
             self._deadline.begin()
@@ -138,6 +144,10 @@ class Driver:
     def done(self) -> Mapping[int, TrialRow]:
         """The finished trials, by trial id."""
         return self._done
+
+    def is_finished(self) -> bool:
+        """Return whether no trial of the search and of the race is left."""
+        return is_finished(self._study, self._state.race, self._done)
 
     def _loop(self) -> None:
         while True:
@@ -164,8 +174,9 @@ class Driver:
             found = next_round(study, self._done, self._chosen)
             if not found:
                 return False
-            points = [architecture.model_dump(mode="json") for architecture in found.values()]
-            self._journal.write("race", durable=True, trial_ids=list(found), points=points)
+            architectures = tuple(found.values())
+            fact = RaceRound(trial_ids=tuple(found), architectures=architectures)
+            self._log.write(fact, durable=True)
             self._chosen |= found
         self._queue.extend(plan_race(self._chosen, self._done, self._study))
         return True
@@ -182,11 +193,11 @@ class Driver:
 
     def _stop(self) -> None:
         # A full disk has already been reported.
-        with contextlib.closing(self._journal), contextlib.suppress(OSError):
+        with contextlib.closing(self._log), contextlib.suppress(OSError):
             if not self._leased or holds_lease(self._folder):
-                self._ledger.account(self._executor.now(), len(self._running), write=True)
+                self._ledger.account(self._executor.now(), len(self._running))
                 idle = self._executor.idle_share()
-                self._journal.write("stop", idle_share=idle, **asdict(self._ledger.spent))
+                self._log.write(Stopped(idle_share=idle, **self._ledger.spent.facts))
                 self.requests.done()
 
     def _recover(self) -> None:
@@ -199,51 +210,53 @@ class Driver:
             for half_written in (self._folder / table).glob(".*"):
                 half_written.unlink()
         compact(self._folder)
-        self._replay_journal()
+        self._complete_log()
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
         self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
-        self._chosen = dict(chosen_so_far(self._study, read_journal(self._folder), self._done))
+        self._chosen = dict(chosen_so_far(self._study, self._state.race, self._done))
 
-    def _replay_journal(self) -> None:
-        """Restore rungs and retries from the journal; add lines that it lacks."""
-        ended: set[int] = set()
-        again = dict(self._redo)
-        for event in read_journal(self._folder):
-            if event["event"] == "retry" and again.get(event["trial_id"]) == event.get("attempt"):
-                again.pop(event["trial_id"], None)
-            self._rungs.replay(event)
-            self._retries.replay(event)
-            if event["event"] == "end":
-                ended.add(event["trial_id"])
-            elif event["event"] == "tell":
-                self._logged[event["number"]] = {key: event.get(key) for key in _RESULT}
-        for trial_id, attempt in again.items():
-            self._retries.forget(trial_id)
-            self._journal.write("retry", trial_id=trial_id, attempt=attempt)
-        complete(self._journal, self._folder, dict(enumerate(self._proposer.proposals())))
-        for trial_id in sorted(self._done.keys() - ended):
+    def _complete_log(self) -> None:
+        """Write the lines that the log lacks."""
+        for trial_id, attempt in self._redo.items():
+            if self._state.again.get(trial_id) != attempt:
+                self._log.write(Again(trial_id=trial_id, attempt=attempt))
+        complete(self._log, dict(enumerate(self._proposer.proposals())))
+        for trial_id in sorted(self._done.keys() - self._state.ended.keys()):
             self._log_end(self._done[trial_id], recovered=True)
         for number in sorted(self._told):
             self._log_tell(number, self._result(number), recovered=True)
 
-    def _log_tell(self, number: int, told: ProposalResult, **facts: bool) -> None:
-        """Log a result, unless it is the one that the journal has."""
-        values = None if told.values is None else list(told.values)
-        constraints = dict(told.constraints)
-        result: dict[str, Any] = dict(
-            zip(_RESULT, (values, told.pruned, constraints), strict=True)
-        )
-        if self._logged.get(number) != result:
-            self._logged[number] = result
-            self._journal.write("tell", number=number, **result, **facts)
+    def _log_tell(self, number: int, told: ProposalResult, *, recovered: bool = False) -> None:
+        """Log a result, unless it is the one that the log has."""
+        known = self._state.results.get(number)
+        if known is None or (known.values, known.pruned, known.constraints) != (
+            told.values,
+            told.pruned,
+            told.constraints,
+        ):
+            fact = Told(
+                number=number,
+                values=told.values,
+                pruned=told.pruned,
+                constraints=told.constraints,
+                recovered=recovered,
+            )
+            self._log.write(fact)
 
     def _result(self, number: int) -> ProposalResult:
         return result_of([self._done[i] for i in trials_of(number, self._study)], self._study)
 
-    def _log_end(self, row: TrialRow, **facts: object) -> None:
-        facts = {"attempt": row.attempt, "status": str(row.status), **facts}
-        self._journal.write("end", trial_id=row.trial_id, **facts)  # type: ignore[arg-type]
+    def _log_end(self, row: TrialRow, *, recovered: bool = False) -> None:
+        self._log.write(
+            Ended(
+                trial_id=row.trial_id,
+                attempt=row.attempt,
+                status=str(row.status),
+                recovered=recovered,
+                **self._ledger.spent.facts,
+            )
+        )
 
     # --- ask and launch
 
@@ -278,7 +291,7 @@ class Driver:
         for _ in range(self._to_ask()):
             number, architecture = self._n_asked, self._proposer.ask()
             self._n_asked += 1
-            log_ask(self._journal, number, architecture)
+            self._log.write(Asked(number=number, architecture=architecture), durable=True)
             crash_point("asked")
             self._queue.extend(
                 plan_trials(
@@ -295,15 +308,13 @@ class Driver:
         assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)
-        write_assignment(folder, assignment)
-        crash_point("assigned")
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None
         self._running[trial_id] = assignment
         self._deadline.launched(trial_id, self._executor.now())
-        share = self._retries.shares.get(trial_id, 0.0)
+        share = self._state.shares.get(trial_id, 0.0)
+        self._log.write(Launched(trial_id=trial_id, attempt=attempt))
         self._executor.launch(Launch(assignment, folder, resume_from, share))
-        self._journal.write("launch", trial_id=trial_id, attempt=attempt)
         self._watcher.launched(assignment)
         crash_point("launched")
 
@@ -324,14 +335,12 @@ class Driver:
         crash_point("reported")
         trial_id = report.trial_id
         self._longest_slice = max(self._longest_slice, report.seconds)
-        self._journal.write(
-            "report", trial_id=trial_id, attempt=report.attempt, epoch=report.epoch
-        )
+        _LOG.info("report trial_id=%d attempt=%d epoch=%d", trial_id, report.attempt, report.epoch)
         self._watcher.progressed(report)
         if report.done:
             self._executor.finish(trial_id)
             return
-        if not is_race(trial_id) and self._rungs.note(report, self._journal):
+        if not is_race(trial_id) and self._rungs.note(report):
             self._release()
         if trial_id in self.requests.trials:
             self._executor.finish(trial_id, _CANCELLED)
@@ -342,7 +351,7 @@ class Driver:
         if rivals is None:  # the rest of its batch has not arrived yet
             self._park(assignment)
             self._waiting[trial_id] = (report.epoch, assignment)
-        elif rivals and (reason := self._rungs.decide(report, rivals, self._journal)):
+        elif rivals and (reason := self._rungs.decide(report, rivals)):
             verdict = Verdict(TrialStatus.PRUNED, f"rung {report.epoch}: {reason}")
             self._executor.finish(trial_id, verdict)
         elif self._over:
@@ -369,7 +378,7 @@ class Driver:
     def _park(self, assignment: Assignment) -> None:
         self._executor.park(assignment.trial_id)
         del self._running[assignment.trial_id]
-        self._journal.write("park", trial_id=assignment.trial_id, attempt=assignment.attempt)
+        self._log.write(Parked(trial_id=assignment.trial_id, attempt=assignment.attempt))
         self._watcher.parked(assignment.trial_id)
         crash_point("parked")
 
@@ -380,10 +389,18 @@ class Driver:
         epoch = max(epochs, default=0)
         attempt = self._home(loss.trial_id) / f"attempt-{loss.attempt}"
         progress = any(attempt.glob("epoch-*.pt"))
-        self._log_loss(loss, epoch=epoch, progress=progress)
-        losses = self._retries.losses[loss.trial_id]
-        losses.add(progress=progress, machine=loss.machine)
-        if not losses.too_many:
+        self._log.write(
+            AttemptLost(
+                trial_id=loss.trial_id,
+                attempt=loss.attempt,
+                cause=loss.cause,
+                epoch=epoch,
+                progress=progress,
+                machine=loss.machine,
+            )
+        )
+        losses = self._state.losses.get(loss.trial_id, Losses())
+        if not losses.too_many(self._study.retries):
             self._again(loss, assignment)
             return
         self._store(
@@ -398,25 +415,6 @@ class Driver:
             )
         )
 
-    def _log_loss(
-        self,
-        loss: Lost,
-        *,
-        epoch: int | None = None,
-        progress: bool | None = None,
-        share: float | None = None,
-    ) -> None:
-        self._journal.write(
-            "lost",
-            trial_id=loss.trial_id,
-            attempt=loss.attempt,
-            cause=loss.cause,
-            epoch=epoch,
-            progress=progress,
-            machine=loss.machine,
-            share=share,
-        )
-
     def _again(self, loss: Lost, assignment: Assignment) -> None:
         del self._running[loss.trial_id]
         self._queue.appendleft(assignment)
@@ -427,11 +425,12 @@ class Driver:
     def _ended(self, record: TrialRecord) -> None:
         trial_id, share = record.trial_id, record.gpu_share or 0.0
         no_memory = record.status is TrialStatus.OUT_OF_MEMORY and 0 < share < 1
-        if no_memory and trial_id not in self._retries.shares:
-            more = self._retries.shares[trial_id] = min(1.0, 2 * share)
+        if no_memory and trial_id not in self._state.shares:
+            more = min(1.0, 2 * share)
             cause = f"out of memory on {share:g} of a GPU, {more:g} next"
             loss = Lost(trial_id, record.attempt, cause)
-            self._log_loss(loss, share=more)
+            fact = AttemptLost(trial_id=trial_id, attempt=record.attempt, cause=cause, share=more)
+            self._log.write(fact)
             self._again(loss, self._running[trial_id])
             return
         self._store(record)
@@ -449,7 +448,7 @@ class Driver:
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())
         row = self._done[trial_id] = TrialRow.of(record)
-        self._log_end(row, **asdict(self._ledger.spent))
+        self._log_end(row)
         if not is_race(trial_id):
             self._tell_after(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)

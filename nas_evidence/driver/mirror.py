@@ -5,7 +5,7 @@ driver can pull and continue after the machine is lost. A push writes in the ord
 so any prefix of its writes is a state in which that driver could have been killed:
 
     data/, study.toml, warm_start.json, models/, evidence/ terms/ curves/, trials/ (the commit
-    marker), the journal (the record of proposals), assignment.json, logs/, then removals
+    marker), the log (the record of proposals), logs/, then removals
 
 Everything is pushed before each launch, so that every running trial is known to the store; the
 journal, which holds the scores at the rungs, before each slice. Between pushes the store lags
@@ -33,7 +33,7 @@ from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.journal import journal_path
+from nas_evidence.storage.log import log_path
 from nas_evidence.storage.remote import Remote, StoreError, is_uri
 from nas_evidence.storage.remote_lease import RemoteLease
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost
@@ -61,7 +61,6 @@ _ORDER = (
 #: The place in that order before which the journal is stored.
 _AFTER_JOURNAL = _ORDER.index("checkpoints/")
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
-_ASSIGNMENT = re.compile(r"checkpoints/\d+/attempt-\d+/assignment\.json")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
 _PART = re.compile(r"logs/events/\d+\.jsonl")
 #: Uploaded by its writer, or never.
@@ -236,7 +235,7 @@ class Mirror(Store):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
         if parts:
-            journal = journal_path(self.folder)
+            journal = log_path(self.folder)
             journal.parent.mkdir(exist_ok=True)
             journal.write_bytes(b"".join(self.remote.read(name) or b"" for name in parts))
             self._journal_bytes = journal.stat().st_size
@@ -284,7 +283,7 @@ class Mirror(Store):
         Raises:
             StudyStoppedError: as `push`.
         """
-        path = journal_path(self.folder)
+        path = log_path(self.folder)
         facts = path.stat() if path.exists() else None
         size, inode = (0, 0) if facts is None else (facts.st_size, facts.st_ino)
         if (size, inode) == (self._journal_bytes, self._journal_inode):
@@ -338,7 +337,7 @@ class Mirror(Store):
                     continue
                 if entry.is_dir():
                     found |= self._stamps(f"{name}/")
-                elif not below.startswith("checkpoints/") or _ASSIGNMENT.fullmatch(name):
+                elif not below.startswith("checkpoints/"):
                     with contextlib.suppress(FileNotFoundError):  # a log was just replaced
                         facts = entry.stat()
                         found[name] = facts.st_size, facts.st_mtime_ns

@@ -5,20 +5,17 @@ of the data, until the first is the best by the score with probability `CONFIDEN
 of the race is spent. Race trials are ordinary replicates with ids from `RACE_IDS` on, so that a
 longer search never meets them. They run in rounds: a round is chosen from all earlier results and
 the next one only when all its trials have ended. So the race is the same for any number and speed
-of workers, and after any crash. The round is in the journal before its first trial is launched.
+of workers, and after any crash. The round is in the log before its first trial is launched.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, islice, zip_longest
-from pathlib import Path
-from typing import Any
 
 from nas_evidence.driver.plan import plan_race
 from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
 from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 from nas_evidence.storage.best import Standings, ranked_value
-from nas_evidence.storage.journal import read_journal
 from nas_evidence.storage.tables import TrialRow
 
 #: The race ends when the first is the best by the score with this probability.
@@ -33,20 +30,20 @@ def budget_of(study: StudySpec) -> int:
 
 
 def chosen_so_far(
-    study: StudySpec, events: Iterable[Mapping[str, Any]], done: Mapping[int, TrialRow]
-) -> Chosen:
-    """Return the race trials that journal and results know, by id.
+    study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]
+) -> Mapping[int, ArchitectureSpec]:
+    """Return the race trials that log and results know, by id.
 
-    A round of which the journal lost the line, but not all results, is chosen again from the
+    A round of which the log lost the line, but not all results, is chosen again from the
     results before it: its other trials are those that they were.
+
+    Args:
+        study: what was asked.
+        told: those in the log.
+        done: every finished trial.
     """
-    told: dict[int, ArchitectureSpec] = {}
-    for event in events:
-        if event["event"] == "race":
-            points = map(ArchitectureSpec.model_validate, event["points"])
-            told |= dict(zip(event["trial_ids"], points, strict=True))
     raced = {i: row.architecture for i, row in done.items() if is_race(i)}
-    found = raced | told
+    found = raced | dict(told)
     if lost := raced.keys() - told.keys():
         found = _rounds(study, done, found, last=max(lost)) | found
     return dict(sorted(found.items()))
@@ -103,16 +100,24 @@ def next_round(
     return {first + k: racing[i].architecture for k, i in enumerate(islice(picks, left))}
 
 
-def race_left(study: StudySpec, folder: Path, done: Mapping[int, TrialRow]) -> int:
-    """Return how many trials the race may still run; 0 if it is over or the study has none."""
+def race_left(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> int:
+    """Return how many trials the race may still run; 0 if it is over or the study has none.
+
+    Args as of `chosen_so_far`.
+    """
     if not study.n_finalists:
         return 0
-    chosen = chosen_so_far(study, read_journal(folder), done)
+    chosen = chosen_so_far(study, told, done)
     if n_searched(done) >= study.n_trials and not (
         plan_race(chosen, done, study) or next_round(study, done, chosen)
     ):
         return 0
     return max(budget_of(study) - sum(i in done for i in chosen), 0)
+
+
+def is_finished(study: StudySpec, told: Chosen, done: Mapping[int, TrialRow]) -> bool:
+    """Return whether no trial of the search and of the race is left; args as of `race_left`."""
+    return n_searched(done) >= study.n_trials and race_left(study, told, done) == 0
 
 
 def _contested(

@@ -16,7 +16,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import KEPT
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.driver.reconcile import complete, known_proposals, set_aside_damaged_records
+from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Load, check_data, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
@@ -37,7 +37,7 @@ from nas_evidence.storage.conditions import (
     note_conditions,
     study_of_trials,
 )
-from nas_evidence.storage.journal import JOURNAL, Journal
+from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import find_done, set_aside_torn
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.tables import (
@@ -74,15 +74,16 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     finds = find_done(folder)
     set_aside_torn(folder, finds)
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
-    done += set_aside_damaged_records(folder)
-    if JOURNAL in broken:
-        done.append(f"{JOURNAL}: proposals restored from the results")
+    past = mend_log(folder, finds.past)
+    done += [f"{LOG}: {problem}; the other lines count" for problem in finds.past.problems]
+    if LOG in broken:
+        done.append(f"{LOG}: proposals restored from the results")
     for trial_id, attempt in sorted(take_stock(folder).short.items()):
         _retrain(folder, study, data(study), trial_id, attempt)
         done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
     rows = take_stock(folder).rows
-    with contextlib.closing(Journal(folder)) as journal:
-        complete(journal, folder, known_proposals(study, folder, rows))
+    with contextlib.closing(Log(folder, past)) as log:
+        complete(log, known_proposals(study, log.state.proposals, rows))
     if WARM_START in broken:
         _aside(folder, WARM_START, done, "`nas-evidence resume` reads the older study again")
     for place in sorted(broken):

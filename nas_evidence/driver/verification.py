@@ -9,7 +9,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.content import ChangedDataError
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import KEPT, is_kept
-from nas_evidence.driver.reconcile import contradictions, proposals_in_journal
+from nas_evidence.driver.reconcile import contradictions
 from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
 from nas_evidence.plumbing.sums import NAME as SUMS
@@ -20,19 +20,16 @@ from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage import COMPARISON
-from nas_evidence.storage.assignments import read_assignment
-from nas_evidence.storage.budget import BUDGET
 from nas_evidence.storage.conditions import (
     content_hash,
     damaged_conditions,
     data_of_trials,
     study_of_trials,
 )
-from nas_evidence.storage.journal import JOURNAL, journal_problems, read_journal
+from nas_evidence.storage.log import LOG, Past, read_log
 from nas_evidence.storage.outside_code import wrong_code
-from nas_evidence.storage.redo import RETRY
 from nas_evidence.storage.study_folder import lease_is_damaged, read_study
-from nas_evidence.storage.tables import Stock, lost_rows, take_stock
+from nas_evidence.storage.tables import Stock, take_stock
 from nas_evidence.training.checkpoint import read_checkpoint
 
 #: Loads the data of a study.
@@ -61,10 +58,10 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
     """
     found: list[Problem] = []
     study = _study(folder, found)
-    stock = take_stock(folder)
-    found += _tables(folder, stock)
+    stock, past = take_stock(folder), read_log(folder)
+    found += _tables(folder, stock, past)
     found += _conditions(folder, stock, study)
-    found += _journal(folder, stock, study)
+    found += _log(past, stock, study)
     found += _small_files(folder)
     found += _warm_start(folder)
     found += _models(folder)
@@ -115,9 +112,8 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
     left = [f"the data set ({data})"] if data else []
     if (folder / "report").is_dir() and not (folder / "report" / SUMS).is_file():
         left.append("the report (it has no SHA256SUMS; `report` writes it again)")
-    events = [event["event"] for event in read_journal(folder)]
-    if events and events[-1] != "stop":
-        left.append(f"the end of {JOURNAL} (a run goes on, was killed, or lines are lost)")
+    if not read_log(folder).state.in_order:
+        left.append(f"the end of {LOG} (a run goes on, was killed, or lines are lost)")
     if not with_checkpoints:
         left.append("the checkpoints in the store (a trial checks its own when it resumes)")
     return left
@@ -133,7 +129,7 @@ def _study(folder: Path, found: list[Problem]) -> StudySpec | None:
     return study_of_trials(folder)
 
 
-def _tables(folder: Path, stock: Stock) -> Iterator[Problem]:
+def _tables(folder: Path, stock: Stock, past: Past) -> Iterator[Problem]:
     """Yield damaged files with the trials that lost rows by them, then rows lost otherwise."""
     short = set(stock.short)
     of_one = {i for file in stock.unreadable if (i := file.trial_id) in short and i is not None}
@@ -147,7 +143,7 @@ def _tables(folder: Path, stock: Stock) -> Iterator[Problem]:
     for trial_id in () if with_part else sorted(short - of_one):
         yield Problem("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
     torn = {i for file in stock.unreadable if (i := file.trial_id) is not None}
-    for trial_id in lost_rows(folder, stock.rows.keys() | torn):
+    for trial_id in sorted(past.state.ended.keys() - stock.rows.keys() - torn):
         yield Problem("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
     yield from (Problem("trials", problem) for problem in stock.contradictory)
     hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
@@ -166,9 +162,8 @@ def _conditions(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator
 
 
 def _small_files(folder: Path) -> Iterator[Problem]:
-    for place in (BUDGET, RETRY, COMPARISON):
-        if (folder / place).exists() and not is_sealed_json(folder / place):
-            yield Problem(place, _OTHER)
+    if (folder / COMPARISON).exists() and not is_sealed_json(folder / COMPARISON):
+        yield Problem(COMPARISON, _OTHER)
     try:
         if lease_is_damaged(folder):
             yield Problem("lock", f"the lease is {_OTHER}; --steal takes the study over")
@@ -186,12 +181,11 @@ def _exports(folder: Path) -> Iterator[Problem]:
             yield Problem(f"{export.name}/{name}", f"missing, or {_OTHER}")
 
 
-def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Problem]:
-    place = JOURNAL
-    yield from (Problem(place, problem) for problem in journal_problems(folder))
+def _log(past: Past, stock: Stock, study: StudySpec | None) -> Iterator[Problem]:
+    yield from (Problem(LOG, problem) for problem in past.problems)
     if study is None:
         return
-    known = proposals_in_journal(folder)
+    known = past.state.proposals
     ran = {
         trial_id // study.replicates: row.architecture
         for trial_id, row in sorted(stock.rows.items())
@@ -199,9 +193,9 @@ def _journal(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Pr
     }
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)
-        yield Problem(place, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
-    for there, problem in contradictions(study, folder, stock.rows):
-        yield Problem(there, problem)
+        yield Problem(LOG, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
+    for problem in contradictions(study, known, stock.rows):
+        yield Problem(LOG, problem)
 
 
 def _warm_start(folder: Path) -> Iterator[Problem]:
@@ -226,11 +220,6 @@ def _checkpoints(folder: Path) -> Iterator[Problem]:
         if not _HOME.fullmatch(home.name) or not home.is_dir():
             yield Problem(f"checkpoints/{home.name}", "not the folder of a trial")
             continue
-        for path in sorted(home.glob("attempt-*/assignment.json")):
-            try:
-                read_assignment(path)
-            except (OSError, DamagedError) as error:
-                yield Problem(path.relative_to(folder).as_posix(), _short(error, path))
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
                 read_checkpoint(path)

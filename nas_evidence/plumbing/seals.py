@@ -6,7 +6,7 @@ JSON            the last key, `blake2b`, over all characters before it
 TOML            the last line, a comment, over all lines before it
 
 Files of tensors have theirs in `tensor_seals.py`, tables in `table_checksum.py`, folders that are
-given away in `sums.py`, and each line of the journal one like JSON (`storage/journal.py`).
+given away in `sums.py`, and each line of the log one like JSON (`storage/log.py`).
 """
 
 import hashlib
@@ -55,7 +55,17 @@ def unsealed(content: bytes, path: Path) -> bytes:
 
 def sealed_json(content: Mapping[str, Any]) -> str:
     """Return an object with at least one key as a line of JSON whose last key is its checksum."""
-    return _sealed_text(json.dumps(content)[:-1], _JSON)
+    return seal_object(json.dumps(content))
+
+
+def seal_object(text: str) -> str:
+    """Return the text of an object with at least one key, with its checksum as the last key."""
+    return _sealed_text(text[:-1], _JSON)
+
+
+def unsealed_object(text: str | bytes, path: Path) -> str:
+    """Return the text that `seal_object` got; errors as of `read_sealed_json`."""
+    return _unsealed_text(text, _JSON, path) + "}"
 
 
 def read_sealed_json(text: str | bytes, path: Path) -> dict[str, Any]:
@@ -68,8 +78,7 @@ def read_sealed_json(text: str | bytes, path: Path) -> dict[str, Any]:
     Raises:
         DamagedError: it does not match its checksum, or is no such text.
     """
-    body = _unsealed_text(text, _JSON, path)
-    content: dict[str, Any] = json.loads(body + "}")
+    content: dict[str, Any] = json.loads(unsealed_object(text, path))
     return content
 
 

@@ -1,8 +1,8 @@
 """The finished proposals of a study in a database of Optuna, for its dashboard and library.
 
-A copy of the journal (`storage/journal.py`), written with `--track optuna` and never read here. It
+A copy of the log (`storage/log.py`), written with `--track optuna` and never read here. It
 is written through Optuna's public interface alone, and begun anew wherever it differs from the
-journal. One trial there is one proposal that has been told, in the order of telling, after those
+log. One trial there is one proposal that has been told, in the order of telling, after those
 of the warm start. Its parameters are named `<family>.<parameter>`; its attributes hold `number`
 and `architecture`, which is what is built.
 """
@@ -29,7 +29,8 @@ from nas_evidence.proposing.proposer import (
 from nas_evidence.proposing.startup import searched
 from nas_evidence.proposing.warm_start import read_warm_start
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
-from nas_evidence.storage.journal import events_since, journal_path
+from nas_evidence.storage.events import Asked, Told
+from nas_evidence.storage.log import events_since, log_path
 
 #: The file in a study folder.
 STUDY_DB = "study.db"
@@ -48,7 +49,7 @@ class Export:
         study: the study.
         folder: its folder.
         url: of a database; `study.db` in the folder by default. There the study has its own name;
-            elsewhere an id of its journal is added, since one database may hold many studies.
+            elsewhere an id of its log is added, since one database may hold many studies.
     """
 
     def __init__(self, study: StudySpec, folder: Path, url: str = "") -> None:
@@ -56,14 +57,14 @@ class Export:
         self._file = None if url else folder / STUDY_DB
         scheme, rest = (url or f"sqlite:///{STUDY_DB}").split("://", 1)
         self._url = f"{_DRIVERS.get(scheme, scheme)}://{rest}"
-        self._read = 0  # bytes of the journal
+        self._read = 0  # bytes of the log
         self._asked: dict[int, tuple[ArchitectureSpec, float]] = {}  # and when
         self._told: dict[int, FrozenTrial] = {}  # by number, in the order of telling
         self._storage: optuna.storages.RDBStorage | None = None
         self._there: optuna.Study | None = None
 
     def update(self) -> None:
-        """Write the finished proposals that the journal has and the database has not.
+        """Write the finished proposals that the log has and the database has not.
 
         Raises:
             Exception: whatever the database raises.
@@ -85,34 +86,29 @@ class Export:
             self._storage = self._there = None
 
     def _follow(self) -> bool:
-        """Read new lines of the journal; return whether they change a result."""
+        """Read new lines of the log; return whether they change a result."""
         events, self._read = events_since(self._folder, self._read)
         again = False
-        for event in events:
-            number = event.get("number", -1)
-            if event["event"] == "ask" and isinstance(event.get("point"), Mapping):
-                point = ArchitectureSpec.model_validate(event["point"])
+        for t, event in events:
+            if isinstance(event, Asked):
+                number, point = event.number, event.architecture
                 if number not in self._asked or self._asked[number][0] != point:
-                    self._asked[number] = (point, event["t"])
+                    self._asked[number] = (point, t)
                     again |= self._told.pop(number, None) is not None
-            elif event["event"] == "tell" and number in self._asked:
-                again |= self._told.pop(number, None) is not None
-                self._told[number] = self._proposal(number, event)
+            elif isinstance(event, Told) and event.number in self._asked:
+                again |= self._told.pop(event.number, None) is not None
+                self._told[event.number] = self._proposal(event, t)
         return again
 
-    def _proposal(self, number: int, event: Mapping[str, Any]) -> FrozenTrial:
-        """Return a proposal with the result that a line of the journal tells."""
+    def _proposal(self, event: Told, t: float) -> FrozenTrial:
+        """Return a proposal with the result that a line of the log tells."""
+        number = event.number
         point, asked = self._asked[number]
-        values = event.get("values")
-        told = ProposalResult(
-            None if values is None else tuple(values),
-            event.get("constraints") or {},
-            bool(event.get("pruned")),
-        )
+        told = ProposalResult(event.values, event.constraints, event.pruned)
         about = {"architecture": point.model_dump(mode="json"), "number": number}
         trial = self._trial(point, told, about)
         trial.datetime_start = datetime.fromtimestamp(asked)
-        trial.datetime_complete = datetime.fromtimestamp(event["t"])
+        trial.datetime_complete = datetime.fromtimestamp(t)
         return trial
 
     def _trial(
@@ -135,7 +131,7 @@ class Export:
         return [*warm, *self._told.values()]
 
     def _open(self) -> None:
-        """Go on with what is there, if it agrees with the journal; else begin anew."""
+        """Go on with what is there, if it agrees with the log; else begin anew."""
         wanted = self._wanted()
         try:
             self._connect()
@@ -171,7 +167,7 @@ class Export:
     def _name(self) -> str:
         if self._file is not None:
             return self._study.name
-        with journal_path(self._folder).open("rb") as file:
+        with log_path(self._folder).open("rb") as file:
             first = hashlib.blake2b(file.readline(), digest_size=4).hexdigest()
         return f"{self._study.name}-{first}"
 

@@ -16,15 +16,14 @@ from nas_evidence.plumbing.user_error import UserError
 
 #: The steps of a trial, in order, each named after what has just happened.
 CRASH_POINTS = (
-    "asked",  # the proposal is in the journal
-    "assigned",  # assignment.json is written
+    "asked",  # the proposal is in the log
     "launched",  # the executor has it
     "reported",  # a slice has ended, its checkpoint is written
     "parked",  # off its worker until its batch reaches the rung, or there is budget again
     "ended",  # the record has arrived, nothing is written
     "model",  # the weights are in models/
     "written",  # the Parquet files are written
-    "told",  # the journal knows the result
+    "told",  # the log knows the result
     "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()

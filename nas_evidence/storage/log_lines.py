@@ -1,4 +1,4 @@
-"""The log of a study as lines in order of time: journal, driver and workers merged.
+"""What a study has logged as lines in order of time: facts, driver and workers merged.
 
     2026-11-21 09:00:00 launch trial_id=3 attempt=1
 
@@ -10,32 +10,30 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.log import events
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(,\d+)? ")
 
 
 def log_lines(folder: Path, trial_id: int | None = None) -> list[str]:
     """Return the lines of a study, or of one of its trials."""
-    entries = sorted([*_journal(folder), *_files(folder)], key=lambda entry: entry[0])
+    entries = sorted([*_facts(folder), *_files(folder)], key=lambda entry: entry[0])
     if trial_id is None:
         return [line for _, line in entries]
     mine = re.compile(rf"\btrial_id={trial_id}\b")
     return [line for _, line in entries if mine.search(line)]
 
 
-def journal_lines(folder: Path) -> list[str]:
-    """Return the lines of the journal alone; new lines only ever appear at the end."""
-    return [line for _, line in _journal(folder)]
+def fact_lines(folder: Path) -> list[str]:
+    """Return the lines of the facts alone; new lines only ever appear at the end."""
+    return [line for _, line in _facts(folder)]
 
 
-def _journal(folder: Path) -> Iterator[tuple[str, str]]:
-    for event in read_journal(folder):
-        seconds = float(event.pop("t", 0.0))
+def _facts(folder: Path) -> Iterator[tuple[str, str]]:
+    for seconds, event in events(folder):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-        word = event.pop("event")
-        facts = " ".join(f"{key}={value}" for key, value in event.items() if value is not None)
-        yield f"{when},{round(seconds % 1 * 1000):03d}", f"{when} {word} {facts}".rstrip()
+        facts = " ".join(f"{key}={value}" for key, value in event.facts().items())
+        yield f"{when},{round(seconds % 1 * 1000):03d}", f"{when} {event.event} {facts}".rstrip()
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:

@@ -1,40 +1,41 @@
 """Stored trials that run again: their tables are torn, or the user asks for it.
 
 A stored attempt is never changed. The trial gets another attempt, and the readers of `tables.py`
-take the last one; so the history stays. `logs/retry.json`, sealed, holds the requests, each with
-the attempt that is to be superseded; it survives a crash, and is void once a later attempt is
-stored.
+take the last one; so the history stays. The log holds each request with the attempt that is to be
+superseded; it is void once a later attempt is stored.
 """
 
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.events import Again
+from nas_evidence.storage.log import Log, Past, read_log
 from nas_evidence.storage.set_aside import set_aside
+from nas_evidence.storage.study_folder import locked
 from nas_evidence.storage.tables import TrialRow, finished, take_stock
 
-#: The requests in a study folder.
-RETRY = "logs/retry.json"
 #: What may succeed when it runs again; the others are properties of the network.
 _MAY_SUCCEED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
 class DoneTrials:
-    """Which trials of a study are done.
+    """Which trials of a study are done, and what its log says.
 
     done  the rows of those that are
     redo  the last attempt of those that are stored and must run again
     torn  the damaged files
+    past  of the log
     """
 
     done: dict[int, TrialRow]
     redo: dict[int, int]
     torn: tuple[Path, ...]
+    past: Past
 
     @property
     def notes(self) -> list[str]:
@@ -50,13 +51,11 @@ class DoneTrials:
 
 def find_done(folder: Path) -> DoneTrials:
     """Return which trials are done, and which must run again."""
-    stock = take_stock(folder)
-    asked = _asked(folder)
+    stock, past = take_stock(folder), read_log(folder)
     rows = stock.rows
-    redo = dict(stock.short)
-    redo |= {i: rows[i].attempt for i in asked if i in rows and rows[i].attempt == asked[i]}
+    redo = {**stock.short, **past.state.redone({i: row.attempt for i, row in rows.items()})}
     torn = tuple(file.path for file in stock.unreadable if file.reason.startswith("damaged"))
-    return DoneTrials({i: row for i, row in rows.items() if i not in redo}, redo, torn)
+    return DoneTrials({i: row for i, row in rows.items() if i not in redo}, redo, torn, past)
 
 
 def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
@@ -74,10 +73,9 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
             f"only failed trials can be retried, but trial {wrong[0]} is {state}; "
             f"failed: {', '.join(map(str, failed)) or 'none'}."
         ).with_code("retry-not-failed")
-    asked = {**_asked(folder), **{i: rows[i].attempt for i in chosen}}
-    (folder / "logs").mkdir(exist_ok=True)
-    requests = {"attempts": {str(i): a for i, a in sorted(asked.items())}}
-    write_whole(folder / RETRY, sealed_json(requests))
+    with locked(folder), contextlib.closing(Log(folder)) as log:
+        for i in chosen:
+            log.write(Again(trial_id=i, attempt=rows[i].attempt), durable=True)
     return chosen
 
 
@@ -85,12 +83,3 @@ def set_aside_torn(folder: Path, finds: DoneTrials) -> None:
     """Move damaged Parquet files to `damaged/`."""
     for path in finds.torn:
         set_aside(folder, path.relative_to(folder).as_posix())
-
-
-def _asked(folder: Path) -> dict[int, int]:
-    path = folder / RETRY
-    try:
-        facts = read_sealed_json(path.read_bytes(), path)["attempts"]
-        return {int(i): int(attempt) for i, attempt in facts.items()}
-    except (OSError, DamagedError, ValueError, LookupError, TypeError, AttributeError):
-        return {}  # the driver sets a damaged one aside, and says so

@@ -1,4 +1,4 @@
-"""The folder of a study: create it, continue it, lock it, and read its status.
+"""The folder of a study: create it, continue it, and lock it.
 
 Needs neither torch nor ray, so that the folder exists before anything slow or fragile starts.
 """
@@ -13,7 +13,6 @@ import socket
 import stat
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from io import FileIO
@@ -23,16 +22,11 @@ from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.record import n_searched
-from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
-from nas_evidence.storage.assignments import stored_assignments
-from nas_evidence.storage.best import Standings
-from nas_evidence.storage.budget import read_spent
 from nas_evidence.storage.conditions import check_conditions, keep_copy
 from nas_evidence.storage.faults import StudyStoppedError, about_disk
 from nas_evidence.storage.requests import withdraw
-from nas_evidence.storage.tables import TrialRow, finished
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _HALF_WRITTEN = ".study.toml."
@@ -57,32 +51,6 @@ class Lease:
     def __str__(self) -> str:
         since = f", since {_when(self.since)}" if self.since else ""
         return f"process {self.pid} of host {self.host}{since}"
-
-
-@dataclass(frozen=True)
-class StudyStatus:
-    """The status of a study.
-
-    state   "running", "stopped", "budget spent" or "finished"
-    best    the trial that represents the best architecture (see `best.py`), None while none ranks
-    n_raced finished trials of the race of the finalists, which come on top of `n_trials`
-    holder  which process works on it, if one does
-    """
-
-    name: str
-    state: str
-    n_trials: int
-    by_status: dict[str, int]
-    running: list[Assignment]
-    best: TrialRow | None
-    objective: str
-    n_raced: int = 0
-    holder: Lease | None = None
-
-    @property
-    def n_finished(self) -> int:
-        """Return the number of trials of the search with a final status."""
-        return sum(self.by_status.values()) - self.n_raced
 
 
 def default_folder(study: StudySpec) -> Path:
@@ -406,40 +374,6 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # not Linux
         return socket.gethostname()
-
-
-def study_status(folder: Path) -> StudyStatus:
-    """Return the status of the study in `folder`, from what is on disk.
-
-    Raises:
-        ValueError: if `folder` is not a study folder.
-    """
-    study = read_study(folder)
-    done = finished(folder)
-    alive = is_locked(folder)
-    running = list[Assignment]()
-    for _, assignment in stored_assignments(folder) if alive else ():
-        if assignment is not None and assignment.trial_id not in done:
-            running.append(assignment)
-    latest = {a.trial_id: a for a in sorted(running, key=lambda a: a.attempt)}
-    best = Standings(study, done.values()).best
-    if alive:
-        state = "running"
-    elif n_searched(done) >= study.n_trials:
-        state = "finished"
-    else:
-        state = "budget spent" if read_spent(folder).exceeds(study.budget) else "stopped"
-    return StudyStatus(
-        name=study.name,
-        state=state,
-        n_trials=study.n_trials,
-        by_status=dict(Counter(str(t.status) for t in done.values())),
-        running=list(latest.values()),
-        best=None if best is None else done[best.trial_id],
-        objective=study.objective,
-        n_raced=len(done) - n_searched(done),
-        holder=read_lease(folder) if alive else None,
-    )
 
 
 def _is_foreign(folder: Path) -> bool:

@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import check_conditions
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.log import read_log
 
 logger = logging.getLogger(__name__)
 
@@ -252,21 +252,16 @@ def _short(tables: Mapping[TableName, pd.DataFrame]) -> dict[int, int]:
     return {int(i): int(trials.loc[i, "attempt"]) for i in wanted.index[found < wanted]}
 
 
-def lost_rows(folder: Path, known: Collection[int]) -> list[int]:
-    """Return the trials that ended, as the journal says, and are not among those known."""
-    ended = {e["trial_id"] for e in read_journal(folder) if e["event"] == "end"}
-    return sorted(ended.difference(known))
-
-
 def _lacking(
     folder: Path, tables: Mapping[TableName, pd.DataFrame], unreadable: Iterable[UnreadableFile]
 ) -> Iterator[UnreadableFile]:
     """Yield what is not there of trials that have ended, unless an unreadable file says so."""
     said = {file.trial_id for file in unreadable}
     known = {int(i) for i in tables["trials"]["trial_id"]}
+    ended = read_log(folder).state.ended.keys()
     for reason, trials in (
         ("missing rows of evidence, terms or curves", _short(tables)),
-        ("missing, though the journal says that the trial ended", lost_rows(folder, known)),
+        ("missing, though the log says that the trial ended", sorted(ended - known)),
     ):
         for trial_id in (i for i in trials if i not in said):
             yield UnreadableFile(folder / "trials" / f"{trial_id:06d}-a1.parquet", reason)

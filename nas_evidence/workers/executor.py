@@ -1,7 +1,7 @@
 """The protocol of executors, which run trials, its messages, and who watches a run.
 
 The driver launches a trial on a free worker, polls for what happened, and answers each slice with
-`advance`, `park` or `finish`. An executor knows nothing of scores, results or the journal.
+`advance`, `park` or `finish`. An executor knows nothing of scores, results or the log.
 """
 
 from dataclasses import dataclass

@@ -20,7 +20,7 @@ from nas_evidence.api.runs import Audience, Run, finish_off
 from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import Tracked, Tracker, check_track, tracker_of
 from nas_evidence.driver.mirror import Store
-from nas_evidence.storage.journal import journal_path, journal_problems
+from nas_evidence.storage.log import log_path, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import read_table
 
@@ -280,14 +280,14 @@ def test_a_study_db_that_another_process_holds_is_one_warning(
 
 
 @pytest.mark.slow
-def test_a_tracker_reads_the_journal_only_after_the_driver_has_mended_it(
+def test_a_tracker_reads_the_log_only_after_the_driver_has_mended_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, said, read = study(n_trials=2), list[str](), list[list[str]]()
     run(spec, tmp_path)
-    flipped(journal_path(tmp_path), at=100)
-    assert journal_problems(tmp_path) != []
-    seen = trackers.Optuna, "close", lambda self: read.append(journal_problems(tmp_path))
+    flipped(log_path(tmp_path), at=100)
+    assert read_log(tmp_path).problems != []
+    seen = trackers.Optuna, "close", lambda self: read.append(read_log(tmp_path).problems)
     monkeypatch.setattr(*seen)
     store, audience = Store(tmp_path), Audience(said.append)
     finish_off(spec, store, Run(track=("optuna",)), audience, find_done(tmp_path))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, asked_in, drive, score_at, told_in
+from fakes import FakeExecutor, asked_in, drive, facts_in, score_at, told_in
 from processes import in_a_process
 
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.faults import CRASH_POINTS
-from nas_evidence.storage.journal import journal_path, read_journal
+from nas_evidence.storage.log import log_path
 from nas_evidence.storage.tables import finished, read_table
 
 study = partial(
@@ -102,9 +102,9 @@ def test_killed_at_any_arrow_the_table_is_the_undisturbed_one(
 
 def test_all_of_a_batch_is_asked_before_and_told_after_it_ran(tmp_path: Path) -> None:
     run(study(pruning={"rule": "none"}), tmp_path, FakeExecutor(workers=3, seed=1))
-    words = [e["event"] for e in read_journal(tmp_path) if e["event"] in ("ask", "tell")]
+    words = [e.event for e in facts_in(tmp_path, "ask", "tell")]
     assert words == (["ask"] * 4 + ["tell"] * 4) * 2 + ["ask"] * 3 + ["tell"] * 3
-    told = [e["number"] for e in read_journal(tmp_path) if e["event"] == "tell"]
+    told = [e.number for e in facts_in(tmp_path, "tell")]
     assert told == list(range(11))
 
 
@@ -124,15 +124,15 @@ def test_a_batch_is_judged_when_all_of_it_has_reached_the_rung(
     assert rows[at_two[3]].cause.startswith("rung 2: kfac_ggn -")
     assert rows[at_two[3]].cause.endswith(" is 4th of 4")
     assert [epoch for _, epoch in executor.parked].count(2) == 3, "all wait but the last to come"
-    assert not [e for e in read_journal(tmp_path) if e["event"] == "lost"]
+    assert not facts_in(tmp_path, "lost")
     told = told_in(tmp_path)
     assert {number for number, result in told.items() if result.pruned} == set(at_two[1:])
 
 
 @pytest.mark.slow
-def test_without_the_journal_of_an_earlier_run_a_batch_still_ends(tmp_path: Path) -> None:
+def test_without_the_log_of_an_earlier_run_a_batch_still_ends(tmp_path: Path) -> None:
     assert killed_at("reported:9", tmp_path, 0)
-    journal_path(tmp_path).unlink()
+    log_path(tmp_path).unlink()
     run(study(), tmp_path, FakeExecutor(misbehave=fail))
     assert len(finished(tmp_path)) == 11
 
@@ -165,7 +165,7 @@ def test_more_trials_fill_up_the_last_batch_first(tmp_path: Path) -> None:
     before = table(tmp_path)
     run(study(n_trials=17), tmp_path)
     assert table(tmp_path)[:11] == before[:11]
-    words = [e["event"] for e in read_journal(tmp_path) if e["event"] in ("ask", "tell")]
+    words = [e.event for e in facts_in(tmp_path, "ask", "tell")]
     assert words[22:] == ["ask", "tell"] + ["ask"] * 4 + ["tell"] * 4 + ["ask", "tell"]
 
 

@@ -9,14 +9,14 @@ from commands import assert_same, found, run, start, write_study
 from fakes import FakeExecutor, drive, study
 from messages import refused
 from processes import wait_for
-from records import asked, mlp
+from records import mlp
 
 from nas_evidence.driver.cancel import cancel
 from nas_evidence.driver.mirror import open_store
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.storage.assignments import write_assignment
-from nas_evidence.storage.journal import Journal
-from nas_evidence.storage.log_lines import journal_lines, log_lines
+from nas_evidence.storage.events import Asked, Launched
+from nas_evidence.storage.log import Log
+from nas_evidence.storage.log_lines import fact_lines, log_lines
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import finished
@@ -115,11 +115,10 @@ def test_what_is_not_at_work_is_not_cancelled(tmp_path: Path) -> None:
 
 
 def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> None:
-    spec = open_study(tmp_path, study())
-    home = tmp_path / "checkpoints" / "000000" / "attempt-1"
-    home.mkdir(parents=True)
-    trial = asked(mlp(), dataset=spec.dataset, plan=spec.plan)
-    write_assignment(home, trial)
+    open_study(tmp_path, study())
+    with closing(Log(tmp_path)) as log:
+        log.write(Asked(number=0, architecture=mlp()))
+        log.write(Launched(trial_id=0, attempt=1))
     over = threading.Event()
 
     def hold() -> None:
@@ -147,16 +146,16 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
 def test_the_log_is_in_order_of_time_and_keeps_a_traceback_with_its_line(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    with closing(Journal(tmp_path)) as journal:
-        journal.write("ask", number=1)
+    with closing(Log(tmp_path)) as log:
+        log.write(Launched(trial_id=7, attempt=1))
     (logs / "driver.log").write_text(
         "2030-01-02 00:00:00,000 WARNING a late trial_id=7\n"
         "2030-01-01 00:00:00,000 WARNING a early trial_id=71\nTraceback: trial_id=7 is not it\n"
     )
     lines = log_lines(tmp_path)
-    assert [line.split()[-1] for line in lines] == ["number=1", "it", "trial_id=7"]
+    assert [line.split()[-1] for line in lines] == ["after=0", "attempt=1", "it", "trial_id=7"]
     assert len(log_lines(tmp_path, 71)) == 1
-    assert journal_lines(tmp_path)[0].endswith("ask number=1")
+    assert fact_lines(tmp_path)[1].endswith("launch trial_id=7 attempt=1")
 
 
 @pytest.mark.long

@@ -24,17 +24,17 @@ import pandas as pd
 import pytest
 import simulated
 from commands import environment, found
-from fakes import Silent
+from fakes import Silent, facts_in
 from learning_curves import synthetic
 from processes import processes
 from simulated import SimulatedExecutor
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.plan import n_proposals
+from nas_evidence.driver.status import study_status
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec, StudySpec
-from nas_evidence.storage.journal import read_journal
-from nas_evidence.storage.study_folder import locked, open_study, study_status
+from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.pool import Limits
 
@@ -274,8 +274,8 @@ def torment(driver: DriverProcess, nodes: Nodes, folder: Path) -> Counter[str]:
 
 
 def how_many(word: str, folder: Path) -> Counter[int]:
-    """Count the events of a kind in the journal, by trial."""
-    return Counter(e["trial_id"] for e in read_journal(folder) if e["event"] == word)
+    """Count the events of a kind in the log, by trial."""
+    return Counter(e.trial_id for e in facts_in(folder, word))
 
 
 def assert_same_tables(folder: Path, calm: Path) -> None:
@@ -303,10 +303,9 @@ def test_workers_a_node_and_the_driver_are_killed_and_the_table_is_the_undisturb
         driver.close()
     assert all(kills[what] for what in ("worker", "node", "driver")), kills
     assert_same_tables(folder, tmp_path / "calm")
-    events = list(read_journal(folder))
     ids = list(range(STUDY.n_trials))
-    assert sorted(e["trial_id"] for e in events if e["event"] == "end") == ids
-    told = [e["number"] for e in events if e["event"] == "tell"]
+    assert sorted(e.trial_id for e in facts_in(folder, "end")) == ids
+    told = [e.number for e in facts_in(folder, "tell")]
     assert told == list(range(n_proposals(STUDY)))
     assert not list((folder / "checkpoints").iterdir())
     assert study_status(folder).state == "finished"

@@ -20,18 +20,18 @@ from commands import (
     study_text,
     write_study,
 )
-from fakes import Silent, asked_in, told_in
+from fakes import Silent, asked_in, facts_in, told_in
 from processes import in_a_process
 
 from nas_evidence.data import load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.status import study_status
 from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.toml import FORMAT, load_study
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.faults import CRASH_POINTS
-from nas_evidence.storage.journal import read_journal
-from nas_evidence.storage.study_folder import locked, open_study, study_status
+from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.workers.inline import InlineExecutor
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def results(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def told(folder: Path) -> list[tuple[str, ProposalResult | None]]:
-    """Return every proposal and its result as the journal has them."""
+    """Return every proposal and its result as the log has them."""
     results = told_in(folder)
     return [(str(point), results.get(n)) for n, point in enumerate(asked_in(folder))]
 
@@ -80,10 +80,9 @@ def told(folder: Path) -> list[tuple[str, ProposalResult | None]]:
 def assert_ended_as_undisturbed(folder: Path, calm: Path) -> None:
     assert_same(results(calm), results(folder))
     assert told(folder) == told(calm)
-    events = list(read_journal(folder))
     for word in ("ask", "tell"):
-        assert [e["number"] for e in events if e["event"] == word] == list(range(N_TRIALS))
-    assert sorted(e["trial_id"] for e in events if e["event"] == "end") == list(range(N_TRIALS))
+        assert [e.number for e in facts_in(folder, word)] == list(range(N_TRIALS))
+    assert sorted(e.trial_id for e in facts_in(folder, "end")) == list(range(N_TRIALS))
     weights = {p.name: p.read_bytes() for p in (calm / "models").iterdir()}
     assert {p.name for p in (folder / "models").iterdir()} == weights.keys()
     assert not list((folder / "checkpoints").iterdir())

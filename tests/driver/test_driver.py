@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import fakes
 import pytest
 from commands import hashes
-from fakes import FakeExecutor, Silent, asked_in, drive, record_of, told_in, value_of
+from fakes import FakeExecutor, Silent, asked_in, drive, facts_in, record_of, told_in, value_of
+from records import mlp
 
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.outcomes as results_module
@@ -18,9 +20,9 @@ from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.budget import read_spent
+from nas_evidence.storage.events import Asked
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.journal import Journal, journal_path, read_journal
+from nas_evidence.storage.log import Log, log_path, read_log
 from nas_evidence.storage.tables import finished, read_table
 from nas_evidence.workers.executor import Event, Lost
 
@@ -234,7 +236,7 @@ def test_a_worker_with_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path
     executor = FakeExecutor(misbehave=lambda a: cause if a.trial_id == 3 else None)
     with pytest.raises(StudyStoppedError, match=r"at epoch-000002\.pt: No space left"):
         run(study(), tmp_path, executor)
-    assert (tmp_path / "checkpoints" / "000003" / "attempt-1" / "assignment.json").exists()
+    assert (tmp_path / "checkpoints" / "000003" / "attempt-1").exists()
     run(study(), tmp_path)
     assert len(finished(tmp_path)) == 10
 
@@ -280,7 +282,7 @@ def test_a_spent_budget_parks_and_a_higher_one_goes_on(tmp_path: Path) -> None:
     assert n_done < 10
     assert executor.parked
     assert not executor.running
-    used = read_spent(folder).wall_seconds
+    used = read_log(folder).state.spent.wall_seconds
     assert used >= 4.0
     again = FakeExecutor()
     run(study(scheduling="batch", batch=5, budget={"wall_seconds": 4.0}), folder, again)
@@ -296,26 +298,25 @@ def test_a_spent_budget_parks_and_a_higher_one_goes_on(tmp_path: Path) -> None:
     assert all(launch.resume_from for launch in first)
     run(study(scheduling="batch", batch=5), folder)
     assert facts(folder) == facts(tmp_path / "calm")
-    assert "lost" not in {event["event"] for event in read_journal(folder)}
+    assert not facts_in(folder, "lost")
 
 
-def test_the_order_of_asks_and_tells_is_in_the_journal(tmp_path: Path) -> None:
+def test_the_order_of_asks_and_tells_is_in_the_log(tmp_path: Path) -> None:
     run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
-    words = [e["event"] for e in read_journal(tmp_path) if e["event"] != "report"]
-    assert words == ["ask", "launch", "end", "tell"] * 3 + ["stop"]
+    words = [e.event for e in facts_in(tmp_path)]
+    assert words == ["begin"] + ["ask", "launch", "end", "tell"] * 3 + ["stop"]
 
 
-def test_a_torn_line_of_the_journal_is_closed_and_skipped(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.write("ask", number=0)
-    journal.write("tell", number=0)
-    journal.close()
-    path = journal_path(tmp_path)
+def test_a_torn_line_of_the_log_is_closed_and_skipped(tmp_path: Path) -> None:
+    with closing(Log(tmp_path)) as log:
+        log.write(Asked(number=0, architecture=mlp()))
+        log.write(Asked(number=1, architecture=mlp()))
+    path = log_path(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
-    again = Journal(tmp_path)
-    again.write("ask", number=1)
-    again.close()
-    assert [(e["event"], e["number"]) for e in read_journal(tmp_path)] == [("ask", 0), ("ask", 1)]
+    with closing(Log(tmp_path)) as log:
+        log.write(Asked(number=2, architecture=mlp()))
+    assert [e.number for e in facts_in(tmp_path, "ask")] == [0, 2]
+    assert read_log(tmp_path).problems == []
 
 
 def test_beyond_the_limit_only_the_best_weights_are_kept(
@@ -421,17 +422,17 @@ def test_a_larger_share_of_a_gpu_is_asked_for_in_the_next_driver(tmp_path: Path)
     assert finished(tmp_path)[1].attempt == 2
 
 
-def test_what_a_kill_kept_from_the_journal_is_written_by_the_next_driver(tmp_path: Path) -> None:
+def test_what_a_kill_kept_from_the_log_is_written_by_the_next_driver(tmp_path: Path) -> None:
     run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
-    path = journal_path(tmp_path)
+    path = log_path(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
-    words = [e["event"] for e in read_journal(tmp_path)]
+    words = [e.event for e in facts_in(tmp_path)]
     last = max(i for i, word in enumerate(words) if word == "tell")
     path.write_bytes(b"".join(lines[:last]) + lines[last][:9])
     run(study(n_trials=3), tmp_path)
-    events = [e for e in read_journal(tmp_path) if e["event"] in ("ask", "end", "tell")]
-    assert [e["event"] for e in events] == ["ask", "end", "tell"] * 3
-    assert (events[-1]["number"], events[-1]["recovered"]) == (2, True)
+    events = facts_in(tmp_path, "ask", "end", "tell")
+    assert [e.event for e in events] == ["ask", "end", "tell"] * 3
+    assert (events[-1].number, events[-1].recovered) == (2, True)
 
 
 def test_files_that_a_killed_writer_left_half_written_go_away(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from commands import assert_same, found, hashes, run, start, study_text
 from processes import members, wait_for
 
 from nas_evidence.spec.study import Assignment
-from nas_evidence.storage.assignments import read_assignment
 from nas_evidence.storage.tables import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -56,19 +55,13 @@ class Search:
         return {int(p.name[:6]) for p in self.folder.glob("trials/[0-9]*.parquet")}
 
     @property
-    def assignments(self) -> dict[int, Assignment]:
-        """Return what was under way and has a checkpoint, by trial."""
-        running = {}
+    def under_way(self) -> set[int]:
+        """Return the trials that were under way and have a checkpoint."""
         try:
             paths = list(self.folder.glob("checkpoints/*/attempt-*/epoch-*.pt"))
         except FileNotFoundError:  # a folder went while it was read
-            return self.assignments
-        for path in paths:
-            with contextlib.suppress(OSError):
-                assignment = read_assignment(path.parent / "assignment.json")
-                if assignment.trial_id not in self.stored:
-                    running[assignment.trial_id] = assignment
-        return running
+            return self.under_way
+        return {int(path.parts[-3]) for path in paths} - self.stored
 
     def wait_for_trials(self, n_more: int) -> bool:
         """Wait until so many more trials are stored, and one that is not has a checkpoint.
@@ -79,7 +72,7 @@ class Search:
 
         def reached() -> bool:
             ended = self.process.poll() is not None
-            return ended or (len(self.stored) >= wanted and bool(self.assignments))
+            return ended or (len(self.stored) >= wanted and bool(self.under_way))
 
         wait_for(reached, f"{wanted} trials and a checkpoint")
         return self.process.poll() is None

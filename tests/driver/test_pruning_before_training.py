@@ -1,5 +1,6 @@
 """Scores known before the first epoch prune there: one half of the data is enough to judge by."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.record import SliceReport, TrialStatus
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.log import Log
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.inline import InlineExecutor
 
@@ -60,48 +61,50 @@ def report(epoch: int, **scores: float) -> SliceReport:
 
 
 def test_a_trial_is_not_at_the_first_rung_before_it_has_a_score(tmp_path: Path) -> None:
-    rungs, journal = Rungs(study()), Journal(tmp_path)
-    assert not rungs.note(report(0), journal)
+    log = Log(tmp_path)
+    rungs = Rungs(study(), log)
+    assert not rungs.note(report(0))
     assert not rungs.reached(3, 0)
-    assert rungs.note(report(0, two_fold=-0.4), journal)
+    assert rungs.note(report(0, two_fold=-0.4))
     assert rungs.reached(3, 0)
-    assert not rungs.note(report(0, two_fold=-0.5), journal)  # of both folds: not judged
-    journal.close()
+    assert not rungs.note(report(0, two_fold=-0.5))  # of both folds: not judged
+    log.close()
     assert rungs.rivals(3, 0, done=()) == {3: (-0.4,)}
-    again = Rungs(study())
-    for event in read_journal(tmp_path):
-        again.replay(event)
+    again = Rungs(study(), Log(tmp_path))
     assert again.rivals(3, 0, done=()) == {3: (-0.4,)}
 
 
 def test_who_has_passed_a_rung_is_not_judged_again_by_those_that_come_later(
     tmp_path: Path,
 ) -> None:
-    rungs, journal = Rungs(study()), Journal(tmp_path)
-    rungs.note(report(0, two_fold=-0.4), journal)
+    log = Log(tmp_path)
+    rungs = Rungs(study(), log)
+    rungs.note(report(0, two_fold=-0.4))
     rivals = rungs.rivals(3, 0, done=())
     assert rivals is not None
     mine = report(0, two_fold=-0.4)
-    assert rungs.decide(mine, rivals, journal) is None
+    assert rungs.decide(mine, rivals) is None
     for trial_id in (4, 5, 6, 7):
         better = report(0, two_fold=-0.1).model_copy(update={"trial_id": trial_id})
-        rungs.note(better, journal)
+        rungs.note(better)
     assert not rungs.reached(3, 0)
     assert rungs.reached(4, 0)
     later = rungs.rivals(3, 0, done=()) or {}
-    assert rungs.decide(mine, later, journal) is None  # if it were asked again
-    fresh = Rungs(study())
-    fresh.note(mine, journal)
-    assert fresh.decide(mine, later, journal) is not None  # had it come last
-    journal.close()
+    assert rungs.decide(mine, later) is None  # if it were asked again
+    with closing(Log(tmp_path / "fresh")) as other:
+        fresh = Rungs(study(), other)
+        fresh.note(mine)
+        assert fresh.decide(mine, later) is not None  # had it come last
+    log.close()
 
 
 def test_a_trial_without_a_score_passes_the_first_rung_and_counts_for_nobody(
     tmp_path: Path,
 ) -> None:
-    rungs, journal = Rungs(study()), Journal(tmp_path)
-    assert rungs.note(report(2), journal)
-    journal.close()
+    log = Log(tmp_path)
+    rungs = Rungs(study(), log)
+    assert rungs.note(report(2))
+    log.close()
     assert rungs.rivals(3, 0, done=()) == {3: None}
 
 

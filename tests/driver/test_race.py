@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, Noisy, drive, record_of
+from fakes import FakeExecutor, Noisy, drive, facts_in, record_of
 
 from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
 from nas_evidence.driver.race import (
@@ -19,7 +19,7 @@ from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.log import read_log
 from nas_evidence.storage.tables import TrialRow, finished, read_table
 
 study = partial(fakes.study, n_trials=8, finalists=3)
@@ -53,7 +53,7 @@ def test_the_race_comes_on_top_as_replicates_of_the_best_and_is_marked(tmp_path:
     trials = read_table(tmp_path, "trials").set_index("trial_id")
     assert set(trials.loc[[i for i in done if is_race(i)], "stage"]) == {"race"}
     assert set(trials.loc[range(8), "stage"]) == {"search"}
-    assert race_left(study(), tmp_path, done) == 0
+    assert race_left(study(), read_log(tmp_path).state.race, done) == 0
 
 
 @pytest.mark.slow
@@ -88,13 +88,12 @@ def test_a_race_that_was_killed_goes_on_and_gives_the_same(tmp_path: Path) -> No
     stopped = finished(tmp_path / "b")
     assert n_searched(stopped) == 8
     assert len(stopped) < len(whole)
-    assert race_left(study(), tmp_path / "b", stopped) > 0
+    assert race_left(study(), read_log(tmp_path / "b").state.race, stopped) > 0
     again = run(study(), tmp_path / "b", Noisy(20.0, workers=1))
     assert {i: one.values for i, one in again.items()} == {
         i: one.values for i, one in whole.items()
     }
-    events = [event["event"] for event in read_journal(tmp_path / "b")]
-    assert events.count("race") == [e["event"] for e in read_journal(tmp_path / "a")].count("race")
+    assert len(facts_in(tmp_path / "b", "race")) == len(facts_in(tmp_path / "a", "race"))
 
 
 @pytest.mark.slow
@@ -148,14 +147,14 @@ def test_a_round_whose_line_is_lost_keeps_its_trials_where_one_of_them_has_a_res
     done = {i: row(i, 10 + i, float(i)) for i in range(6)}
     first = next_round(given, done, {})
     ended = {i: row(i, int(first[i].values["width"]), 5.0 + i % 4) for i in first}  # type: ignore[call-overload]
-    assert chosen_so_far(given, [], done) == {}
-    assert chosen_so_far(given, [], done | {RACE_IDS + 1: ended[RACE_IDS + 1]}) == first
+    assert chosen_so_far(given, {}, done) == {}
+    assert chosen_so_far(given, {}, done | {RACE_IDS + 1: ended[RACE_IDS + 1]}) == first
     second = next_round(given, done | ended, first)
     one = min(second)
     raced = done | ended | {one: row(one, int(second[one].values["width"]), 5.0)}  # type: ignore[call-overload]
-    assert chosen_so_far(given, [], raced) == first | second
+    assert chosen_so_far(given, {}, raced) == first | second
     other = raced | {RACE_IDS: row(RACE_IDS, 10, 5.0)}  # the search has gone on since
-    assert chosen_so_far(given, [], other).keys() == other.keys() - done.keys()
+    assert chosen_so_far(given, {}, other).keys() == other.keys() - done.keys()
 
 
 def test_each_race_trial_has_its_own_seed_and_the_same_split_as_its_rivals() -> None:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes import FakeProposer, asked_in, drive, told_in
+from fakes import FakeProposer, asked_in, drive, facts_in, told_in
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -28,7 +28,6 @@ from learning_curves import SimulatedTrial, synthetic
 from simulated import Fault, FaultPlan, SimulatedExecutor
 
 import nas_evidence.driver.driver as driver_module
-import nas_evidence.storage.budget as budget_module
 import nas_evidence.storage.tables as store_module
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.outcomes import result_of
@@ -36,8 +35,7 @@ from nas_evidence.driver.plan import n_proposals, trials_of
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec, derive_seed
-from nas_evidence.storage.budget import read_spent
-from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.tables import TrialRow, compact, finished, read_tables
 from nas_evidence.workers.executor import Event, Launch, Lost
 
@@ -91,13 +89,15 @@ def mortal(death: Death, proposer: type[Any]) -> type[Any]:
 @contextmanager
 def mortality(death: Death, compact_at: int) -> Iterator[None]:
     """Let every effect of a driver be its last."""
-    write_line, write_table, stop = Journal.write, store_module._write_table, Driver._stop
+    write_line, write_table, stop = Log.write, store_module._write_table, Driver._stop
 
-    def line(journal: Journal, event: str, **facts: Any) -> None:
+    def line(log: Log, event: Any, *, durable: bool = False) -> None:
         if death.knocks():
-            journal._file.write(b'{"t": 1.0, "event": "' + event.encode())
+            if log._file is not None:
+                log._file.write(b'{"session": 1, "line": 7, "t": 1.0, "event"')
             raise Killed
-        write_line(journal, event, **facts)
+        write_line(log, event, durable=durable)
+        assert read_log(log._path.parents[1]).state == log.state
 
     def table(path: Path, content: Any) -> None:
         if death.knocks():
@@ -107,10 +107,6 @@ def mortality(death: Death, compact_at: int) -> Iterator[None]:
         write_table(path, content)
         death.step()
 
-    def small(path: Path, text: str) -> None:
-        death.step()
-        path.write_text(text)
-
     def remove(folder: Path, ignore_errors: bool = False) -> None:
         if death.knocks():
             shutil.rmtree(next(iter(sorted(folder.iterdir())), folder))
@@ -118,18 +114,16 @@ def mortality(death: Death, compact_at: int) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=ignore_errors)
 
     def stopped(driver: Driver) -> None:
-        driver._journal.close() if death.came else stop(driver)
+        driver._log.close() if death.came else stop(driver)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver_module, "crash_point", death.step)
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
         patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
-        patch.setattr("nas_evidence.storage.assignments.write_whole", small)
-        patch.setattr(budget_module, "write_whole", small)
         patch.setattr(driver_module, "COMPACT_AT", compact_at)
         patch.setattr(driver_module, "compact", functools.partial(compact, at_least=compact_at))
         patch.setattr(store_module, "_write_table", table)
-        patch.setattr(Journal, "write", line)
+        patch.setattr(Log, "write", line)
         patch.setattr(Driver, "_stop", stopped)
         yield
 
@@ -316,7 +310,7 @@ class History(RuleBasedStateMachine):
 
     @property
     def spent(self) -> float:
-        return read_spent(self.folder).wall_seconds
+        return read_log(self.folder).state.spent.wall_seconds
 
     @property
     def n_trials(self) -> int:
@@ -395,9 +389,8 @@ class History(RuleBasedStateMachine):
         for number, proposal in enumerate(proposals):
             for trial_id in trials_of(number, self.spec):
                 assert self.done[trial_id].architecture == proposal
-        events = list(read_journal(self.folder))
-        asked = [e["number"] for e in events if e["event"] == "ask"]
-        told = [e["number"] for e in events if e["event"] == "tell"]
+        asked = [e.number for e in facts_in(self.folder, "ask")]
+        told = [e.number for e in facts_in(self.folder, "tell")]
         assert asked == list(range(n))
         again = {number for number in range(n) if self.ran_again(number)}
         assert sorted(told if not again else {*told}) == list(range(n))
@@ -416,10 +409,10 @@ class History(RuleBasedStateMachine):
         )
 
     def attempts_are_bounded(self) -> None:
-        events = [e for e in read_journal(self.folder) if e["event"] in ("lost", "park")]
-        lost = Counter(e["trial_id"] for e in events if e.get("epoch") is not None)
-        small = Counter(e["trial_id"] for e in events if e.get("share") is not None)
-        parked = Counter(e["trial_id"] for e in events if e["event"] == "park")
+        losses = facts_in(self.folder, "lost")
+        lost = Counter(e.trial_id for e in losses if e.epoch is not None)
+        small = Counter(e.trial_id for e in losses if e.share is not None)
+        parked = Counter(e.trial_id for e in facts_in(self.folder, "park"))
         assert all(count == 1 for count in small.values())
         for trial_id, row in self.done.items():
             bound = 1 + lost[trial_id] + small[trial_id] + parked[trial_id] + self.n_kills

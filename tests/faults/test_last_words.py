@@ -11,7 +11,8 @@ import pytest
 from commands import environment, start, write_study
 from faulty import Cli
 
-from nas_evidence.storage.study_folder import locked, open_study, study_status
+from nas_evidence.driver.status import study_status
+from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.workers.quiet import last_words
 
 pytestmark = pytest.mark.slow

@@ -17,11 +17,13 @@ from messages import refused
 from torch import nn
 
 from nas_evidence.data import load
+from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.program import Exported, write_program
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
-from nas_evidence.storage.journal import Journal, journal_path, journal_problems
+from nas_evidence.storage.log import Log, log_path, read_log
 from nas_evidence.storage.study_folder import (
     Lease,
     is_locked,
@@ -29,7 +31,6 @@ from nas_evidence.storage.study_folder import (
     locked,
     open_study,
     refuse_if_held,
-    study_status,
 )
 from nas_evidence.storage.tables import finished
 
@@ -84,12 +85,12 @@ def test_stray_names_among_the_checkpoints_block_nothing(tmp_path: Path) -> None
     assert (tmp_path / "checkpoints" / "12notes.txt").exists()
 
 
-def test_lines_of_the_journal_without_a_key_block_nothing(tmp_path: Path) -> None:
+def test_lines_of_the_log_without_a_key_block_nothing(tmp_path: Path) -> None:
     stopped(SPEC, tmp_path, 1)
-    with (tmp_path / "logs" / "events.jsonl").open("a") as journal:
-        journal.write('{"t": 1.0, "event": "end"}\n{"event": "ask"}\n{"t": 1, "event": ["x"]}\n')
-        journal.write('{"t": 1.0, "event": "rung", "trial_id": 1, "epoch": 2}\n[]\n')
-        journal.write("[" * 100_000 + "\n")
+    with (tmp_path / "logs" / "events.jsonl").open("a") as log:
+        log.write('{"t": 1.0, "event": "end"}\n{"event": "ask"}\n{"t": 1, "event": ["x"]}\n')
+        log.write('{"t": 1.0, "event": "rung", "trial_id": 1, "epoch": 2}\n[]\n')
+        log.write("[" * 100_000 + "\n")
     run(SPEC, tmp_path)
     assert len(finished(tmp_path)) == 3
 
@@ -195,21 +196,22 @@ def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:
         write_program(network, Path("/dev/full"), arrays)
 
 
-def test_a_line_of_the_journal_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    journal, limits = Journal(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
-    journal.write("ask", number=0)
-    size = journal_path(tmp_path).stat().st_size
+def test_a_line_of_the_log_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    log, limits = Log(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log.write(Launched(trial_id=0, attempt=1))
+    size = log_path(tmp_path).stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
         with pytest.raises(OSError, match="File too large") as error:
-            journal.write("ask", number=1)
+            log.write(Launched(trial_id=1, attempt=1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert error.value.filename == str(journal_path(tmp_path))
-    assert journal_path(tmp_path).stat().st_size == size
-    journal.write("ask", number=2)
-    journal.close()
-    assert journal_problems(tmp_path) == []
+    assert error.value.filename == str(log_path(tmp_path))
+    assert log_path(tmp_path).stat().st_size == size
+    log.write(Launched(trial_id=2, attempt=1))
+    log.close()
+    assert read_log(tmp_path).problems == []
+    assert read_log(tmp_path).state == log.state
 
 
 def test_an_unexpected_error_leaves_no_file_in_the_working_folder(

@@ -17,7 +17,8 @@ from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec, RetrySpec
 from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
-from nas_evidence.storage.journal import Journal
+from nas_evidence.storage.events import Asked
+from nas_evidence.storage.log import Log
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import compact, finished
 
@@ -125,23 +126,23 @@ def test_a_missing_table_is_one_finding(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_journal_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_mended(
+def test_a_log_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_mended(
     folder: Path, cli: Cli
 ) -> None:
     asked = asked_in(folder)
-    with closing(Journal(folder)) as journal:
-        journal.write("ask", number=1, point=asked[0].model_dump(mode="json"))
+    with closing(Log(folder)) as log:
+        log.write(Asked(number=1, architecture=asked[0]))
     torn("evidence/000000-a1.parquet")(folder)
-    table, journal = verify(folder)
+    table, finding = verify(folder)
     assert table.place == "evidence/000000-a1.parquet"
-    assert journal.place == "logs/events.jsonl"
-    assert "proposal 1 is" in journal.problem
+    assert finding.place == "logs/events.jsonl"
+    assert "proposal 1 is" in finding.problem
     cli("repair", folder)
     assert asked_in(folder) == asked
     assert verify(folder) == []
 
 
-def test_a_lost_journal_is_found_and_its_proposals_are_restored(folder: Path, cli: Cli) -> None:
+def test_a_lost_log_is_found_and_its_proposals_are_restored(folder: Path, cli: Cli) -> None:
     asked = asked_in(folder)
     (folder / "logs/events.jsonl").unlink()
     (finding,) = verify(folder)

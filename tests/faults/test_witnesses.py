@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import TINY, hashes, write_study
-from fakes import FakeExecutor
+from fakes import FakeExecutor, facts_in
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
 
@@ -25,7 +25,7 @@ from nas_evidence.exporting.soundness import written_whole
 from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.journal import journal_path, journal_problems, read_journal
+from nas_evidence.storage.log import log_path, read_log
 from nas_evidence.storage.study_folder import open_study, read_study
 from nas_evidence.storage.tables import finished
 
@@ -144,10 +144,10 @@ def test_no_verb_believes_a_study_file_that_its_copy_contradicts(
 
 
 def ask_line(folder: Path, number: int) -> int:
-    """Return the first byte of the line of the journal that has a proposal."""
-    content, at = journal_path(folder).read_bytes(), 0
+    """Return the first byte of the line of the log that has a proposal."""
+    content, at = log_path(folder).read_bytes(), 0
     for line in content.splitlines(keepends=True):
-        if f'"ask", "number": {number},'.encode() in line:
+        if f'"ask","number":{number},'.encode() in line:
             return at
         at += len(line)
     raise AssertionError(number)
@@ -160,64 +160,64 @@ def test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothin
     undisturbed = run(spec, tmp_path / "a").done
     folder = tmp_path / "b"
     stopped(spec, folder, 5)
-    last = max(e["number"] for e in read_journal(folder) if e["event"] == "ask")
+    last = max(read_log(folder).state.proposals)
     assert last not in finished(folder)
     shutil.rmtree(folder / "checkpoints")  # of the trials under way
-    content = journal_path(folder).read_bytes()
-    at = content.index(b'"width": ', ask_line(folder, last)) + len(b'"width": ')
-    flipped(journal_path(folder), at)
-    assert len(journal_problems(folder)) == 1
+    content = log_path(folder).read_bytes()
+    at = content.index(b'"width":', ask_line(folder, last)) + len(b'"width":')
+    flipped(log_path(folder), at)
+    assert len(read_log(folder).problems) == 1
     again = run(spec, folder, FakeExecutor())
     assert any("not as written" in note for note in again.notices)
     assert {i: row.architecture for i, row in again.done.items()} == {
         i: row.architecture for i, row in undisturbed.items()
     }
-    assert journal_problems(folder) == []
+    assert read_log(folder).problems == []
 
 
-def test_every_flipped_bit_and_every_lost_line_of_a_journal_is_noticed(tmp_path: Path) -> None:
+def test_every_flipped_bit_and_every_lost_line_of_a_log_is_noticed(tmp_path: Path) -> None:
     run(study(n_trials=4), tmp_path)
-    path, chance = journal_path(tmp_path), random.Random(0)
-    sound, events = path.read_bytes(), list(read_journal(tmp_path))
+    path, chance = log_path(tmp_path), random.Random(0)
+    sound, events = path.read_bytes(), facts_in(tmp_path)
     for _ in range(300):
         flipped(path, at := chance.randrange(len(sound)), chance.randrange(8))
-        kept = list(read_journal(tmp_path))
+        kept = facts_in(tmp_path)
         assert [event for event in events if event in kept] == kept
         cut_short = at >= len(sound) - 3  # the end of the last line: as after a crash
-        assert journal_problems(tmp_path) or cut_short or kept == events
+        assert read_log(tmp_path).problems or cut_short or kept == events
         path.write_bytes(sound)
     lines = sound.splitlines(keepends=True)
     for lost in range(len(lines) - 1):
         path.write_bytes(b"".join(lines[:lost] + lines[lost + 1 :]))
-        assert journal_problems(tmp_path) == [f"lines are missing before line {lost + 1}"]
+        assert read_log(tmp_path).problems == [f"lines are missing before line {lost + 1}"]
 
 
 def test_a_line_that_a_crash_cut_short_is_not_damage(tmp_path: Path) -> None:
     spec = study(n_trials=6)
     stopped(spec, tmp_path, 3)
-    path = journal_path(tmp_path)
+    path = log_path(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])
-    assert journal_problems(tmp_path) == []
+    assert read_log(tmp_path).problems == []
     run(spec, tmp_path)
-    assert journal_problems(tmp_path) == []
+    assert read_log(tmp_path).problems == []
 
 
 def test_two_sound_files_that_contradict_each_other_stop_the_study(tmp_path: Path) -> None:
     spec = study(n_trials=6, name="s")
     run(spec, tmp_path / "a")
     run(spec.model_copy(update={"seed": 5}), tmp_path / "b")
-    shutil.copy(journal_path(tmp_path / "b"), journal_path(tmp_path / "a"))
+    shutil.copy(log_path(tmp_path / "b"), log_path(tmp_path / "a"))
     with refused("files-contradict", "proposal 0 is mlp"):
         run(spec.model_copy(update={"n_trials": 8}), tmp_path / "a")
 
 
-def test_a_lost_end_of_the_journal_is_named_as_unchecked(tmp_path: Path) -> None:
+def test_a_lost_end_of_the_log_is_named_as_unchecked(tmp_path: Path) -> None:
     run(study(n_trials=4), tmp_path)
     assert not_checked(tmp_path) == []
-    path = journal_path(tmp_path)
+    path = log_path(tmp_path)
     for end in (-1, -2, -3):
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:end]))
-        assert journal_problems(tmp_path) == []
+        assert read_log(tmp_path).problems == []
         assert "the end of logs/events.jsonl" in not_checked(tmp_path)[0]
 
 
@@ -234,23 +234,6 @@ def test_a_sound_row_with_the_key_of_another_architecture_is_named_by_every_read
     for verb in (("report", folder), ("show", folder, 1), ("compare", folder, folder)):
         said = cli(*verb, code=2)[1]
         assert f"{folder}/trials contradicts itself: trial 1 is" in said
-
-
-def test_every_flipped_bit_of_the_budget_is_noticed_and_the_journal_counts(tmp_path: Path) -> None:
-    spec = study(n_trials=4)
-    open_study(tmp_path, spec)
-    run(spec, tmp_path)
-    path = tmp_path / "logs" / "budget.json"
-    sound, chance = path.read_bytes(), random.Random(0)
-    from nas_evidence.storage.budget import read_spent
-
-    spent = read_spent(tmp_path)
-    assert spent.device_seconds > 0
-    for _ in range(40):
-        flipped(path, chance.randrange(len(sound)), chance.randrange(8))
-        assert "logs/budget.json" in [finding.place for finding in verify(tmp_path)]
-        assert read_spent(tmp_path) == spent
-        path.write_bytes(sound)
 
 
 def test_a_lease_that_cannot_be_read_does_not_say_that_nobody_works(
@@ -405,8 +388,7 @@ def test_sound_tables_stay_as_they_are_when_other_files_are_repaired(
     folder: Path, cli: Cli
 ) -> None:
     before = hashes(folder)
-    flipped(folder / "logs" / "budget.json", 20)
-    flipped(journal_path(folder), 300)
+    flipped(log_path(folder), 300)
     flipped(conditions_of(folder), 300)
     cli("repair", folder)
     assert hashes(folder) == before

@@ -15,7 +15,8 @@ from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
-from nas_evidence.storage.journal import Journal
+from nas_evidence.storage.events import Asked, Told
+from nas_evidence.storage.log import Log
 
 WIDTH = {"low": 4, "high": 1024, "log": True}
 FAMILIES = {
@@ -43,14 +44,14 @@ POINTS = startup_points(study())[: len(RESULTS)]
 
 
 def ask(folder: Path, number: int, point: ArchitectureSpec) -> None:
-    with closing(Journal(folder)) as journal:
-        journal.write("ask", number=number, point=point.model_dump(mode="json"))
+    with closing(Log(folder)) as log:
+        log.write(Asked(number=number, architecture=point))
 
 
 def tell(folder: Path, number: int, told: ProposalResult) -> None:
-    with closing(Journal(folder)) as journal:
-        facts = {"pruned": told.pruned, "constraints": dict(told.constraints)}
-        journal.write("tell", number=number, values=told.values, **facts)
+    facts = {"pruned": told.pruned, "constraints": dict(told.constraints)}
+    with closing(Log(folder)) as log:
+        log.write(Told(number=number, values=told.values, **facts))
 
 
 @contextmanager
@@ -99,7 +100,7 @@ def told_so_far(n: int) -> list[ProposalResult]:
 @pytest.mark.slow
 def test_what_is_told_while_it_follows_is_what_it_finds_told_later(tmp_path: Path) -> None:
     with closing(Export(study(), tmp_path)) as following:
-        following.update()  # no journal yet
+        following.update()  # no log yet
         for number, point in enumerate(POINTS):
             ask(tmp_path, number, point)
         following.update()
@@ -177,7 +178,7 @@ def test_a_damaged_copy_is_written_again(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_copy_of_another_study_and_a_changed_journal_are_written_again(
+def test_the_copy_of_another_study_and_a_changed_log_are_written_again(
     tmp_path: Path,
 ) -> None:
     for number in range(3):
@@ -185,7 +186,7 @@ def test_the_copy_of_another_study_and_a_changed_journal_are_written_again(
         tell(tmp_path, number, RESULTS[0][0])
     with export(tmp_path) as following:
         for number in range(3):
-            ask(tmp_path, number, POINTS[number])  # as a driver mends its journal
+            ask(tmp_path, number, POINTS[number])  # as a driver mends its log
             tell(tmp_path, number, RESULTS[number][0])
         following.update()
         agrees(tmp_path, told_so_far(3))
@@ -229,10 +230,10 @@ def test_the_warm_start_comes_first_and_costs_have_their_directions(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_times_are_those_of_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9)
+def test_times_are_those_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nas_evidence.storage.log.time.time", lambda: 1e9)
     ask(tmp_path, 0, POINTS[0])
-    monkeypatch.setattr("nas_evidence.storage.journal.time.time", lambda: 1e9 + 60)
+    monkeypatch.setattr("nas_evidence.storage.log.time.time", lambda: 1e9 + 60)
     tell(tmp_path, 0, ProposalResult((1.5,)))
     monkeypatch.undo()
     with export(tmp_path):

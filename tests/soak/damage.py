@@ -45,7 +45,6 @@ from nas_evidence.api import runs
 from nas_evidence.baselines import on_test_rows
 from nas_evidence.driver import driver
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting import page, templating
 from nas_evidence.storage.study_folder import Lease, boot_id, text_of
 
@@ -99,7 +98,6 @@ def made_studies(home: Path) -> dict[str, tuple[Path, Path]]:
         called("resume", stopped, "--executor", "inline")
     lease = Lease(1 << 22, "this-host", boot_id(), time.time() - 100)
     (stopped / "lock").write_text(text_of(lease).ljust(512))
-    (stopped / "logs" / "retry.json").write_text(sealed_json({"attempts": {"0": 1}}))
     made["stopped"] = stopped, before
     return made
 

@@ -7,7 +7,7 @@ in memory that answers as badly as it is told to:
     head cut off         the same, but the trials go on there; their messages arrive later
     node lost            so are those of half of the workers (also of the race: "node lost, race")
     host lost            the driver's host: no write of it arrives any more; another host goes on
-    host lost, repair    the same while it repairs a damaged journal, budget or assignment
+    host lost, repair    the same while it repairs a damaged log
     host lost, export    the same at any change of a file while an export is written
     store: 500           one to twelve answers in a row are errors
     store: slow          an answer takes up to 90 s
@@ -269,9 +269,9 @@ def lease_in(uri: str) -> study_folder.Lease | None:
 
 
 def rotten(uri: str, chance: random.Random) -> None:
-    """Flip a bit of the journal, the budget or an assignment at a store."""
+    """Flip a bit of the log at a store."""
     there = contents(uri)
-    names = [n for n in there if "/logs/events/" in n or n.endswith(("budget.json", "nt.json"))]
+    names = [n for n in there if "/logs/events/" in n]
     name = chance.choice(sorted(names))
     content = bytearray(there[name])
     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)

@@ -120,11 +120,11 @@ def drive(study: StudySpec, place: str, executor: Callable[[], Executor]) -> boo
         return bool(mended or driver.notices)
 
 
-def n_reports(folder: Path) -> int:
-    """Return how many reports of trials a journal has; a store's parts are read too."""
+def n_launches(folder: Path) -> int:
+    """Return how many attempts a log says were launched; a store's parts are read too."""
     paths = [folder / "logs" / "events.jsonl", *(folder / "logs" / "events").glob("*.jsonl")]
     with contextlib.suppress(OSError):
-        return sum(path.read_text().count('"report"') for path in paths if path.exists())
+        return sum(path.read_text().count('"launch"') for path in paths if path.exists())
     return 0
 
 

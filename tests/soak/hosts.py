@@ -23,9 +23,10 @@ from pathlib import Path
 
 import numpy as np
 from commands import run
-from soak.harness import Found, Result, Studies, differing, n_reports, tables_of, write_study
+from soak.harness import Found, Result, Studies, differing, n_launches, tables_of, write_study
 
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage.events import AttemptLost
+from nas_evidence.storage.log import events
 
 NAMES = ("head", "node-1", "node-2", "desk", "desk-2")
 #: Longest that one driver may take, seconds, and most drivers of one study.
@@ -244,7 +245,7 @@ def disturbed(case: str, *, hosts: Hosts, study: Path, calm: Path) -> Found:
         end = time.monotonic() + PATIENCE
         while not began and driver.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
-            if n_reports(folder) >= 3:
+            if n_launches(folder) >= 3:
                 began.append(time.time())
                 try:
                     CASES[case](hosts)
@@ -263,16 +264,16 @@ def disturbed(case: str, *, hosts: Hosts, study: Path, calm: Path) -> Found:
     else:
         wrong.append("hung: not finished by the last driver")
     since = began[0] if began else time.time()
-    events = [event for event in read_journal(folder) if event["t"] >= since]
-    times = np.array([since, *(event["t"] for event in events)])
-    facts = {
+    facts = [(t, event) for t, event in events(folder) if t >= since]
+    times = np.array([since, *(t for t, _ in facts)])
+    found = {
         "seconds": round(float(times[-1] - times[0]), 1),
         "silence": round(float(np.diff(times).max(initial=0.0)), 1),
         "drivers": drivers,
-        "lost": [event["cause"] for event in events if event["event"] == "lost"],
+        "lost": [event.cause for _, event in facts if isinstance(event, AttemptLost)],
     }
     wrong = wrong or differing(tables_of(folder), tables_of(calm))
-    return Found(wrong=wrong, facts=facts)
+    return Found(wrong=wrong, facts=found)
 
 
 def table(result: Result) -> str:

@@ -26,7 +26,7 @@ from soak.harness import (
     Studies,
     counted,
     differing,
-    n_reports,
+    n_launches,
     tables_of,
     write_study,
 )
@@ -115,8 +115,8 @@ def killed(
     """Kill one thing after the next slices, until the driver is gone; yield what was killed."""
     restarts = 0
     while most > 0:
-        enough, patience = n_reports(folder) + chance.randrange(1, 4), time.monotonic() + PATIENCE
-        while n_reports(folder) < enough:
+        enough, patience = n_launches(folder) + chance.randrange(1, 4), time.monotonic() + PATIENCE
+        while n_launches(folder) < enough:
             time.sleep(0.05)
             if driver.poll() is not None or time.monotonic() > patience:
                 return

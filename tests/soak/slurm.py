@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from soak import hosts as several
-from soak.harness import ROOT, Found, Result, Studies, differing, n_reports, tables_of
+from soak.harness import ROOT, Found, Result, Studies, differing, n_launches, tables_of
 from soak.hosts import Hosts
 
 SCRIPT = ROOT / "cluster" / "slurm" / "study.sbatch"
@@ -157,11 +157,11 @@ def undisturbed_and_killed(slurm: Slurm, study: Path) -> Found:
     first = slurm.submit(study, home / "undisturbed")
     states = {"undisturbed": slurm.watched(first)}
     second = slurm.submit(study, home / "killed")
-    while n_reports(home / "killed") < 3:
+    while n_launches(home / "killed") < 3:
         time.sleep(0.2)
     node = slurm.state(second)["BatchHost"]
     slurm.hosts.kill(node)
-    print(f"{node} was killed after {n_reports(home / 'killed')} reports", flush=True)
+    print(f"{node} was killed after {n_launches(home / 'killed')} launches", flush=True)
     time.sleep(20)
     slurm.begin(node, "slurmd")
     states["killed"] = slurm.watched(second)

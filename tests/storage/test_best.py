@@ -14,6 +14,7 @@ import nas_evidence.storage.best as best_module
 from nas_evidence.api.studies import Study
 from nas_evidence.cli.search import other_first
 from nas_evidence.driver.outcomes import KeptModels, result_of
+from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 from nas_evidence.reporting.headline import headline, together_sentence
@@ -28,7 +29,6 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.study_folder import study_status
 from nas_evidence.storage.tables import TrialRow, finished, read_study_tables, write_record
 
 STUDY = StudySpec.model_validate(

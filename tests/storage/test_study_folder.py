@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,20 @@ from fakes import FakeExecutor, drive
 from messages import refused
 
 import nas_evidence.storage.study_folder as study_folder
+from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import BudgetSpec
-from nas_evidence.storage.budget import Ledger, Spent, read_spent
+from nas_evidence.storage.budget import Ledger
+from nas_evidence.storage.events import Stopped
 from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.log import Log
+from nas_evidence.storage.state import Spent
 from nas_evidence.storage.study_folder import (
     check_lease,
     is_locked,
     locked,
     open_study,
     read_lease,
-    study_status,
 )
 from nas_evidence.storage.tables import finished
 
@@ -181,13 +185,12 @@ def test_a_study_says_that_its_budget_is_spent_until_it_has_more(tmp_path: Path)
 
 def test_the_ledger_charges_walls_and_devices_and_goes_on_after_a_stop(tmp_path: Path) -> None:
     for _ in range(2):
-        ledger = Ledger(tmp_path, now=100.0)
-        ledger.account(110.0, 3)
-        ledger.account(112.0, 1, write=True)
-    assert read_spent(tmp_path) == Spent(24.0, 64.0)
+        with closing(Log(tmp_path)) as log:
+            ledger = Ledger(log, now=100.0)
+            ledger.account(110.0, 3)
+            ledger.account(112.0, 1)
+            log.write(Stopped(idle_share=0.0, **ledger.spent.facts))
+    assert Log(tmp_path).state.spent == Spent(24.0, 64.0)
     assert Spent(24.0, 64.0).exceeds(BudgetSpec(wall_seconds=24))
     assert not Spent(24.0, 64.0).exceeds(BudgetSpec(wall_seconds=25))
     assert not Spent(24.0, 64.0).exceeds(BudgetSpec())
-    (tmp_path / "logs").mkdir(exist_ok=True)
-    (tmp_path / "logs" / "budget.json").write_text("{")
-    assert read_spent(tmp_path) == Spent()

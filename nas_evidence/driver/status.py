@@ -1,0 +1,73 @@
+"""The status of a study, from what is on disk."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.driver.race import is_finished
+from nas_evidence.spec.record import is_race, n_searched
+from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.best import Standings
+from nas_evidence.storage.log import read_log
+from nas_evidence.storage.study_folder import Lease, is_locked, read_lease, read_study
+from nas_evidence.storage.tables import TrialRow, finished
+
+
+@dataclass(frozen=True)
+class StudyStatus:
+    """The status of a study.
+
+    state   "running", "stopped", "budget spent" or "finished"
+    running architectures of the trials under way, by trial id
+    best    the trial that represents the best architecture (see `best.py`), None while none ranks
+    n_raced finished trials of the race of the finalists, which come on top of `n_trials`
+    holder  which process works on it, if one does
+    """
+
+    name: str
+    state: str
+    n_trials: int
+    by_status: dict[str, int]
+    running: dict[int, ArchitectureSpec]
+    best: TrialRow | None
+    objective: str
+    n_raced: int = 0
+    holder: Lease | None = None
+
+    @property
+    def n_finished(self) -> int:
+        """Return the number of trials of the search with a final status."""
+        return sum(self.by_status.values()) - self.n_raced
+
+
+def study_status(folder: Path) -> StudyStatus:
+    """Return the status of the study in `folder`.
+
+    Raises:
+        ValueError: if `folder` is not a study folder.
+    """
+    study, done = read_study(folder), finished(folder)
+    known, alive = read_log(folder).state, is_locked(folder)
+    if alive:
+        state = "running"
+    elif is_finished(study, known.race, done):
+        state = "finished"
+    else:
+        state = "budget spent" if known.spent.exceeds(study.budget) else "stopped"
+
+    def architecture(trial_id: int) -> ArchitectureSpec:
+        asked = known.race if is_race(trial_id) else known.proposals
+        return asked[trial_id if is_race(trial_id) else trial_id // study.replicates]
+
+    best = Standings(study, done.values()).best
+    return StudyStatus(
+        name=study.name,
+        state=state,
+        n_trials=study.n_trials,
+        by_status=dict(Counter(str(t.status) for t in done.values())),
+        running={i: architecture(i) for i in sorted(known.under_way) if alive},
+        best=None if best is None else done[best.trial_id],
+        objective=study.objective,
+        n_raced=len(done) - n_searched(done),
+        holder=read_lease(folder) if alive else None,
+    )

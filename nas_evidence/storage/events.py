@@ -1,0 +1,174 @@
+"""The facts of a study, one class each: what a line of its log says.
+
+`driver.py` writes them, `state.py` folds them. A fact that a decision rests on is written
+durably before the decision acts.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from nas_evidence.maths.pareto import Point
+from nas_evidence.spec.study import ArchitectureSpec
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants", strict=True)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a person reads: the values that are known, by name."""
+        known = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value for name, value in known if value is not None and name != "event"}
+
+
+class Began(_Event):
+    """A process begins to write; lines of earlier sessions after the `after` first do not count.
+
+    after   how many lines of the log count that are before this one
+    """
+
+    event: Literal["begin"] = "begin"
+    pid: int
+    host: str
+    after: int
+
+
+class Asked(_Event):
+    """The sampler has proposed an architecture; `recovered` if the log had lost it."""
+
+    event: Literal["ask"] = "ask"
+    number: int
+    architecture: ArchitectureSpec
+    recovered: bool = False
+
+
+class Launched(_Event):
+    """An attempt at a trial has begun."""
+
+    event: Literal["launch"] = "launch"
+    trial_id: int
+    attempt: int
+
+
+class Parked(_Event):
+    """An attempt is off its worker; it continues later."""
+
+    event: Literal["park"] = "park"
+    trial_id: int
+    attempt: int
+
+
+class AtRung(_Event):
+    """A trial has reached a rung, with its scores there; None if they are not known."""
+
+    event: Literal["rung"] = "rung"
+    trial_id: int
+    epoch: int
+    point: Annotated[Point | None, Field(strict=False)]
+
+
+class Judged(_Event):
+    """What an asynchronous search has decided at a rung; `reason` is None if the trial passes."""
+
+    event: Literal["judged"] = "judged"
+    trial_id: int
+    epoch: int
+    reason: str | None
+
+
+class AttemptLost(_Event):
+    """An attempt was lost with its worker.
+
+    epoch     of the last checkpoint of the trial, 0 without one
+    progress  whether this attempt had written one; None where the loss does not count
+    machine   whether it was lost with its machine
+    share     of a GPU that the next attempt needs
+    """
+
+    event: Literal["lost"] = "lost"
+    trial_id: int
+    attempt: int
+    cause: str
+    epoch: int | None = None
+    progress: bool | None = None
+    machine: bool = False
+    share: float | None = None
+
+
+class Again(_Event):
+    """A stored trial runs again, on request or because its tables are torn.
+
+    attempt  that is superseded
+    """
+
+    event: Literal["retry"] = "retry"
+    trial_id: int
+    attempt: int
+
+
+class Ended(_Event):
+    """A trial is stored; with the seconds that the study has used so far."""
+
+    event: Literal["end"] = "end"
+    trial_id: int
+    attempt: int
+    status: str
+    wall_seconds: float = 0.0
+    device_seconds: float = 0.0
+    recovered: bool = False
+
+
+class Told(_Event):
+    """The sampler knows the result of a proposal; see `driver/outcomes.py`."""
+
+    event: Literal["tell"] = "tell"
+    number: int
+    values: Annotated[Point | None, Field(strict=False)]
+    pruned: bool
+    constraints: Mapping[str, float]
+    recovered: bool = False
+
+
+class RaceRound(_Event):
+    """The next trials of the race of the finalists."""
+
+    event: Literal["race"] = "race"
+    trial_ids: Annotated[tuple[int, ...], Field(strict=False)]
+    architectures: Annotated[tuple[ArchitectureSpec, ...], Field(strict=False)]
+
+
+class Used(_Event):
+    """The seconds that the study has used so far."""
+
+    event: Literal["used"] = "used"
+    wall_seconds: float
+    device_seconds: float
+
+
+class Stopped(_Event):
+    """A process ends its session in order."""
+
+    event: Literal["stop"] = "stop"
+    idle_share: float
+    wall_seconds: float
+    device_seconds: float
+
+
+Event = (
+    Began
+    | Asked
+    | Launched
+    | Parked
+    | AtRung
+    | Judged
+    | AttemptLost
+    | Again
+    | Ended
+    | Told
+    | RaceRound
+    | Used
+    | Stopped
+)
+#: Reads an event from JSON; raises `ValueError` for what is none.
+EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="event")])
