@@ -71,7 +71,6 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "evidence_seconds": ("seconds", "All scores."),
         "total_seconds": ("seconds", "Whole trial, on its worker."),
         "content_hash": ("", "Hash of all that decides the result: study, data, assignment."),
-        "n_rows": ("rows", "Rows of this attempt in the three other tables."),
         "versions": ("", "Versions of the packages that computed the trial, as JSON."),
         "error": ("", "Traceback, if there is one."),
     },

@@ -4,6 +4,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
-from nas_evidence.storage.log import events, read_log
+from nas_evidence.storage.log import Log, events, read_log
+from nas_evidence.storage.redo import adopt, find_done
+from nas_evidence.storage.tables import compact
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 
 N_DATA = 100
@@ -296,6 +299,13 @@ def drive(
     )  # fmt: skip
     driver.run()
     return driver
+
+
+def compacted(folder: Path, at_least: int = 1) -> None:
+    """Compact the tables of a study that no driver holds."""
+    with closing(Log(folder)) as log:
+        adopt(log, find_done(folder).found)
+        compact(log, folder, at_least)
 
 
 def asked_in(folder: Path) -> list[ArchitectureSpec]:

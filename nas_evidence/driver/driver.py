@@ -40,17 +40,18 @@ from nas_evidence.storage.events import (
 )
 from nas_evidence.storage.faults import StudyStoppedError, crash_point, disk_stop, is_disk_full
 from nas_evidence.storage.log import LOG, Log, mend_log
-from nas_evidence.storage.redo import DoneTrials, find_done, set_aside_torn
+from nas_evidence.storage.redo import DoneTrials, adopt, find_done, set_aside_wrong
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.state import Losses
 from nas_evidence.storage.study_folder import check_lease, holds_lease
 from nas_evidence.storage.tables import (
     COMPACT_AT,
     TABLES,
-    TrialRow,
     compact,
+    remove_unnamed,
     write_record,
 )
+from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
 
 _LOG = logging.getLogger(__name__)
@@ -98,16 +99,13 @@ class Driver:
         # What was mended at the start, to be shown to the user.
         self.notices = [f"{LOG}: {one}; the other lines count" for one in finds.past.problems]
         self._log = Log(folder, mend_log(folder, finds.past))
-        self._state = self._log.state
-        set_aside_torn(folder, finds)
+        self._state, self._found = self._log.state, finds.found
+        set_aside_wrong(folder, finds)
         self._done, self._redo = finds.done, finds.redo
         self._proposer, again = restored(
-            study, folder, self._state.proposals, self._done, proposer
+            study, folder, self._state.proposals, self._done, proposer, finds.against
         )
         self.notices += again + finds.notes
-        if lost := sorted(self._state.ended.keys() - self._done.keys() - self._redo.keys()):
-            ids = ", ".join(map(str, lost))
-            self.notices.append(f"the rows of trials that ended are gone from trials/: {ids}")
         self._told = self._proposer.told()
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture
@@ -209,8 +207,8 @@ class Driver:
         for table in TABLES:
             for half_written in (self._folder / table).glob(".*"):
                 half_written.unlink()
-        compact(self._folder)
         self._complete_log()
+        compact(self._log, self._folder)
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
         self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
@@ -221,9 +219,9 @@ class Driver:
         for trial_id, attempt in self._redo.items():
             if self._state.again.get(trial_id) != attempt:
                 self._log.write(Again(trial_id=trial_id, attempt=attempt))
+        adopt(self._log, self._found)
+        remove_unnamed(self._folder, self._state)
         complete(self._log, dict(enumerate(self._proposer.proposals())))
-        for trial_id in sorted(self._done.keys() - self._state.ended.keys()):
-            self._log_end(self._done[trial_id], recovered=True)
         for number in sorted(self._told):
             self._log_tell(number, self._result(number), recovered=True)
 
@@ -246,17 +244,6 @@ class Driver:
 
     def _result(self, number: int) -> ProposalResult:
         return result_of([self._done[i] for i in trials_of(number, self._study)], self._study)
-
-    def _log_end(self, row: TrialRow, *, recovered: bool = False) -> None:
-        self._log.write(
-            Ended(
-                trial_id=row.trial_id,
-                attempt=row.attempt,
-                status=str(row.status),
-                recovered=recovered,
-                **self._ledger.spent.facts,
-            )
-        )
 
     # --- ask and launch
 
@@ -443,12 +430,13 @@ class Driver:
         crash_point("model")
         stage = "race" if is_race(trial_id) else "search"
         record = record.model_copy(update={"content_hash": self._content_hash, "stage": stage})
-        write_record(self._folder, record, self._study)
+        files = write_record(self._folder, record, self._study)
         crash_point("written")
+        row = TrialRow.of(record)
+        self._log.write(Ended(row=row, files=files, **self._ledger.spent.facts), durable=True)
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())
-        row = self._done[trial_id] = TrialRow.of(record)
-        self._log_end(row)
+        self._done[trial_id] = row
         if not is_race(trial_id):
             self._tell_after(trial_id // self._study.replicates)
         shutil.rmtree(home, ignore_errors=True)
@@ -457,7 +445,7 @@ class Driver:
         self._models.add(row, len(self._done))
         self._release()
         if len(self._done) % COMPACT_AT == 0:
-            compact(self._folder)
+            compact(self._log, self._folder)
         self._watcher.ended(record)
 
     def _tell_after(self, number: int) -> None:

@@ -13,7 +13,7 @@ from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
-from nas_evidence.storage.tables import TrialRow
+from nas_evidence.storage.trial_row import TrialRow
 
 #: Up to this many trials all weights are kept; then those of this many best architectures.
 KEEP_ALL_MODELS, KEEP_BEST_MODELS = 200, 20

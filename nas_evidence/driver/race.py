@@ -16,7 +16,7 @@ from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior
 from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 from nas_evidence.storage.best import Standings, ranked_value
-from nas_evidence.storage.tables import TrialRow
+from nas_evidence.storage.trial_row import TrialRow
 
 #: The race ends when the first is the best by the score with this probability.
 CONFIDENCE = 0.9

@@ -21,7 +21,7 @@ from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.log import LOG, Log
-from nas_evidence.storage.tables import TrialRow
+from nas_evidence.storage.trial_row import TrialRow
 
 Proposals = Mapping[int, ArchitectureSpec]
 Rows = Mapping[int, TrialRow]
@@ -33,6 +33,7 @@ def restored(
     asked: Proposals,
     done: Rows,
     make: Callable[[StudySpec, Sequence[Found]], Proposer],
+    against: Sequence[str] = (),
 ) -> tuple[Proposer, list[str]]:
     """Return what proposes as an earlier process left it, and a line about what was lost.
 
@@ -42,12 +43,13 @@ def restored(
         asked: The proposals in its log.
         done: Its finished trials.
         make: `Proposer`, or a stand-in.
+        against: Where its tables contradict its log.
 
     Raises:
         ValueError: two sound files contradict each other, `first` or `warm_start` is wrong, or the
             stored warm start is damaged.
     """
-    if against := contradictions(study, asked, done):
+    if against := [*contradictions(study, asked, done), *against]:
         raise UserError(
             f"{folder}/{LOG} contradicts the study's other files: {against[0]}; restore what was "
             f"copied there, or let the results decide: `nas-evidence repair "

@@ -21,8 +21,8 @@ from nas_evidence.driver.verification import Load, check_data, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.warm_start import WARM_START
-from nas_evidence.spec.record import TrialRecord, TrialStatus
-from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
+from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec, derive_seed
 from nas_evidence.spec.toml import (
     StudyError,
     differences,
@@ -37,16 +37,15 @@ from nas_evidence.storage.conditions import (
     note_conditions,
     study_of_trials,
 )
+from nas_evidence.storage.events import Ended
 from nas_evidence.storage.log import LOG, Log, mend_log
-from nas_evidence.storage.redo import find_done, set_aside_torn
+from nas_evidence.storage.redo import adopt, find_done, set_aside_wrong
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.tables import (
-    TrialRow,
     read_study_tables,
-    read_table,
-    take_stock,
     write_record,
 )
+from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.trial import Trial, device_for
 
 _AGAIN = (
@@ -72,17 +71,21 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     _restore_conditions(folder, study, data, done)
     broken = {finding.place for finding in verify(folder, with_checkpoints=with_checkpoints)}
     finds = find_done(folder)
-    set_aside_torn(folder, finds)
-    done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in finds.torn]
+    there = [path for path in finds.wrong if path.exists()]
+    set_aside_wrong(folder, finds)
+    done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in there]
     past = mend_log(folder, finds.past)
     done += [f"{LOG}: {problem}; the other lines count" for problem in finds.past.problems]
     if LOG in broken:
         done.append(f"{LOG}: proposals restored from the results")
-    for trial_id, attempt in sorted(take_stock(folder).short.items()):
-        _retrain(folder, study, data(study), trial_id, attempt)
-        done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
-    rows = take_stock(folder).rows
     with contextlib.closing(Log(folder, past)) as log:
+        adopt(log, finds.found)
+        for trial_id, attempt in sorted(finds.redo.items()):
+            row = log.state.rows.get(trial_id)
+            if row is not None and log.state.again.get(trial_id) != attempt:
+                log.write(_retrained(folder, study, data(study), row), durable=True)
+                done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
+        rows = log.state.rows
         complete(log, known_proposals(study, log.state.proposals, rows))
     if WARM_START in broken:
         _aside(folder, WARM_START, done, "`nas-evidence resume` reads the older study again")
@@ -118,31 +121,32 @@ def replayed(
     return trial.finish()
 
 
-def _retrain(
-    folder: Path, study: StudySpec, arrays: ArrayData, trial_id: int, attempt: int
-) -> None:
-    row = take_stock(folder).rows[trial_id]
-    cells = read_table(folder, "trials").set_index("trial_id").loc[trial_id]
+def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow) -> Ended:
+    """Train a trial again from its seed and store it; return the line about it."""
+    trial_id, attempt = row.trial_id, row.attempt + 1
     assignment = Assignment(
         trial_id=trial_id,
-        attempt=attempt + 1,
+        attempt=attempt,
         replicate=row.replicate,
         architecture=row.architecture,
         dataset=study.dataset,
         plan=study.plan,
         estimators=study.estimators,
         limits=study.limits,
-        seed=int(cells["seed"]),
+        seed=derive_seed(study.seed, trial_id, row.replicate),
     )
-    place = folder / "checkpoints" / f"{trial_id:06d}" / f"attempt-{attempt + 1}"
+    place = folder / "checkpoints" / f"{trial_id:06d}" / f"attempt-{attempt}"
     place.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(study.resources.cpus)
     tensors = to_tensors(arrays, device_for(study.resources.gpus))
     trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
-    record = replayed(assignment, row, int(cells["epochs"]), trial, score=study.pruning_score)
-    record = record.model_copy(update={"content_hash": current_hash(folder, study)})
-    write_record(folder, record, study)
+    record = replayed(assignment, row, row.epochs, trial, score=study.pruning_score)
+    stage = "race" if is_race(trial_id) else "search"
+    about = {"content_hash": current_hash(folder, study), "stage": stage}
+    record = record.model_copy(update=about)
+    files = write_record(folder, record, study)
     shutil.rmtree(place.parent, ignore_errors=True)
+    return Ended(row=TrialRow.of(record), files=files)
 
 
 def _restore_model(
@@ -194,7 +198,7 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
 
 def _restore_conditions(folder: Path, study: StudySpec, data: Load, done: list[str]) -> None:
     """Write the sealed copy of a study again, if study file and data have the hash of its rows."""
-    rows = take_stock(folder).rows.values()
+    rows = find_done(folder).done.values()
     ran = {row.content_hash for row in rows if row.content_hash}
     lost = ran and study_of_trials(folder) is None and ran != {content_hash(study, "")}
     if lost or damaged_conditions(folder):

@@ -10,7 +10,7 @@ from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.study_folder import Lease, is_locked, read_lease, read_study
-from nas_evidence.storage.tables import TrialRow, finished
+from nas_evidence.storage.trial_row import TrialRow
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ def study_status(folder: Path) -> StudyStatus:
     Raises:
         ValueError: if `folder` is not a study folder.
     """
-    study, done = read_study(folder), finished(folder)
-    known, alive = read_log(folder).state, is_locked(folder)
+    study, alive = read_study(folder), is_locked(folder)
+    known = read_log(folder).state
+    done = known.rows
     if alive:
         state = "running"
     elif is_finished(study, known.race, done):

@@ -26,10 +26,11 @@ from nas_evidence.storage.conditions import (
     data_of_trials,
     study_of_trials,
 )
-from nas_evidence.storage.log import LOG, Past, read_log
+from nas_evidence.storage.log import LOG, read_log
 from nas_evidence.storage.outside_code import wrong_code
+from nas_evidence.storage.redo import DoneTrials, find_done
 from nas_evidence.storage.study_folder import lease_is_damaged, read_study
-from nas_evidence.storage.tables import Stock, take_stock
+from nas_evidence.storage.tables import FOREIGN, foreign_files
 from nas_evidence.training.checkpoint import read_checkpoint
 
 #: Loads the data of a study.
@@ -58,10 +59,10 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
     """
     found: list[Problem] = []
     study = _study(folder, found)
-    stock, past = take_stock(folder), read_log(folder)
-    found += _tables(folder, stock, past)
-    found += _conditions(folder, stock, study)
-    found += _log(past, stock, study)
+    finds = find_done(folder)
+    found += _tables(folder, finds)
+    found += _conditions(folder, finds, study)
+    found += _log(finds, study)
     found += _small_files(folder)
     found += _warm_start(folder)
     found += _models(folder)
@@ -129,34 +130,34 @@ def _study(folder: Path, found: list[Problem]) -> StudySpec | None:
     return study_of_trials(folder)
 
 
-def _tables(folder: Path, stock: Stock, past: Past) -> Iterator[Problem]:
-    """Yield damaged files with the trials that lost rows by them, then rows lost otherwise."""
-    short = set(stock.short)
-    of_one = {i for file in stock.unreadable if (i := file.trial_id) in short and i is not None}
-    with_part = False
-    for file in stock.unreadable:
-        is_part = file.path.name.startswith("part-")
-        with_part |= is_part
-        lost = sorted(short - of_one) if is_part else sorted(of_one & {file.trial_id})
-        problem = file.reason + (f" (rows of trial {', '.join(map(str, lost))})" if lost else "")
-        yield Problem(file.path.relative_to(folder).as_posix(), problem)
-    for trial_id in () if with_part else sorted(short - of_one):
-        yield Problem("trials", f"trial {trial_id} lacks rows of evidence, terms or curves")
-    torn = {i for file in stock.unreadable if (i := file.trial_id) is not None}
-    for trial_id in sorted(past.state.ended.keys() - stock.rows.keys() - torn):
-        yield Problem("trials", f"the row of trial {trial_id} is gone; `resume` runs it again")
-    yield from (Problem("trials", problem) for problem in stock.contradictory)
-    hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
+def _tables(folder: Path, finds: DoneTrials) -> Iterator[Problem]:
+    """Yield damaged and missing files with the trials that lost rows by them."""
+    state = finds.past.state
+    held: dict[str, list[int]] = {}
+    for trial_id, row in sorted(state.rows.items()):
+        held.setdefault(state.stems.get((trial_id, row.attempt), ""), []).append(trial_id)
+    for path, reason in finds.wrong.items():
+        lost = ", ".join(map(str, held.get(path.stem, [])))
+        rows = f" (rows of trial {lost})" if lost else ""
+        yield Problem(path.relative_to(folder).as_posix(), f"{reason}{rows}")
+    for path in foreign_files(folder):
+        yield Problem(path.relative_to(folder).as_posix(), FOREIGN)
+    if finds.found:
+        ids = sorted({row.trial_id for one in finds.found for row in one.rows})
+        yield Problem(
+            LOG, f"it lacks the end of trials that are stored: {', '.join(map(str, ids))}"
+        )
+    hashes = {row.content_hash for row in finds.done.values() if row.content_hash}
     if len(hashes) > 1:
         yield Problem("trials", f"the trials ran under {len(hashes)} different conditions")
 
 
-def _conditions(folder: Path, stock: Stock, study: StudySpec | None) -> Iterator[Problem]:
+def _conditions(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
     """Yield what is wrong with the sealed copy of the study, beside the hash in the rows."""
     damaged = damaged_conditions(folder)
     yield from (Problem(place, _OTHER) for place in damaged)
     if study is not None and study_of_trials(folder) is None and not damaged:
-        hashes = {row.content_hash for row in stock.rows.values() if row.content_hash}
+        hashes = {row.content_hash for row in finds.done.values() if row.content_hash}
         for lost in sorted(hashes - {content_hash(study, "")}):
             yield Problem(f"logs/conditions-{lost}.toml", "missing")
 
@@ -181,20 +182,20 @@ def _exports(folder: Path) -> Iterator[Problem]:
             yield Problem(f"{export.name}/{name}", f"missing, or {_OTHER}")
 
 
-def _log(past: Past, stock: Stock, study: StudySpec | None) -> Iterator[Problem]:
-    yield from (Problem(LOG, problem) for problem in past.problems)
+def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
+    yield from (Problem(LOG, problem) for problem in finds.past.problems)
     if study is None:
         return
-    known = past.state.proposals
+    known = finds.past.state.proposals
     ran = {
         trial_id // study.replicates: row.architecture
-        for trial_id, row in sorted(stock.rows.items())
+        for trial_id, row in sorted(finds.done.items())
         if not is_race(trial_id)
     }
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)
         yield Problem(LOG, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
-    for problem in contradictions(study, known, stock.rows):
+    for problem in [*contradictions(study, known, finds.done), *finds.against]:
         yield Problem(LOG, problem)
 
 

@@ -19,7 +19,8 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import ranked_value
 from nas_evidence.storage.study_folder import read_study
-from nas_evidence.storage.tables import TrialRow, finished
+from nas_evidence.storage.tables import finished
+from nas_evidence.storage.trial_row import TrialRow
 
 Found = tuple[ArchitectureSpec, tuple[float, ...]]
 #: The file in the folder of the new study.

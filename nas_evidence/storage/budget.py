@@ -24,5 +24,9 @@ class Ledger:
             self.spent.wall_seconds + seconds, self.spent.device_seconds + busy * seconds
         )
         if time.monotonic() - self._written > WRITE_EVERY:
-            self._log.write(Used(**self.spent.facts))
+            self._log.write(
+                Used(
+                    wall_seconds=self.spent.wall_seconds, device_seconds=self.spent.device_seconds
+                )
+            )
             self._written = time.monotonic()

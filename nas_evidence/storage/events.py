@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from nas_evidence.maths.pareto import Point
 from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.trial_row import TrialRow
 
 
 class _Event(BaseModel):
@@ -108,15 +109,42 @@ class Again(_Event):
 
 
 class Ended(_Event):
-    """A trial is stored; with the seconds that the study has used so far."""
+    """A trial is stored: only from this line on it counts as finished.
+
+    row      what is known of it without its tables
+    files    digest of its file in each table
+    wall_seconds, device_seconds  that the study has used so far
+    """
 
     event: Literal["end"] = "end"
-    trial_id: int
-    attempt: int
-    status: str
+    row: TrialRow
+    files: Mapping[str, str]
     wall_seconds: float = 0.0
     device_seconds: float = 0.0
     recovered: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a person reads."""
+        row = self.row
+        return {"trial_id": row.trial_id, "attempt": row.attempt, "status": str(row.status)}
+
+
+class Merged(_Event):
+    """The files of some attempts are one file in each table now.
+
+    part      name of the files, without their ending
+    files     digest of each, by table
+    attempts  trial id and attempt of each
+    """
+
+    event: Literal["merge"] = "merge"
+    part: str
+    files: Mapping[str, str]
+    attempts: Annotated[tuple[tuple[int, int], ...], Field(strict=False)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a person reads."""
+        return {"part": self.part, "n_attempts": len(self.attempts)}
 
 
 class Told(_Event):
@@ -165,6 +193,7 @@ Event = (
     | AttemptLost
     | Again
     | Ended
+    | Merged
     | Told
     | RaceRound
     | Used

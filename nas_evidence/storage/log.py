@@ -13,13 +13,13 @@ out. A line cut short by a crash is terminated by the next process: that is no d
 """
 
 import contextlib
+import io
 import os
 import re
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
@@ -46,7 +46,7 @@ class Log:
         self._past = past or read_log(folder)
         self.state, self.problems = self._past.state, self._past.problems
         self._session, self._line = self._past.session + 1, 0
-        self._file: FileIO | None = None
+        self._file: io.FileIO | None = None
 
     def write(self, event: Event, *, durable: bool = False) -> None:
         """Append an event and apply it; a `durable` one survives a power failure.
@@ -122,8 +122,7 @@ def read_log(folder: Path) -> Past:
 
 def events(folder: Path) -> Iterator[tuple[float, Event]]:
     """Yield the events that count, in order, each after its time in seconds since 1970."""
-    for t, event, _ in _scan(folder, Past()):
-        yield t, event
+    yield from _scan(folder, Past())
 
 
 def events_since(folder: Path, start: int) -> tuple[list[tuple[float, Event]], int]:
@@ -150,17 +149,16 @@ def mend_log(folder: Path, past: Past) -> Past:
     return read_log(folder)
 
 
-def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event, bytes]]:
-    """Yield the events that count with time and line; enter them, and problems, in `past`."""
+def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
+    """Yield the events that count, each after its time; enter them, and problems, in `past`."""
     path = log_path(folder)
     suspects, whole, late = list[int](), list[int](), list[int]()
-    expected, number, torn = 0, 0, False
-    with path.open("rb") if path.exists() else contextlib.nullcontext([]) as file:
-        for number, line in enumerate(file, start=1):
+    expected = 0
+    with path.open("rb") if path.exists() else io.BytesIO() as lines:
+        for number, line in enumerate(lines, start=1):
             read = _read(line)
             if read is None:
-                torn = not line.endswith(b"\n")
-                suspects += [number] if line.strip() and not torn else []
+                suspects += [number] if line.strip() and line.endswith(b"\n") else []
                 whole += [number] if line.endswith(b'"}\n') else []
                 continue
             session, at, t, event = read
@@ -180,7 +178,7 @@ def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event, bytes]]:
             suspects, whole, expected = [], [], at + 1
             past.n_lines += 1
             past.state.apply(event)
-            yield t, event, line
+            yield t, event
     if whole or len(suspects) > 1:
         past.problems.append(_not_as_written(suspects))
     if late:

@@ -1,61 +1,116 @@
-"""Stored trials that run again: their tables are torn, or the user asks for it.
+"""Which trials of a study are done, and which stored ones run again.
 
-A stored attempt is never changed. The trial gets another attempt, and the readers of `tables.py`
-take the last one; so the history stays. The log holds each request with the attempt that is to be
-superseded; it is void once a later attempt is stored.
+The log says what is done and names the files. A trial runs again if one of its files is not as the
+log says, or on request. A stored attempt is never changed: the trial gets another attempt, and the
+readers of `tables.py` take the last one; so the history stays. Sound files that the log does not
+name are adopted: it has lost their lines, or the process was killed before it wrote them.
 """
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.storage.events import Again
+from nas_evidence.storage.events import Again, Ended, Merged
 from nas_evidence.storage.log import Log, Past, read_log
 from nas_evidence.storage.set_aside import set_aside
+from nas_evidence.storage.state import State, attempt_of, is_part
 from nas_evidence.storage.study_folder import locked
-from nas_evidence.storage.tables import TrialRow, finished, take_stock
+from nas_evidence.storage.tables import TABLES, file_digest, read_stem, stems_in, wrong_files
+from nas_evidence.storage.trial_row import TrialRow
 
 #: What may succeed when it runs again; the others are properties of the network.
 _MAY_SUCCEED = (TrialStatus.FAILED, TrialStatus.OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True)
+class Found:
+    """Sound files that the log does not name.
+
+    stem   their name without the ending
+    rows   of the attempts in them
+    files  digest of each, by table
+    """
+
+    stem: str
+    rows: tuple[TrialRow, ...]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class DoneTrials:
     """Which trials of a study are done, and what its log says.
 
-    done  the rows of those that are
-    redo  the last attempt of those that are stored and must run again
-    torn  the damaged files
-    past  of the log
+    done   the rows of those that are
+    redo   the last attempt of those that are stored and must run again
+    wrong  files that are not as the log says, or that cannot be read, each with the reason
+    found  files that the log does not name, or names otherwise
+    past   of the log
+    against  where sound files contradict what the log says of a trial
     """
 
     done: dict[int, TrialRow]
     redo: dict[int, int]
-    torn: tuple[Path, ...]
+    wrong: Mapping[Path, str]
+    found: tuple[Found, ...]
     past: Past
+    against: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
-        """Return a line about the torn files, if there are any."""
-        if not self.torn:
+        """Return a line about the damaged files, if there are any."""
+        if not self.wrong:
             return []
-        names = [f"{path.parent.name}/{path.name}" for path in self.torn]
+        names = sorted(f"{path.parent.name}/{path.name}" for path in self.wrong)
         shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         ids = ", ".join(map(str, sorted(self.redo)))
         again = f"; these trials run again: {ids}" if self.redo else ""
-        return [f"{len(names)} damaged files were moved to damaged/ ({shown}){again}."]
+        what = "files are" if len(names) > 1 else "file is"
+        return [f"{len(names)} {what} damaged, moved to damaged/, or missing ({shown}){again}."]
 
 
 def find_done(folder: Path) -> DoneTrials:
     """Return which trials are done, and which must run again."""
-    stock, past = take_stock(folder), read_log(folder)
-    rows = stock.rows
-    redo = {**stock.short, **past.state.redone({i: row.attempt for i, row in rows.items()})}
-    torn = tuple(file.path for file in stock.unreadable if file.reason.startswith("damaged"))
-    return DoneTrials({i: row for i, row in rows.items() if i not in redo}, redo, torn, past)
+    past = read_log(folder)
+    state = past.state
+    wrong = wrong_files(folder, state)
+    otherwise = tuple(_otherwise(folder, state, wrong))
+    bad_stems = {path.stem for path in wrong}
+    lost = {attempt for attempt, stem in state.stems.items() if stem in bad_stems}
+    unnamed, unread = _unnamed(folder, state, lost)
+    found = otherwise + unnamed
+    rows, redo = dict(state.rows), dict[int, int]()
+    for row in (row for one in found for row in one.rows):
+        if row.trial_id not in rows or rows[row.trial_id].attempt <= row.attempt:
+            rows[row.trial_id] = row
+    adopted = {(row.trial_id, row.attempt) for one in found for row in one.rows}
+    for trial_id, row in rows.items():
+        attempt = (trial_id, row.attempt)
+        if state.again.get(trial_id) == row.attempt or attempt in lost - adopted:
+            redo[trial_id] = row.attempt
+    for path in unread:
+        with contextlib.suppress(ValueError):  # an attempt that is stored and not sound
+            trial_id, number = attempt_of(path.stem)
+            if trial_id not in rows:
+                redo[trial_id] = max(number, redo.get(trial_id, 0))
+    done = {i: row for i, row in rows.items() if i not in redo}
+    differing = (row for one in otherwise for row in one.rows if state.rows[row.trial_id] != row)
+    against = tuple(f"trial {row.trial_id} is another in trials/" for row in differing)
+    return DoneTrials(done, redo, {**wrong, **unread}, found, past, against)
+
+
+def adopt(log: Log, found: Collection[Found]) -> None:
+    """Write the lines that a log lacks of sound files."""
+    for one in sorted(found, key=lambda one: not is_part(one.stem)):
+        files = {} if is_part(one.stem) else one.files
+        for row in one.rows:
+            if files or log.state.rows.get(row.trial_id) != row:
+                log.write(Ended(row=row, files=files, recovered=True))
+        if is_part(one.stem):
+            attempts = tuple((row.trial_id, row.attempt) for row in one.rows)
+            log.write(Merged(part=one.stem, files=one.files, attempts=attempts))
 
 
 def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
@@ -64,7 +119,7 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
     Raises:
         ValueError: a trial has not failed.
     """
-    rows = finished(folder)
+    rows = find_done(folder).done
     failed = sorted(i for i, row in rows.items() if row.status in _MAY_SUCCEED)
     chosen = failed if which is None else sorted(set(which))
     if wrong := [i for i in chosen if i not in failed]:
@@ -79,7 +134,43 @@ def ask_to_retry(folder: Path, which: Collection[int] | None) -> list[int]:
     return chosen
 
 
-def set_aside_torn(folder: Path, finds: DoneTrials) -> None:
+def set_aside_wrong(folder: Path, finds: DoneTrials) -> None:
     """Move damaged Parquet files to `damaged/`."""
-    for path in finds.torn:
-        set_aside(folder, path.relative_to(folder).as_posix())
+    for path in finds.wrong:
+        if path.exists():
+            set_aside(folder, path.relative_to(folder).as_posix())
+
+
+def _otherwise(folder: Path, state: State, wrong: dict[Path, str]) -> Iterator[Found]:
+    """Take out of `wrong`, and yield, sound files whose digest is not the one in the log."""
+    for stem in sorted({path.stem for path in wrong}):
+        rows = read_stem(folder, stem)
+        if isinstance(rows, list):
+            paths = {str(table): folder / table / f"{stem}.parquet" for table in TABLES}
+            for path in paths.values():
+                wrong.pop(path, None)
+            yield Found(stem, tuple(rows), {t: file_digest(path) for t, path in paths.items()})
+
+
+def _unnamed(
+    folder: Path, state: State, lost: Collection[tuple[int, int]]
+) -> tuple[tuple[Found, ...], dict[Path, str]]:
+    """Return the sound files that the log does not name, and the damaged ones with the reason.
+
+    Files of which the log names all attempts, in other files that are sound, are a copy that a
+    killed process left; they are neither.
+    """
+    found, unread = [], dict[Path, str]()
+    for stem in stems_in(folder):
+        if stem in state.files:
+            continue
+        rows = read_stem(folder, stem)
+        if isinstance(rows, dict):
+            unread |= rows
+            continue
+        named = {(row.trial_id, row.attempt) for row in rows} & state.stems.keys()
+        if len(named - set(lost)) < len(rows):
+            paths = {str(table): folder / table / f"{stem}.parquet" for table in TABLES}
+            digests = {table: file_digest(path) for table, path in paths.items()}
+            found.append(Found(stem, tuple(rows), digests))
+    return tuple(found), unread

@@ -6,9 +6,28 @@ from dataclasses import dataclass, field, replace
 from nas_evidence.maths.pareto import Point
 from nas_evidence.spec.study import ArchitectureSpec, BudgetSpec, RetrySpec
 from nas_evidence.storage import events as log
+from nas_evidence.storage.trial_row import TrialRow
 
+#: Trial id and number of the attempt.
+Attempt = tuple[int, int]
 #: Attempts in a row that may be lost together with their machine, without progress.
 MACHINE_LOSSES = 10
+
+
+def is_part(stem: str) -> bool:
+    """Return whether a name is that of the files of many attempts."""
+    return stem.startswith("part-")
+
+
+def attempt_of(stem: str) -> Attempt:
+    """Return trial id and attempt of the files of one attempt; the inverse of `stem_of`."""
+    trial_id, _, attempt = stem.partition("-a")
+    return int(trial_id), int(attempt)
+
+
+def stem_of(trial_id: int, attempt: int) -> str:
+    """Return the name, without its ending, of the files of one attempt."""
+    return f"{trial_id:06d}-a{attempt}"
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,9 @@ class State:
 
     proposals  architectures, by number
     under_way  the last attempt of each trial that was launched and has not ended
-    ended      the last stored attempt of each trial
+    rows       what is known of each finished trial, of its last attempt
+    stems      (trial id, attempt) -> name, without its ending, of the file with its rows
+    files      digests of the file of each name, by table
     results    what the sampler was last told, by number of the proposal
     rungs      epoch -> trial id -> scores there, in order of arrival
     judged     (trial id, epoch) -> why it was pruned there, None if it passed
@@ -95,7 +116,9 @@ class State:
 
     proposals: dict[int, ArchitectureSpec] = field(default_factory=dict)
     under_way: dict[int, int] = field(default_factory=dict)
-    ended: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, TrialRow] = field(default_factory=dict)
+    stems: dict[Attempt, str] = field(default_factory=dict)
+    files: dict[str, Mapping[str, str]] = field(default_factory=dict)
     results: dict[int, log.Told] = field(default_factory=dict)
     rungs: dict[int, dict[int, Point | None]] = field(default_factory=dict)
     judged: dict[tuple[int, int], str | None] = field(default_factory=dict)
@@ -126,9 +149,12 @@ class State:
                 self.losses.pop(event.trial_id, None)
                 self.shares.pop(event.trial_id, None)
             case log.Ended():
-                self.under_way.pop(event.trial_id, None)
-                self.ended[event.trial_id] = event.attempt
-                self._spend(event.wall_seconds, event.device_seconds)
+                self._ended(event)
+            case log.Merged():
+                for attempt in event.attempts:
+                    self.files.pop(self.stems.get(attempt, ""), None)
+                    self.stems[attempt] = event.part
+                self.files[event.part] = event.files
             case log.Told():
                 self.results[event.number] = event
             case log.RaceRound():
@@ -139,9 +165,20 @@ class State:
                 self.in_order = True
                 self._spend(event.wall_seconds, event.device_seconds)
 
-    def redone(self, attempts: Mapping[int, int]) -> dict[int, int]:
-        """Return the stored trials that are to run again, of their last stored attempts."""
-        return {i: attempts[i] for i, attempt in self.again.items() if attempts.get(i) == attempt}
+    def current(self) -> set[str]:
+        """Return the names of the files that hold the last attempt of a trial."""
+        attempts = ((i, row.attempt) for i, row in self.rows.items())
+        return {self.stems[attempt] for attempt in attempts if attempt in self.stems}
+
+    def _ended(self, event: log.Ended) -> None:
+        row = event.row
+        self.under_way.pop(row.trial_id, None)
+        if row.trial_id not in self.rows or self.rows[row.trial_id].attempt <= row.attempt:
+            self.rows[row.trial_id] = row
+        if event.files:  # else a line `merge` names them
+            stem = stem_of(row.trial_id, row.attempt)
+            self.stems[row.trial_id, row.attempt], self.files[stem] = stem, event.files
+        self._spend(event.wall_seconds, event.device_seconds)
 
     def _lost(self, event: log.AttemptLost) -> None:
         if event.share is not None:

@@ -5,20 +5,20 @@
     terms/     the named parts of each estimate
     curves/    one row per training epoch
 
-`evidence`, `terms` and `curves` are written before `trials`, whose file is the commit marker:
-without it the attempt does not exist. Writes are atomic (temporary name, fsync, rename). `compact`
-merges files of finished attempts into `part-*.parquet`, so that long studies load fast;
-`*.parquet` still finds every row. Missing values are null, never NaN. Columns are only ever added,
-so files of all versions can be read together; unreadable files are skipped and reported, never
-guessed.
+The log of the study names each file with its digest once all four are written: an attempt exists
+from that line on. Writes are atomic (temporary name, fsync, rename). `compact` merges files of
+finished attempts into `part-*.parquet`, so that long studies load fast; `*.parquet` still finds
+every row. Missing values are null, never NaN. Columns are only ever added, so files of all
+versions can be read together; unreadable files are skipped and reported, never guessed.
 """
 
 import errno
+import hashlib
 import logging
 import math
 import re
 import uuid
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,10 @@ from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import check_conditions
-from nas_evidence.storage.log import read_log
+from nas_evidence.storage.events import Merged
+from nas_evidence.storage.log import Log, read_log
+from nas_evidence.storage.state import State, attempt_of, is_part, stem_of
+from nas_evidence.storage.trial_row import TrialRow
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ COLUMNS: Mapping[TableName, str] = {
         test_accuracy:float test_nll_per_datum:float test_rmse:float
         converged:bool kept:str decrement_per_datum:float train_seconds:float
         settle_seconds:float evidence_seconds:float total_seconds:float
-        content_hash:str n_rows:int versions:str error:str""",
+        content_hash:str versions:str error:str""",
     "evidence": """
         trial_id:int attempt:int epoch:int estimator:str value:float per_datum:float relation:str
         standard_error:float valid:bool note:str seconds:float""",
@@ -79,6 +82,7 @@ ARCHITECTURE = "arch_"
 TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")
 _FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
 _PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
+FOREIGN = "foreign: not named <trial>-a<attempt>.parquet"
 #: Number of single-attempt files in a table from which `compact` merges them.
 COMPACT_AT = 256
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
@@ -100,61 +104,11 @@ class UnreadableFile:
         return None if key is None else key[0]
 
 
-@dataclass(frozen=True, slots=True)
-class TrialRow:
-    """What the driver needs from a finished trial.
+def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str, str]:
+    """Write the four files of one finished attempt; return their digests by table.
 
-    `values` maps each estimator to its last value (larger is better), if valid; `costs` has those
-    of n_parameters, flops, memory_bytes and latency_seconds that are known.
-    """
-
-    trial_id: int
-    attempt: int
-    replicate: int
-    status: TrialStatus
-    architecture: ArchitectureSpec
-    values: Mapping[str, float]
-    costs: Mapping[str, float]
-    cause: str = ""
-    total_seconds: float = 0.0
-    gpu_share: float | None = None
-    content_hash: str | None = None
-
-    @property
-    def architecture_key(self) -> str:
-        """Return the hash of family and values."""
-        return self.architecture.key
-
-    @property
-    def family(self) -> str:
-        """Return the name of the architecture's family."""
-        return self.architecture.family
-
-    @classmethod
-    def of(cls, record: TrialRecord) -> "TrialRow":
-        """Return the row that `finished` reads back once `record` is written."""
-        last = {e.estimate.estimator: e.estimate for e in record.evaluations}
-        costs = {name: getattr(record, name) for name in ALL_COSTS}
-        return cls(
-            trial_id=record.trial_id,
-            attempt=record.attempt,
-            replicate=record.replicate,
-            status=record.status,
-            architecture=record.architecture,
-            values={k: e.value for k, e in last.items() if e.valid and math.isfinite(e.value)},
-            costs={k: float(v) for k, v in costs.items() if v is not None and math.isfinite(v)},
-            cause=record.cause,
-            total_seconds=record.total_seconds,
-            gpu_share=record.gpu_share,
-            content_hash=record.content_hash,
-        )
-
-
-def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
-    """Write the four files of one finished attempt, the commit marker last.
-
-    Writing the same record again changes nothing. Files of an attempt without a commit marker
-    (the writer was killed between two files) are replaced.
+    Writing the same record again changes nothing. Without a file in `trials`, written last, the
+    others are of a writer that was killed, and are replaced.
 
     Raises:
         ValueError: if the status is not final, or this attempt is already committed with
@@ -167,19 +121,72 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> None:
         ).with_code("record-not-final")
     rows = rows_of_record(record)
     tables = {table: _arrow_table(table, rows[table], spec) for table in TABLES}
-    name = f"{record.trial_id:06d}-a{record.attempt}.parquet"
+    name = f"{stem_of(record.trial_id, record.attempt)}.parquet"
     committed = _stored(folder / "trials" / name) is not None
+    digests: dict[str, str] = {}
     for table in TABLES:
         path = folder / table / name
         stored = _stored(path) if committed else None
         if stored is None:
-            _write_table(path, tables[table])
+            digests[table] = _write_table(path, tables[table])
         elif not stored.equals(tables[table], check_metadata=False):
             raise UserError(
                 f"a committed attempt is never changed, but {path} holds another {table} table "
                 f"of trial {record.trial_id}, attempt {record.attempt}; "
                 "store a new run under the next attempt number."
             ).with_code("attempt-already-stored")
+        else:
+            digests[table] = file_digest(path)
+    return digests
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file, "" if there is none."""
+    try:
+        return _digest(path.read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def foreign_files(folder: Path) -> list[Path]:
+    """Return the Parquet files in the tables of a study that are not of this program."""
+    there = (path for table in TABLES for path in (folder / table).glob("[!._]*.parquet"))
+    return sorted(p for p in there if not _key_of(p) and not _PART_NAME.fullmatch(p.name))
+
+
+def stems_in(folder: Path) -> list[str]:
+    """Return the names, without their ending, of the files of this program in `trials`."""
+    names = sorted(path.name for path in (folder / "trials").glob("*.parquet"))
+    ours = (name for name in names if _FILE_NAME.fullmatch(name) or _PART_NAME.fullmatch(name))
+    return [name.removesuffix(".parquet") for name in ours]
+
+
+def read_stem(folder: Path, stem: str) -> list[TrialRow] | dict[Path, str]:
+    """Return the rows of all attempts in the files of one name, or which of them are unsound."""
+    frames, torn = dict[TableName, pd.DataFrame](), dict[Path, str]()
+    for table in TABLES:
+        one = _load(folder / table / f"{stem}.parquet")
+        if isinstance(one, UnreadableFile):
+            torn[one.path] = one.reason
+        else:
+            frames[table] = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    if torn:
+        return torn
+    evidence, trials = frames["evidence"], frames["trials"]
+    keys = zip(trials["trial_id"], trials["attempt"], strict=True)
+    found = list[TrialRow]()
+    for i, (trial_id, attempt) in enumerate(keys):
+        own = evidence[(evidence["trial_id"] == trial_id) & (evidence["attempt"] == attempt)]
+        (row,) = rows_of(trials.iloc[i : i + 1], own)
+        if row.architecture_key != trials["architecture_key"].iloc[i]:
+            problem = f"damaged: trial {row.trial_id} has the key of another architecture"
+            return {folder / "trials" / f"{stem}.parquet": problem}
+        found.append(row)
+    return found
 
 
 def read_table(folder: Path, table: TableName) -> pd.DataFrame:
@@ -192,17 +199,17 @@ def read_table(folder: Path, table: TableName) -> pd.DataFrame:
 
 
 def read_tables(
-    folder: Path, tables: Sequence[TableName] = TABLES
+    folder: Path, tables: Sequence[TableName] = TABLES, wrong: Collection[Path] = ()
 ) -> tuple[dict[TableName, pd.DataFrame], tuple[UnreadableFile, ...]]:
-    """Return several tables as `read_table` does, and the skipped files."""
-    trials, unreadable = _read(folder, "trials")
+    """Return several tables as `read_table` does, and the skipped files; `wrong` are not read."""
+    trials, unreadable = _read(folder, "trials", wrong)
     final = trials["status"].isin([status.value for status in TrialStatus if status.is_final])
     trials = trials[final].sort_values(["trial_id", "attempt"])
     frames = {"trials": trials.drop_duplicates("trial_id", keep="last", ignore_index=True)}
     last_attempts = frames["trials"][["trial_id", "attempt"]]
     for table in dict.fromkeys(tables):
         if table != "trials":
-            frame, skipped = _read(folder, table)
+            frame, skipped = _read(folder, table, wrong)
             unreadable += skipped
             frame = frame.merge(last_attempts, on=["trial_id", "attempt"])
             frames[table] = frame.sort_values(
@@ -217,54 +224,6 @@ def finished(folder: Path) -> dict[int, TrialRow]:
     """Return the row of every finished trial, by trial id."""
     tables, _ = read_tables(folder, ["trials", "evidence"])
     return {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
-
-
-@dataclass(frozen=True)
-class Stock:
-    """What a study folder holds.
-
-    rows        the row of every finished trial, by trial id
-    short       those that lack rows in another table, with their last attempt: a file in
-                `evidence`, `terms` or `curves` is torn or missing
-    unreadable  the files that were skipped
-    contradictory  rows that have the key of another architecture, one line each
-    """
-
-    rows: Mapping[int, TrialRow]
-    short: Mapping[int, int]
-    unreadable: tuple[UnreadableFile, ...]
-    contradictory: tuple[str, ...]
-
-
-def take_stock(folder: Path) -> Stock:
-    """Read all tables once."""
-    tables, unreadable = read_tables(folder)
-    rows = rows_of(tables["trials"], tables["evidence"])
-    found = {row.trial_id: row for row in rows}
-    return Stock(found, _short(tables), unreadable, tuple(_contradictory(tables["trials"], rows)))
-
-
-def _short(tables: Mapping[TableName, pd.DataFrame]) -> dict[int, int]:
-    trials = tables["trials"].set_index("trial_id")
-    wanted = trials["n_rows"].dropna().astype(int)
-    others = (tables[name]["trial_id"] for name in TABLES if name != "trials")
-    found = pd.concat(others).value_counts().reindex(wanted.index, fill_value=0)
-    return {int(i): int(trials.loc[i, "attempt"]) for i in wanted.index[found < wanted]}
-
-
-def _lacking(
-    folder: Path, tables: Mapping[TableName, pd.DataFrame], unreadable: Iterable[UnreadableFile]
-) -> Iterator[UnreadableFile]:
-    """Yield what is not there of trials that have ended, unless an unreadable file says so."""
-    said = {file.trial_id for file in unreadable}
-    known = {int(i) for i in tables["trials"]["trial_id"]}
-    ended = read_log(folder).state.ended.keys()
-    for reason, trials in (
-        ("missing rows of evidence, terms or curves", _short(tables)),
-        ("missing, though the log says that the trial ended", sorted(ended - known)),
-    ):
-        for trial_id in (i for i in trials if i not in said):
-            yield UnreadableFile(folder / "trials" / f"{trial_id:06d}-a1.parquet", reason)
 
 
 def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
@@ -352,9 +311,10 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
             ).with_code("no-study-file")
         spec = load_study(file)
         check_conditions(folder, spec)
-    tables, unreadable = read_tables(folder)
-    unreadable += tuple(_lacking(folder, tables, unreadable))
-    read = StudyTables(
+    wrong = wrong_files(folder, read_log(folder).state)
+    tables, unreadable = read_tables(folder, wrong=wrong)
+    unreadable += tuple(UnreadableFile(path, reason) for path, reason in wrong.items())
+    return StudyTables(
         folder,
         spec,
         tables["trials"],
@@ -363,48 +323,60 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         tables["curves"],
         unreadable,
     )
-    for problem in _contradictory(read.trials, read.rows):
-        raise UserError(
-            f"{folder}/trials contradicts itself: {problem}; restore what was copied there, or "
-            f"remove the file of that trial, and `nas-evidence resume {folder}` runs it again."
-        ).with_code("trials-contradict")
-    return read
 
 
-def _contradictory(trials: pd.DataFrame, rows: Sequence[TrialRow]) -> list[str]:
-    """Return which rows of `trials`, as read, have the key of another architecture."""
-    return [
-        f"trial {row.trial_id} is {row.architecture}, but has the key of another"
-        for row, key in zip(rows, trials["architecture_key"], strict=True)
-        if row.architecture_key != key
-    ]
+def wrong_files(folder: Path, state: State) -> dict[Path, str]:
+    """Return the files that the log names and that are not as it says, each with what is wrong."""
+    wrong, current = dict[Path, str](), state.current()
+    for stem, digests in state.files.items():
+        for table, digest in digests.items():
+            path = folder / table / f"{stem}.parquet"
+            found = file_digest(path)
+            if found != digest and (found or stem in current):
+                wrong[path] = "damaged: not as it was written" if found else "missing"
+    return wrong
 
 
-def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
-    """Merge the files of finished attempts, table by table, once there are `at_least` of them.
-
-    A part is written and read back before its source files are removed. After a crash in between,
-    some rows are in two files; `read_tables` uses those of the part, and the next call cleans up.
-    """
-    markers = [p for p in (folder / "trials").glob("[0-9]*.parquet") if _key_of(p)]
-    if len(markers) < at_least:
-        return
-    committed = sorted(path.name for path in markers if _stored(path) is not None)
+def remove_unnamed(folder: Path, state: State) -> None:
+    """Remove the files of this program that the log does not name: a killed process left them."""
     for table in TABLES:
-        paths = [folder / table / name for name in committed if (folder / table / name).exists()]
-        inside = _keys(_concat(table, _parts(folder / table))[0])
-        joined, used, _ = _concat(table, [p for p in paths if _key_of(p) not in inside])
-        if used:
-            part = folder / table / f"part-{uuid.uuid4().hex}.parquet"
-            metadata = pq.read_schema(pa.BufferReader(used[0].read_bytes())).metadata
-            _write_table(part, joined.replace_schema_metadata(metadata))
-            written = _stored(part)
-            if written is None or not written.equals(joined, check_metadata=False):
-                part.unlink()
-                raise OSError(errno.EIO, "the written file cannot be read back", str(part))
-        for path in paths:
-            if path in used or _key_of(path) in inside:
+        for path in (folder / table).glob("[!._]*.parquet"):
+            ours = _FILE_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)
+            if ours and path.stem not in state.files:
                 path.unlink()
+
+
+def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
+    """Merge the files of single attempts, table by table, once the log names `at_least` of them.
+
+    A part is written, read back and named by the log before its source files are removed. Earlier
+    parts are not read.
+    """
+    stems = sorted(
+        stem
+        for stem in log.state.files
+        if not is_part(stem) and all((folder / t / f"{stem}.parquet").exists() for t in TABLES)
+    )
+    if len(stems) < at_least:
+        return
+    part, digests = f"part-{uuid.uuid4().hex}", dict[str, str]()
+    for table in TABLES:
+        paths = [folder / table / f"{stem}.parquet" for stem in stems]
+        joined, used, _ = _concat(table, paths)
+        if len(used) < len(paths):  # damaged since the start: `verify` names it
+            return
+        metadata = pq.read_schema(pa.BufferReader(used[0].read_bytes())).metadata
+        path = folder / table / f"{part}.parquet"
+        digests[table] = _write_table(path, joined.replace_schema_metadata(metadata))
+        written = _stored(path)
+        if written is None or not written.equals(joined, check_metadata=False):
+            path.unlink()
+            raise OSError(errno.EIO, "the written file cannot be read back", str(path))
+    attempts = tuple(attempt_of(stem) for stem in stems)
+    log.write(Merged(part=part, files=digests, attempts=attempts), durable=True)
+    for table in TABLES:
+        for stem in stems:
+            (folder / table / f"{stem}.parquet").unlink(missing_ok=True)
 
 
 def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]]) -> TrialRow:
@@ -419,6 +391,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
         costs={name: float(known[name]) for name in ALL_COSTS if name in known},
         cause=known.get("cause", ""),
         total_seconds=float(known.get("total_seconds", 0.0)),
+        epochs=int(known.get("epochs", 0)),
         gpu_share=known.get("gpu_share"),
         content_hash=known.get("content_hash"),
     )
@@ -439,7 +412,7 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
         "status": record.status.value,
         **{ARCHITECTURE + name: value for name, value in values.items()},
     }
-    rows: Mapping[TableName, list[Row]] = {
+    return {
         "trials": [trial],
         "evidence": [key | _evidence_row(e.epoch, e.estimate) for e in record.evaluations],
         "terms": [
@@ -449,8 +422,6 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
         ],
         "curves": [key | point.model_dump() for point in record.curve],
     }
-    trial["n_rows"] = sum(map(len, rows.values())) - 1  # in the other tables
-    return rows
 
 
 def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
@@ -480,14 +451,17 @@ def _finite_or_null(cell: Cell) -> Cell:
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-def _write_table(path: Path, table: pa.Table) -> None:
+def _write_table(path: Path, table: pa.Table) -> str:
+    """Write a table; return the digest of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = pa.BufferOutputStream()
     table = table.replace_schema_metadata(sealed(table))
     pq.write_table(
         table, content, compression="zstd", use_dictionary=False, write_page_checksum=True
     )
-    write_whole(path, memoryview(content.getvalue()))
+    whole = memoryview(content.getvalue())
+    write_whole(path, whole)
+    return _digest(whole)
 
 
 def _stored(path: Path) -> pa.Table | None:
@@ -511,15 +485,15 @@ def _load(path: Path) -> pa.Table | UnreadableFile:
     return table
 
 
-def _read(folder: Path, table: TableName) -> tuple[pd.DataFrame, list[UnreadableFile]]:
+def _read(
+    folder: Path, table: TableName, wrong: Collection[Path]
+) -> tuple[pd.DataFrame, list[UnreadableFile]]:
     """Return all attempts in one table, with the files skipped."""
     parts = _parts(folder / table)
-    others = [p for p in sorted((folder / table).glob("[!._]*.parquet")) if p not in parts]
-    unreadable = [
-        UnreadableFile(path, "foreign: not named <trial>-a<attempt>.parquet")
-        for path in others
-        if not _key_of(path)
-    ]
+    there = sorted((folder / table).glob("[!._]*.parquet"))
+    others = [p for p in there if p not in parts and p not in wrong]
+    parts = [p for p in parts if p not in wrong]
+    unreadable = [UnreadableFile(path, FOREIGN) for path in others if not _key_of(path)]
     joined, _, torn = _concat(table, parts)
     inside = _keys(joined)
     single, _, torn_too = _concat(table, [p for p in others if _key_of(p) not in {None, *inside}])

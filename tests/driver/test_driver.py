@@ -213,10 +213,10 @@ def test_a_full_disk_stops_the_study_and_loses_nothing(
     folder = tmp_path / "full"
     original = driver_module.write_record
 
-    def write(place: Path, record: TrialRecord, spec: StudySpec) -> None:
+    def write(place: Path, record: TrialRecord, spec: StudySpec) -> dict[str, str]:
         if record.trial_id == 4:
             raise OSError(number, os.strerror(number), str(place / "trials"))
-        original(place, record, spec)
+        return original(place, record, spec)
 
     monkeypatch.setattr(driver_module, "write_record", write)
     with pytest.raises(StudyStoppedError, match=r"Nothing is lost") as caught:

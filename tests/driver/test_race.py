@@ -20,7 +20,8 @@ from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.log import read_log
-from nas_evidence.storage.tables import TrialRow, finished, read_table
+from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.storage.trial_row import TrialRow
 
 study = partial(fakes.study, n_trials=8, finalists=3)
 

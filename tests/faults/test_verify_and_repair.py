@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import safetensors.numpy
 from commands import TINY, found, hashes, write_study
-from fakes import asked_in
+from fakes import asked_in, compacted
 from faulty import Cli, Damage, call, flipped
 
 from nas_evidence.driver.restoration import restored_study
@@ -20,7 +20,7 @@ from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.log import Log
 from nas_evidence.storage.study_folder import read_study
-from nas_evidence.storage.tables import compact, finished
+from nas_evidence.storage.tables import finished
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def test_a_torn_table_is_one_finding(folder: Path, table: str) -> None:
 
 
 def test_a_torn_part_is_one_finding_that_names_its_trials(folder: Path) -> None:
-    compact(folder, at_least=1)
+    compacted(folder)
     (part,) = (folder / "evidence").glob("part-*")
     torn(f"evidence/{part.name}")(folder)
     (finding,) = verify(folder)
@@ -122,7 +122,8 @@ def test_a_torn_part_is_one_finding_that_names_its_trials(folder: Path) -> None:
 def test_a_missing_table_is_one_finding(folder: Path) -> None:
     (folder / "evidence" / "000001-a1.parquet").unlink()
     (finding,) = verify(folder)
-    assert finding.problem == "trial 1 lacks rows of evidence, terms or curves"
+    assert finding.place == "evidence/000001-a1.parquet"
+    assert finding.problem == "missing (rows of trial 1)"
 
 
 @pytest.mark.long
@@ -145,8 +146,9 @@ def test_a_log_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_m
 def test_a_lost_log_is_found_and_its_proposals_are_restored(folder: Path, cli: Cli) -> None:
     asked = asked_in(folder)
     (folder / "logs/events.jsonl").unlink()
-    (finding,) = verify(folder)
-    assert finding.problem == f"it lacks {len(asked)} proposals that ran, first 0"
+    ends, proposals = verify(folder)
+    assert ends.problem.startswith("it lacks the end of trials that are stored: 0, 1")
+    assert proposals.problem == f"it lacks {len(asked)} proposals that ran, first 0"
     cli("repair", folder)
     assert asked_in(folder) == asked
     assert verify(folder) == []
@@ -292,7 +294,7 @@ def test_a_torn_table_of_a_finished_study_runs_its_trial_again_on_resume(
     before = found(folder, without=["attempt"])
     torn("curves/000003-a1.parquet")(folder)
     text = cli("resume", folder, "--executor", "inline")[0]
-    assert "1 damaged files were moved" in text
+    assert "1 file is damaged, moved to damaged/" in text
     now = found(folder, without=["attempt"])
     for name, frame in before.items():
         pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
@@ -315,4 +317,5 @@ def test_trials_of_the_race_do_not_stand_for_a_lost_one_of_the_search(
     assert len(finished(folder)) == 8
     torn("trials/000001-a1.parquet")(folder)
     said = cli("repair", folder)[0]
-    assert "more:   nas-evidence resume" in said
+    assert "trial 1: trained again as attempt 2" in said
+    assert "more:" not in said

@@ -29,7 +29,8 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.tables import TrialRow, finished, read_study_tables, write_record
+from nas_evidence.storage.tables import finished, read_study_tables, write_record
+from nas_evidence.storage.trial_row import TrialRow
 
 STUDY = StudySpec.model_validate(
     {

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fakes import compacted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import refused
@@ -24,13 +25,12 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
 from nas_evidence.storage.tables import (
     TABLES,
-    TrialRow,
-    compact,
     finished,
     read_table,
     read_tables,
     write_record,
 )
+from nas_evidence.storage.trial_row import TrialRow
 
 SPEC = StudySpec(
     name="café <b>",
@@ -92,7 +92,7 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
         "noise_std", "temperature", "spread_factor", "test_accuracy", "test_nll_per_datum",
         "test_rmse",
         "converged", "kept", "decrement_per_datum", "train_seconds", "settle_seconds",
-        "evidence_seconds", "total_seconds", "content_hash", "n_rows", "versions", "error",
+        "evidence_seconds", "total_seconds", "content_hash", "versions", "error",
     ]  # fmt: skip
     assert list(evidence.columns) == [
         "trial_id", "attempt", "epoch", "estimator", "value", "per_datum", "relation",
@@ -276,10 +276,10 @@ def mixed_study(folder: Path) -> None:
 def test_compacting_changes_no_row_and_leaves_what_is_not_committed(tmp_path: Path) -> None:
     mixed_study(tmp_path)
     before, rows = read_tables(tmp_path)[0], finished(tmp_path)
-    compact(tmp_path, at_least=6)
+    compacted(tmp_path, at_least=6)
     assert len(list((tmp_path / "trials").iterdir())) == 5, "too few to join"
     for later in ((8, -1.0), (9, -2.0)):
-        compact(tmp_path, at_least=1)
+        compacted(tmp_path)
         assert_same_tables(tmp_path, before)
         assert finished(tmp_path) == rows
         write_record(tmp_path, record(later[0], value=later[1]), SPEC)
@@ -314,10 +314,10 @@ def test_killed_while_compacting_no_row_is_lost_or_counted_twice(
 
     monkeypatch.setattr(Path, "unlink", unlink)
     with pytest.raises(KeyboardInterrupt):
-        compact(tmp_path, at_least=1)
+        compacted(tmp_path)
     monkeypatch.undo()
     assert_same_tables(tmp_path, before)
-    compact(tmp_path, at_least=1)
+    compacted(tmp_path)
     assert_same_tables(tmp_path, before)
     duplicates = read_tables(tmp_path)[0]["trials"]["trial_id"].duplicated()
     assert not duplicates.any()
@@ -327,7 +327,7 @@ def test_a_folder_whose_name_is_not_utf_8_holds_tables_like_any_other(tmp_path: 
     folder = tmp_path / os.fsdecode(b"\xff\xe9")
     for trial_id in range(3):
         write_record(folder, record(trial_id), SPEC)
-    compact(folder, at_least=2)
+    compacted(folder, at_least=2)
     tables, unreadable = read_tables(folder)
     assert not unreadable
     assert len(tables["trials"]) == 3

@@ -1,0 +1,60 @@
+"""What is known of a finished trial without its tables."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """What the driver needs from a finished trial; the log has it.
+
+    `values` maps each estimator to its last value (larger is better), if valid; `costs` has those
+    of n_parameters, flops, memory_bytes and latency_seconds that are known.
+    """
+
+    trial_id: int
+    attempt: int
+    replicate: int
+    status: TrialStatus
+    architecture: ArchitectureSpec
+    values: Mapping[str, float]
+    costs: Mapping[str, float]
+    cause: str = ""
+    total_seconds: float = 0.0
+    epochs: int = 0
+    gpu_share: float | None = None
+    content_hash: str | None = None
+
+    @property
+    def architecture_key(self) -> str:
+        """Return the hash of family and values."""
+        return self.architecture.key
+
+    @property
+    def family(self) -> str:
+        """Return the name of the architecture's family."""
+        return self.architecture.family
+
+    @classmethod
+    def of(cls, record: TrialRecord) -> "TrialRow":
+        """Return the row that `finished` reads back once `record` is written."""
+        last = {e.estimate.estimator: e.estimate for e in record.evaluations}
+        costs = {name: getattr(record, name) for name in ALL_COSTS}
+        return cls(
+            trial_id=record.trial_id,
+            attempt=record.attempt,
+            replicate=record.replicate,
+            status=record.status,
+            architecture=record.architecture,
+            values={k: e.value for k, e in last.items() if e.valid and math.isfinite(e.value)},
+            costs={k: float(v) for k, v in costs.items() if v is not None and math.isfinite(v)},
+            cause=record.cause,
+            total_seconds=record.total_seconds,
+            epochs=record.epochs,
+            gpu_share=record.gpu_share,
+            content_hash=record.content_hash,
+        )
