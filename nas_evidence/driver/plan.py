@@ -33,7 +33,7 @@ def plan_trials(
         first = seen.get(key, 0)
         for r, trial_id in enumerate(trials_of(number, study)):
             if trial_id not in done:
-                assignments.append(_assignment(architecture, trial_id, first + r, study))
+                assignments.append(assignment_of(architecture, trial_id, first + r, study))
         seen[key] = first + study.replicates
     return assignments
 
@@ -58,13 +58,14 @@ def plan_race(
         replicate = counts.get(architecture.key, RACE_REPLICATES)
         counts[architecture.key] = replicate + 1
         if trial_id not in done:
-            assignments.append(_assignment(architecture, trial_id, replicate, study))
+            assignments.append(assignment_of(architecture, trial_id, replicate, study))
     return assignments
 
 
-def _assignment(
+def assignment_of(
     architecture: ArchitectureSpec, trial_id: int, replicate: int, study: StudySpec
 ) -> Assignment:
+    """Return the first attempt at a trial."""
     return Assignment(
         trial_id=trial_id,
         attempt=1,

@@ -6,7 +6,6 @@ from its seed, to the epoch and status at which it ended; one whose row is lost 
 """
 
 import contextlib
-import re
 import shutil
 from pathlib import Path
 
@@ -16,20 +15,19 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import KEPT
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.driver.plan import assignment_of
 from nas_evidence.driver.reconcile import complete, known_proposals
-from nas_evidence.driver.verification import Load, check_data, verify
+from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
-from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec, derive_seed
+from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
     StudyError,
     differences,
     dump_study,
     load_study,
 )
-from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.conditions import (
     content_hash,
     current_hash,
@@ -52,7 +50,15 @@ _AGAIN = (
     "not the data of the study; `nas-evidence search` with the same data and this study as --out "
     "writes it again"
 )
-_EXPORT = re.compile(r"export[^/]*/")
+#: What becomes of a damaged file that is set aside.
+_THEN = {
+    Kind.COMPARISON: "the report computes it again",
+    Kind.REPORT: "`nas-evidence report` writes it again",
+    Kind.CHECKPOINT: "an earlier checkpoint, or the start, is used",
+    Kind.WEIGHTS: "not a file of weights",
+    Kind.EXPORT: "`nas-evidence resume` or `export` writes it again",
+    Kind.WARM_START: "`nas-evidence resume` reads the older study again",
+}
 
 
 def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
@@ -69,14 +75,14 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     done: list[str] = []
     study = restored_study(folder, done)
     _restore_conditions(folder, study, data, done)
-    broken = {finding.place for finding in verify(folder, with_checkpoints=with_checkpoints)}
+    problems = verify(folder, with_checkpoints=with_checkpoints)
     finds = find_done(folder)
     there = [path for path in finds.wrong if path.exists()]
     set_aside_wrong(folder, finds)
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in there]
     past = mend_log(folder, finds.past)
     done += [f"{LOG}: {problem}; the other lines count" for problem in finds.past.problems]
-    if LOG in broken:
+    if any(one.kind is Kind.LOG for one in problems):
         done.append(f"{LOG}: proposals restored from the results")
     with contextlib.closing(Log(folder, past)) as log:
         adopt(log, finds.found)
@@ -87,21 +93,13 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
                 done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
         rows = log.state.rows
         complete(log, known_proposals(study, log.state.proposals, rows))
-    if WARM_START in broken:
-        _aside(folder, WARM_START, done, "`nas-evidence resume` reads the older study again")
-    for place in sorted(broken):
-        if place == COMPARISON:
-            _aside(folder, place, done, "the report computes it again")
-        elif place.startswith("report/") and (folder / place).exists():
-            _aside(folder, place, done, "`nas-evidence report` writes it again")
-        elif re.fullmatch(r"checkpoints/.+", place) and (folder / place).exists():
-            _aside(folder, place, done, "an earlier checkpoint, or the start, is used")
-        elif match := re.fullmatch(r"models/(\d+)\.safetensors", place):
-            _restore_model(folder, study, data, rows.get(int(match[1])), done)
-        elif place.startswith("models/"):
-            _aside(folder, place, done, "not a file of weights")
-    for export in sorted({place.partition("/")[0] for place in broken if _EXPORT.match(place)}):
-        _aside(folder, export, done, "`nas-evidence resume` or `export` writes it again")
+    for kind, place in sorted({(one.kind, one.place) for one in problems}):
+        if kind is Kind.WEIGHTS and (trial_id := trial_of_weights(place)) is not None:
+            _restore_model(folder, study, data, rows.get(trial_id), done)
+        elif kind in _THEN:
+            whole = place.partition("/")[0] if kind is Kind.EXPORT else place
+            if (folder / whole).exists():
+                _aside(folder, whole, done, _THEN[kind])
     _restore_data(folder, data, done)
     return done
 
@@ -124,17 +122,8 @@ def replayed(
 def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow) -> Ended:
     """Train a trial again from its seed and store it; return the line about it."""
     trial_id, attempt = row.trial_id, row.attempt + 1
-    assignment = Assignment(
-        trial_id=trial_id,
-        attempt=attempt,
-        replicate=row.replicate,
-        architecture=row.architecture,
-        dataset=study.dataset,
-        plan=study.plan,
-        estimators=study.estimators,
-        limits=study.limits,
-        seed=derive_seed(study.seed, trial_id, row.replicate),
-    )
+    planned = assignment_of(row.architecture, trial_id, row.replicate, study)
+    assignment = planned.model_copy(update={"attempt": attempt})
     place = folder / "checkpoints" / f"{trial_id:06d}" / f"attempt-{attempt}"
     place.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(study.resources.cpus)

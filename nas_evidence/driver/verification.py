@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from nas_evidence.data import ArrayData
@@ -39,6 +40,24 @@ _OTHER = "not as it was written"
 _HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
 
 
+class Kind(StrEnum):
+    """What is damaged; `repair` does something else for each."""
+
+    STUDY = "study"
+    DATA = "data"
+    CONDITIONS = "conditions"
+    CODE = "code"
+    LEASE = "lease"
+    LOG = "log"
+    TABLE = "table"
+    WARM_START = "warm start"
+    WEIGHTS = "weights"
+    CHECKPOINT = "checkpoint"
+    EXPORT = "export"
+    REPORT = "report"
+    COMPARISON = "comparison"
+
+
 @dataclass(frozen=True)
 class Problem:
     """Something that is not as it was written.
@@ -46,6 +65,7 @@ class Problem:
     place   relative to the study folder
     """
 
+    kind: Kind
     place: str
     problem: str
 
@@ -94,12 +114,12 @@ def check_data(folder: Path, load: Load) -> tuple[list[Problem], str]:
         now = data_digest(load(study))
     except ValueError as error:
         if kept or isinstance(error, ChangedDataError):
-            return [Problem(place, str(error))], ""
+            return [Problem(Kind.DATA, place, str(error))], ""
         return [], f"it is not at hand: {str(error).removesuffix('.')}"
     if now == recorded or not recorded:
         return [], ""
     problem = f"not what the trials were trained on (the hash was {recorded}, now {now})"
-    return [Problem(place, problem)], ""
+    return [Problem(Kind.DATA, place, problem)], ""
 
 
 def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") -> list[str]:
@@ -124,9 +144,9 @@ def _study(folder: Path, found: list[Problem]) -> StudySpec | None:
     try:
         return read_study(folder)
     except StudyError as error:
-        found += [Problem("study.toml", message) for message in error.messages]
+        found += [Problem(Kind.STUDY, "study.toml", message) for message in error.messages]
     except ValueError as error:
-        found.append(Problem("study.toml", str(error)))
+        found.append(Problem(Kind.STUDY, "study.toml", str(error)))
     return study_of_trials(folder)
 
 
@@ -139,51 +159,53 @@ def _tables(folder: Path, finds: DoneTrials) -> Iterator[Problem]:
     for path, reason in finds.wrong.items():
         lost = ", ".join(map(str, held.get(path.stem, [])))
         rows = f" (rows of trial {lost})" if lost else ""
-        yield Problem(path.relative_to(folder).as_posix(), f"{reason}{rows}")
+        yield Problem(Kind.TABLE, path.relative_to(folder).as_posix(), f"{reason}{rows}")
     for path in foreign_files(folder):
-        yield Problem(path.relative_to(folder).as_posix(), FOREIGN)
+        yield Problem(Kind.TABLE, path.relative_to(folder).as_posix(), FOREIGN)
     if finds.found:
         ids = sorted({row.trial_id for one in finds.found for row in one.rows})
-        yield Problem(
-            LOG, f"it lacks the end of trials that are stored: {', '.join(map(str, ids))}"
-        )
+        stored = ", ".join(map(str, ids))
+        problem = f"it lacks the end of trials that are stored: {stored}"
+        yield Problem(Kind.LOG, LOG, problem)
     hashes = {row.content_hash for row in finds.done.values() if row.content_hash}
     if len(hashes) > 1:
-        yield Problem("trials", f"the trials ran under {len(hashes)} different conditions")
+        problem = f"the trials ran under {len(hashes)} different conditions"
+        yield Problem(Kind.TABLE, "trials", problem)
 
 
 def _conditions(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
     """Yield what is wrong with the sealed copy of the study, beside the hash in the rows."""
     damaged = damaged_conditions(folder)
-    yield from (Problem(place, _OTHER) for place in damaged)
+    yield from (Problem(Kind.CONDITIONS, place, _OTHER) for place in damaged)
     if study is not None and study_of_trials(folder) is None and not damaged:
         hashes = {row.content_hash for row in finds.done.values() if row.content_hash}
         for lost in sorted(hashes - {content_hash(study, "")}):
-            yield Problem(f"logs/conditions-{lost}.toml", "missing")
+            yield Problem(Kind.CONDITIONS, f"logs/conditions-{lost}.toml", "missing")
 
 
 def _small_files(folder: Path) -> Iterator[Problem]:
     if (folder / COMPARISON).exists() and not is_sealed_json(folder / COMPARISON):
-        yield Problem(COMPARISON, _OTHER)
+        yield Problem(Kind.COMPARISON, COMPARISON, _OTHER)
     try:
         if lease_is_damaged(folder):
-            yield Problem("lock", f"the lease is {_OTHER}; --steal takes the study over")
+            problem = f"the lease is {_OTHER}; --steal takes the study over"
+            yield Problem(Kind.LEASE, "lock", problem)
     except OSError as error:
-        yield Problem("lock", f"it cannot be read: {error.strerror}")
-    yield from (Problem(f"code/{name}", _OTHER) for name in wrong_code(folder))
+        yield Problem(Kind.LEASE, "lock", f"it cannot be read: {error.strerror}")
+    yield from (Problem(Kind.CODE, f"code/{name}", _OTHER) for name in wrong_code(folder))
     if (folder / "report" / SUMS).is_file():  # else it was not written to its end
         for name in wrong_sums(folder / "report"):
-            yield Problem(f"report/{name}", f"{_OTHER}; `report` writes it again")
+            yield Problem(Kind.REPORT, f"report/{name}", f"{_OTHER}; `report` writes it again")
 
 
 def _exports(folder: Path) -> Iterator[Problem]:
     for export in sorted(path for path in folder.glob("export*") if path.is_dir()):
         for name in wrong_files(export):
-            yield Problem(f"{export.name}/{name}", f"missing, or {_OTHER}")
+            yield Problem(Kind.EXPORT, f"{export.name}/{name}", f"missing, or {_OTHER}")
 
 
 def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
-    yield from (Problem(LOG, problem) for problem in finds.past.problems)
+    yield from (Problem(Kind.LOG, LOG, problem) for problem in finds.past.problems)
     if study is None:
         return
     known = finds.past.state.proposals
@@ -194,16 +216,24 @@ def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
     }
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)
-        yield Problem(LOG, f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}")
+        problem = f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}"
+        yield Problem(Kind.LOG, LOG, problem)
     for problem in [*contradictions(study, known, finds.done), *finds.against]:
-        yield Problem(LOG, problem)
+        yield Problem(Kind.LOG, LOG, problem)
 
 
 def _warm_start(folder: Path) -> Iterator[Problem]:
     try:
         read_warm_start(folder)
     except ValueError as error:
-        yield Problem(WARM_START, _short(error, folder / WARM_START).partition(";")[0])
+        problem = _short(error, folder / WARM_START).partition(";")[0]
+        yield Problem(Kind.WARM_START, WARM_START, problem)
+
+
+def trial_of_weights(place: str) -> int | None:
+    """Return the trial whose weights are at a place of a study; None for another file there."""
+    match = re.fullmatch(r"models/(\d+)\.safetensors", place)
+    return None if match is None else int(match[1])
 
 
 def _models(folder: Path) -> Iterator[Problem]:
@@ -211,7 +241,7 @@ def _models(folder: Path) -> Iterator[Problem]:
         try:
             read_tensors(path)
         except (OSError, DamagedError) as error:
-            yield Problem(f"models/{path.name}", _short(error, path))
+            yield Problem(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
 
 
 def _checkpoints(folder: Path) -> Iterator[Problem]:
@@ -219,14 +249,14 @@ def _checkpoints(folder: Path) -> Iterator[Problem]:
         if home.name == "retrained":
             continue
         if not _HOME.fullmatch(home.name) or not home.is_dir():
-            yield Problem(f"checkpoints/{home.name}", "not the folder of a trial")
+            yield Problem(Kind.CHECKPOINT, f"checkpoints/{home.name}", "not the folder of a trial")
             continue
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
                 read_checkpoint(path)
             except (OSError, DamagedError) as error:
                 name = path.relative_to(folder).as_posix()
-                yield Problem(name, _short(error, path))
+                yield Problem(Kind.CHECKPOINT, name, _short(error, path))
 
 
 def _short(error: Exception, path: Path) -> str:

@@ -3,8 +3,8 @@
 `order.py` decides what comes first and what is redrawn. A draw is a pure function of the study, a
 seed and the results told so far: each uses a fresh sampler of Optuna on a fresh study in memory
 that holds up to `MAX_LEARNT` finished trials and the running ones. Nothing is stored here: the
-driver writes proposals and results to the journal, and restores a proposer from it
-(docs/decisions/0015-the-journal-is-the-record.md).
+driver writes proposals and results to the log, and restores a proposer from it
+(docs/decisions/0015-the-log-is-the-record.md).
 
 The posterior over architectures (`posterior_sampler.py`), or the tree-structured Parzen estimator
 (TPE, Bergstra et al. 2011), sees ordered parameters as quantiles of their domains. A name such as

@@ -417,10 +417,11 @@ class History(RuleBasedStateMachine):
         lost = Counter(e.trial_id for e in losses if e.epoch is not None)
         small = Counter(e.trial_id for e in losses if e.share is not None)
         parked = Counter(e.trial_id for e in facts_in(self.folder, "park"))
-        assert all(count == 1 for count in small.values())
+        again = Counter(e.trial_id for e in facts_in(self.folder, "retry"))
+        assert all(count <= 1 + again[i] for i, count in small.items())
         for trial_id, row in self.done.items():
             bound = 1 + lost[trial_id] + small[trial_id] + parked[trial_id] + self.n_kills
-            assert row.attempt <= bound
+            assert row.attempt <= bound + again[trial_id]
             if "attempts lost" in row.cause:
                 assert row.status is TrialStatus.FAILED
                 assert lost[trial_id] >= MAX_CRASHES

@@ -56,8 +56,8 @@ def test_reading_back_a_dumped_study_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_study_folder_of_another_version_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    path = write(tmp_path, dump_study(parse_study(GOOD, "x")).replace("format 2", "format 1", 1))
-    says = f"{path}: the format of a study folder must be 2, but it is 1: another version"
+    path = write(tmp_path, dump_study(parse_study(GOOD, "x")).replace("format 3", "format 1", 1))
+    says = f"{path}: the format of a study folder must be 3, but it is 1: another version"
     with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
         load_study(path)
 
