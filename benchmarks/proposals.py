@@ -64,8 +64,9 @@ from scipy.stats import spearmanr
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.further import FURTHER
+from nas_evidence.proposing.optuna_samplers import N_EI_CANDIDATES
 from nas_evidence.proposing.order import Search as ServiceSearch
-from nas_evidence.proposing.proposer import N_EI_CANDIDATES, Learner, ProposalResult, Proposer
+from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import grid_points
 from nas_evidence.spec.study import StudySpec
 
