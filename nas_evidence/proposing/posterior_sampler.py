@@ -8,16 +8,11 @@ Candidates are random architectures and variations of the best, without those kn
 trial counts as if it had found what is expected of it (Ginsbourger et al. 2010), so that a batch
 spreads; a pruned or infeasible one counts as behind all others. Several values become one by
 random weights, new ones for each proposal (Knowles 2006).
-
-It computes in one thread: sums in several may end in other digits, and a proposal is to be the
-same however many threads a process has.
 """
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Sequence, Set
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
 from nas_evidence.proposing.past import Trial
@@ -40,11 +35,7 @@ def proposed(space: Space, past: Sequence[Trial], seed: int) -> Candidate:
         past: trials that are in the space, by number.
         seed: of the draws.
     """
-    with _threads().limit(limits=1, user_api="blas"):
-        return _proposed(space, past, np.random.default_rng(seed))
-
-
-def _proposed(space: Space, past: Sequence[Trial], rng: np.random.Generator) -> Candidate:
+    rng = np.random.default_rng(seed)
     values = _values(past, rng)
     if not values:
         return space.random(rng)
@@ -73,7 +64,7 @@ def _proposed(space: Space, past: Sequence[Trial], rng: np.random.Generator) -> 
 
 
 def _new(
-    space: Space, best: Sequence[Named], old: set[object], rng: np.random.Generator
+    space: Space, best: Sequence[Named], old: Set[object], rng: np.random.Generator
 ) -> list[Candidate]:
     """Return candidates that are not among the old ones; a random one if all are."""
     found = [space.random(rng) for _ in range(N_RANDOM)]
@@ -85,12 +76,6 @@ def _new(
 
 def _key(space: Space, one: Named) -> tuple[ParameterValue, ...]:
     return (one.family, *(one.values[name] for name in space.domains[one.family]))
-
-
-@cache
-def _threads() -> ThreadpoolController:
-    """Return a handle of the threads of the linear algebra, which takes milliseconds to find."""
-    return ThreadpoolController()
 
 
 def _values(past: Sequence[Trial], rng: np.random.Generator) -> dict[int, float]:

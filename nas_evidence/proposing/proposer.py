@@ -4,8 +4,8 @@
 seed and the results told so far. Nothing is stored here: the driver writes proposals and results
 to the journal, and restores a proposer from it (docs/decisions/0015-the-journal-is-the-record.md).
 
-The posterior over architectures (`posterior_sampler.py`), or the tree-structured Parzen estimator
-(TPE, Bergstra et al. 2011), sees ordered parameters as quantiles of their domains. A name such as
+The posterior over architectures (`posterior_sampler.py`), or a sampler of Optuna
+(`optuna_samplers.py`), sees ordered parameters as quantiles of their domains. A name such as
 `width` is one parameter shared by all families, so that they learn from each other;
 docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
 
@@ -13,13 +13,16 @@ Proposal `n` holds the trials `n * replicates + r`.
 """
 
 from collections.abc import Sequence
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
 
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.past import Past, Trial
 from nas_evidence.proposing.past import ProposalResult as ProposalResult
 from nas_evidence.proposing.startup import domains_of, filled, random_point
 from nas_evidence.proposing.warm_start import Found
-from nas_evidence.spec.coordinates import Space
+from nas_evidence.spec.coordinates import Candidate, Space
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 
 
@@ -72,7 +75,11 @@ class Learner:
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._study, self._space = study, Space(domains_of(study))
-        self._past = Past()
+        self._past, self._all = Past(), dict[int, Trial]()
+        if study.sampler.of_optuna:
+            from nas_evidence.proposing.optuna_samplers import check_sampler
+
+            check_sampler(study)
         for number, (architecture, values) in enumerate(warm, start=-len(warm) - 1):  # to -2
             self.show(number, architecture, ProposalResult(values))
 
@@ -80,19 +87,37 @@ class Learner:
         """Return an architecture, a pure function of the seed and the trials shown."""
         if self._study.sampler.name == "random":
             return random_point(self._study, seed)
-        seed, past = derive_seed(seed, "family") % 2**32, self._past.trials()
-        # Not above: the posterior needs scipy, the other samplers Optuna, and neither the other.
+        seed = derive_seed(seed, "family") % 2**32
+        with _threads().limit(limits=1, user_api="blas"):
+            return filled(*self._drawn(seed))
+
+    def _drawn(self, seed: int) -> Candidate:
+        # Not above: one of the samplers needs scipy, the others Optuna, and none both.
         if self._study.sampler.name == "posterior":
             from nas_evidence.proposing.posterior_sampler import proposed
 
-            return filled(*proposed(self._space, past, seed))
-        from nas_evidence.proposing.optuna_samplers import tpe
+            return proposed(self._space, self._past.trials(), seed)
+        from nas_evidence.proposing.optuna_samplers import named, tpe
 
-        return filled(*tpe(self._study, self._space, past, seed))
+        if self._study.sampler.of_optuna:
+            past = [trial for _, trial in sorted(self._all.items())]
+            return named(self._study, self._space, past, seed)
+        return tpe(self._study, self._space, self._past.trials(), seed)
 
     def show(
         self, number: int, architecture: ArchitectureSpec, result: ProposalResult | None
     ) -> None:
         """Add proposal `number`, running (no result) or with its result."""
         if architecture.family in self._space.families and self._space.options:
-            self._past.put(Trial.of(number, architecture, result))
+            self._all[number] = trial = Trial.of(number, architecture, result)
+            self._past.put(trial)
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    """Return a handle of the threads of the linear algebra, which takes milliseconds to find.
+
+    Draws are computed in one thread: sums in several may end in other digits, and a proposal is
+    to be the same however many threads a process has.
+    """
+    return ThreadpoolController()

@@ -97,8 +97,10 @@ class Space:
         }
         for family, own in domains.items():
             for key, domain in own.items():
-                free = isinstance(domain, Choice) and not is_ordered(domain)
-                self.options[self._names[family][key]] = domain.options if free else None
+                name = self._names[family][key]
+                self.options[name] = None
+                if isinstance(domain, Choice) and not is_ordered(domain):
+                    self.options[name] = domain.options
         self.ordered = [one is None for one in self.options.values()]
 
     def __contains__(self, one: Named) -> bool:
