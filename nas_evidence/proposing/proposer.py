@@ -20,6 +20,7 @@ from threadpoolctl import ThreadpoolController
 from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.past import Past, Trial
 from nas_evidence.proposing.past import ProposalResult as ProposalResult
+from nas_evidence.proposing.posterior_sampler import PosteriorSampler
 from nas_evidence.proposing.startup import domains_of, filled, random_point
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.coordinates import Candidate, Space
@@ -76,6 +77,8 @@ class Learner:
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._study, self._space = study, Space(domains_of(study))
         self._past, self._all = Past(), dict[int, Trial]()
+        is_posterior = study.sampler.name == "posterior"
+        self._posterior = PosteriorSampler(self._space) if is_posterior else None
         if study.sampler.of_optuna:
             from nas_evidence.proposing.optuna_samplers import check_sampler
 
@@ -92,11 +95,8 @@ class Learner:
             return filled(*self._drawn(seed))
 
     def _drawn(self, seed: int) -> Candidate:
-        # Not above: one of the samplers needs scipy, the others Optuna, and none both.
-        if self._study.sampler.name == "posterior":
-            from nas_evidence.proposing.posterior_sampler import proposed
-
-            return proposed(self._space, self._past.trials(), seed)
+        if self._posterior is not None:
+            return self._posterior.propose(self._past.trials(), seed)
         from nas_evidence.proposing.optuna_samplers import named, tpe
 
         if self._study.sampler.of_optuna:

@@ -158,3 +158,46 @@ def test_a_running_trial_counts_as_what_is_expected_of_it(monkeypatch: pytest.Mo
     (known, with_running), best = told, score(points[-1])
     assert with_running[:-1] == known
     assert with_running[-1] < best - 0.2 * (best - score(points[1]))
+
+
+def test_idle_workers_are_filled_from_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a number of running trials each counts; then proposals no longer depend on them."""
+    fits: list[int] = []
+
+    class Watched(ArchitecturePosterior):
+        def __init__(self, *given: Any) -> None:
+            fits.append(len(given[2]))
+            super().__init__(*given)
+
+    monkeypatch.setattr(posterior_sampler, "ArchitecturePosterior", Watched)
+    monkeypatch.setattr(posterior_sampler, "MOST_RUNNING", 3)
+    spec = spec_of(family={"mlp": WIDE["mlp"]})
+    points = list(islice(quasi_random_points(spec), 12))
+    learner = shown(spec, [(one, whole(one)) for one in points])
+    asked: list[ArchitectureSpec] = []
+    for number in range(12, 24):
+        asked.append(learner.draw(number))
+        learner.show(number, asked[-1], None)
+    assert fits == [12, 13, 14, 15]
+    assert len({one.key for one in [*points, *asked]}) == 24
+    learner.show(12, asked[0], whole(asked[0]))
+    learner.draw(24)
+    assert fits[4:] == [13]
+
+
+def test_what_was_drawn_before_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither with few running trials nor with many, of one objective or two."""
+    monkeypatch.setattr(posterior_sampler, "MOST_RUNNING", 3)
+    for minimise in ((), ("n_parameters",)):
+        spec = spec_of(minimise=minimise)
+        points = list(islice(quasi_random_points(spec), 12))
+        results = [ProposalResult((score(one), *[1.0 + k] * len(minimise)))
+                   for k, one in enumerate(points)]  # fmt: skip
+        history: list[tuple[ArchitectureSpec, ProposalResult | None]]
+        history = list(zip(points, results, strict=True))
+        learner = shown(spec, history)
+        for number in range(12, 20):
+            one = learner.draw(number)
+            assert shown(spec, history).draw(number) == one
+            history.append((one, None))
+            learner.show(number, one, None)
