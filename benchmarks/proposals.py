@@ -5,6 +5,7 @@
     python benchmarks/proposals.py cost [--orders 10]
     python benchmarks/proposals.py posterior --tables DIR [--only NAME ...] [--orders 50]
     python benchmarks/proposals.py smoothed [--scores NAME ...]
+    python benchmarks/proposals.py idle
 
 `--samplers NAME ...` and `--to FILE` go with each. Each order is a search with a seed of its own.
 
@@ -30,6 +31,7 @@
                the last one stopped. docs/experiments/posterior-sampler.md has the rule
     smoothed   of the committed pools, rho of score and of posterior mean with minus the test log
                loss of the other seeds, and what the first choice of each loses in nats per datum
+    idle       seconds of CPU until 1,000 idle workers have a proposal, beside 256 finished trials
 """
 
 import argparse
@@ -64,10 +66,11 @@ from scipy.stats import spearmanr
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.proposing.further import FURTHER
+from nas_evidence.proposing.optuna_samplers import N_EI_CANDIDATES
 from nas_evidence.proposing.order import Search as ServiceSearch
-from nas_evidence.proposing.proposer import N_EI_CANDIDATES, Learner, ProposalResult, Proposer
+from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import grid_points
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -255,6 +258,27 @@ def costs(samplers: Sequence[str], repeats: int) -> list[dict[str, Any]]:
         row["tell_ms"] = spread([1e3 * seconds_of(partial(told, number)) for number in numbers])
         rows.append(show(row))
     return rows
+
+
+def idle(n_idle: int = 1000, n_finished: int = 256) -> None:
+    """Print the seconds until so many idle workers have a proposal, and their mean score."""
+    landscape = synthetic()
+    filler, proposer = (Proposer(landscape.study(name, 0)) for name in ("qmc", "posterior"))
+
+    def score(architecture: ArchitectureSpec) -> float:
+        return landscape.score[name_of(architecture.family, architecture.values)]
+
+    for number, architecture in enumerate(filler.ask() for _ in range(n_finished)):
+        proposer.adopt(architecture)
+        proposer.tell(number, ProposalResult((score(architecture),)))
+    spent, scores = 0.0, list[float]()
+    for n in range(1, n_idle + 1):
+        spent += seconds_of(proposer.ask)
+        scores.append(score(proposer.proposals()[-1]))
+        if n in (1, 64, 250, 500, n_idle):
+            print(n, f"{spent:.1f} s, mean score {np.mean(scores):.3f}", flush=True)
+    drawn = [score(filler.ask()) for _ in range(n_idle)]
+    print(f"quasi-random: mean score {np.mean(drawn):.3f}")
 
 
 # --- published tables whose spaces the service does not know
@@ -609,7 +633,9 @@ def conditions() -> dict[str, Any]:
 def main() -> None:
     """Replay, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("pools", "published", "cost", "posterior", "smoothed"))
+    parser.add_argument(
+        "what", choices=("pools", "published", "cost", "posterior", "smoothed", "idle")
+    )
     parser.add_argument("--tables", type=Path)
     parser.add_argument("--only", nargs="*", default=[n for own in CHOOSING.values() for n in own])
     parser.add_argument("--samplers", nargs="+", help="of pools and published: tpe, random, ...")
@@ -622,6 +648,9 @@ def main() -> None:
     names = [name.removesuffix("-search") for name in POOLS["wide"] if name.endswith("-search")]
     if given.what == "posterior":
         write_whole(given.to, json.dumps(of_tables(given)) + "\n")
+        return
+    if given.what == "idle":
+        idle()
         return
     if given.what == "smoothed":
         for score in given.scores:

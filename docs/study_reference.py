@@ -199,6 +199,11 @@ prior_groups = "scalar"
 [sampler]
 name = "posterior"
 """,
+        """\
+[sampler]
+name = "optuna:NSGAIISampler"
+arguments = {population_size = 20}
+""",
     ),
     "pruning": (
         """\
@@ -411,6 +416,8 @@ def _units(parts: Any) -> Iterator[str]:
 
 
 def _toml(value: Any) -> str:
+    if value == {}:
+        return "{}"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").strip()

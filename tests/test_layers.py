@@ -28,8 +28,7 @@ FLOORS = (
 LAYERS = {name: floor for floor, rooms in enumerate(FLOORS) for name in rooms}
 SOLE_IMPORTERS = {
     "optuna": [
-        "proposing/proposer.py",
-        "proposing/posterior_sampler.py",
+        "proposing/optuna_samplers.py",
         "proposing/optuna_export.py",
     ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],

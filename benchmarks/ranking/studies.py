@@ -27,7 +27,7 @@ from pools import POOLS, RESULTS, Pool, append, drawn, rows_of, sets, trained
 
 import nas_evidence
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
-from nas_evidence.spec.coordinates import axes_of, parameters_of
+from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import read_study_tables, read_table
@@ -49,20 +49,19 @@ def searched(pool: Pool, root: Path, seed: int, folder: Path, by: str) -> list[d
     score = evidence[evidence["estimator"] == SCORE].groupby("trial_id")["per_datum"].last()
     terms = terms[terms["term"] == PLAIN].drop_duplicates(["trial_id", "group"], keep="last")
     plain = terms.groupby("trial_id")["value"].sum() / pool.n_train
-    domains = tables.spec.family
-    axes, found = axes_of(domains), list[dict[str, Any]]()
+    space, found = Space(tables.spec.family), list[dict[str, Any]]()
     for row in tables.rows:
         if row.status is not TrialStatus.COMPLETE or SCORE not in row.values:
             continue
         one = row.architecture
-        at = axes.points([parameters_of(domains, one.family, one.values)])[0]
+        at = space.points([one])[0]
         found.append(
             {
                 "trial_id": row.trial_id, "key": row.architecture_key, "family": one.family,
                 **{k: v for k, v in one.values.items() if k in ("depth", "width")},
                 "score": float(score[row.trial_id]), "plain": float(plain[row.trial_id]),
                 **{f"at_{k}": float(v) for k, v in enumerate(at)},
-                "ordered": "".join("01"[o] for o in axes.ordered),
+                "ordered": "".join("01"[o] for o in space.ordered),
             }
         )  # fmt: skip
     return found

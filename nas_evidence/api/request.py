@@ -126,6 +126,12 @@ class Asked:
     arrays: "ArrayData | None" = None
     proposed: bool = False
 
+    def __post_init__(self) -> None:
+        if self.spec.sampler.of_optuna:
+            from nas_evidence.proposing.optuna_samplers import check_sampler
+
+            check_sampler(self.spec)
+
     @property
     def decided(self) -> tuple[str, ...]:
         """What was decided about the data, in sentences; nothing if a study file decides."""

@@ -216,7 +216,7 @@ def run_trials(
                     content_hash=content_hash,
                     time_left=None if run.limit is None else run.limit.for_trials,
                 )
-                for notice in driver.notices:
+                for notice in (*_sampler_notices(spec), *driver.notices):
                     audience.say(f"note: {notice}")
                 with watcher:  # now that the driver has mended what trackers read
                     driver.run()
@@ -225,6 +225,15 @@ def run_trials(
             pool.close()
     if driver.requests.study and not driver.is_finished():
         raise KeyboardInterrupt
+
+
+def _sampler_notices(spec: StudySpec) -> list[str]:
+    """Return what the sampler leaves to chance; Optuna is imported only where it proposes."""
+    if not spec.sampler.of_optuna:
+        return []
+    from nas_evidence.proposing.optuna_samplers import sampler_notices
+
+    return sampler_notices(spec)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
-from nas_evidence.spec.coordinates import axes_of, points_of
+from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 if TYPE_CHECKING:
@@ -46,9 +46,8 @@ def gain_of_further(
         return None
     asked = [proposer.ask() for _ in range(FURTHER)]
     new = {one.key: one for one in asked if one.key not in tried}
+    space = Space(study.family)
     found = ArchitecturePosterior(
-        points_of(study.family, [tried[key] for key in values]),
-        axes_of(study.family).ordered,
-        list(values.values()),
+        space.points(tried[key] for key in values), space.ordered, list(values.values())
     )
-    return found.expected_gain(points_of(study.family, new.values())) if new else 0.0
+    return found.expected_gain(space.points(new.values())) if new else 0.0

@@ -1,43 +1,36 @@
 """The finished proposals of a study in a database of Optuna, for its dashboard and library.
 
-A copy of the log (`storage/log.py`), written with `--track optuna` and never read here. It
-is written through Optuna's public interface alone, and begun anew wherever it differs from the
-log. One trial there is one proposal that has been told, in the order of telling, after those
-of the warm start. Its parameters are named `<family>.<parameter>`; its attributes hold `number`
-and `architecture`, which is what is built.
+A copy of the log (`storage/log.py`), written with `--track optuna` and never read here:
+new results are appended, and where there are more than the log knows, or one changes, all is
+written again. One trial there is one proposal that has been told, in the order of telling, after
+those of the warm start. Its parameters are named `<family>.<parameter>`; its attributes hold
+`number` and `architecture`, which is what is built.
 """
 
 import hashlib
 import sqlite3
-from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from nas_evidence.proposing.proposer import (
-    ProposalResult,
-    directions_of,
-    distribution_of,
-    facts_of,
-    family_point,
-    trial_of,
-)
+from nas_evidence.proposing.optuna_samplers import directions_of
+from nas_evidence.proposing.past import ProposalResult
 from nas_evidence.proposing.startup import searched
 from nas_evidence.proposing.warm_start import read_warm_start
+from nas_evidence.spec.domains import Choice, Domain, FloatRange
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.events import Asked, Told
 from nas_evidence.storage.log import events_since, log_path
 
 #: The file in a study folder.
 STUDY_DB = "study.db"
-#: Seconds that a writer waits for another process that holds an SQLite file.
-_LOCKED = 60.0
-#: Seconds that a server may take to answer.
-_CONNECT = 10
+#: Seconds that a writer waits for another process that holds an SQLite file, and for a server.
+_LOCKED, _CONNECT = 60.0, 10
 #: A driver that SQLAlchemy would load for a bare name -> the one that our extra installs.
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
@@ -61,7 +54,6 @@ class Export:
         self._asked: dict[int, tuple[ArchitectureSpec, float]] = {}  # and when
         self._told: dict[int, FrozenTrial] = {}  # by number, in the order of telling
         self._storage: optuna.storages.RDBStorage | None = None
-        self._there: optuna.Study | None = None
 
     def update(self) -> None:
         """Write the finished proposals that the log has and the database has not.
@@ -69,94 +61,82 @@ class Export:
         Raises:
             Exception: whatever the database raises.
         """
-        n_there, again = len(self._told), self._follow()
-        if self._there is None:
-            if self._told:
-                self._open()
-        elif again:
-            self._begin_anew()
-        else:
-            self._there.add_trials(list(self._told.values())[n_there:])
+        changed = self._follow()
+        if not self._told:
+            return
+        warm = (
+            self._trial(point, ProposalResult(values), warm_start=point.model_dump(mode="json"))
+            for point, values in read_warm_start(self._folder)
+        )
+        wanted = [*warm, *self._told.values()]
+        try:
+            there = self._connected()
+            n_there = len(there.get_trials(deepcopy=False))
+            if not changed and n_there <= len(wanted):
+                there.add_trials(wanted[n_there:])
+                return
+        except Exception as error:
+            if self._file is None or _is_held(error):
+                raise
+        self._remove()
+        self._connected().add_trials(wanted)
 
     def close(self) -> None:
         """Close the connections."""
         if self._storage is not None:
             self._storage.remove_session()
             self._storage.engine.dispose()
-            self._storage = self._there = None
+            self._storage = None
 
     def _follow(self) -> bool:
         """Read new lines of the log; return whether they change a result."""
         events, self._read = events_since(self._folder, self._read)
-        again = False
+        changed = False
         for t, event in events:
             if isinstance(event, Asked):
                 number, point = event.number, event.architecture
                 if number not in self._asked or self._asked[number][0] != point:
                     self._asked[number] = (point, t)
-                    again |= self._told.pop(number, None) is not None
+                    changed |= self._told.pop(number, None) is not None
             elif isinstance(event, Told) and event.number in self._asked:
-                again |= self._told.pop(event.number, None) is not None
-                self._told[event.number] = self._proposal(event, t)
-        return again
+                changed |= self._told.pop(event.number, None) is not None
+                point, asked = self._asked[event.number]
+                told = ProposalResult(event.values, event.constraints, event.pruned)
+                about = {"architecture": point.model_dump(mode="json"), "number": event.number}
+                trial = self._told[event.number] = self._trial(point, told, **about)
+                trial.datetime_start = datetime.fromtimestamp(asked)
+                trial.datetime_complete = datetime.fromtimestamp(t)
+        return changed
 
-    def _proposal(self, event: Told, t: float) -> FrozenTrial:
-        """Return a proposal with the result that a line of the log tells."""
-        number = event.number
-        point, asked = self._asked[number]
-        told = ProposalResult(event.values, event.constraints, event.pruned)
-        about = {"architecture": point.model_dump(mode="json"), "number": number}
-        trial = self._trial(point, told, about)
-        trial.datetime_start = datetime.fromtimestamp(asked)
-        trial.datetime_complete = datetime.fromtimestamp(t)
-        return trial
+    def _trial(self, one: ArchitectureSpec, told: ProposalResult, **about: object) -> FrozenTrial:
+        domains = {f"{one.family}.{k}": d for k, d in self._study.family[one.family].items()}
+        params: dict[str, Any] = {n: one.values[n.partition(".")[2]] for n in domains}
+        distributions = {name: _distribution(domain) for name, domain in domains.items()}
+        families = searched(self._study)
+        if len(families) > 1 and one.family in families:
+            params = {"family": one.family, **params}
+            distributions["family"] = CategoricalDistribution(families)
+        return create_trial(
+            state=TrialState[told.state],
+            values=told.values if told.state == "COMPLETE" else None,
+            constraints=told.constraints,
+            params=params,
+            distributions=distributions,
+            user_attrs=about,
+        )
 
-    def _trial(
-        self, architecture: ArchitectureSpec, told: ProposalResult, about: Mapping[str, Any]
-    ) -> FrozenTrial:
-        family = architecture.family
-        point = family_point(family, searched(self._study))
-        for key, domain in self._study.family[family].items():
-            point[f"{family}.{key}"] = (architecture.values[key], distribution_of(domain))
-        return trial_of(point, user_attrs=dict(about), **facts_of(told))
-
-    def _wanted(self) -> list[FrozenTrial]:
-        """Return all trials of the copy: those of the warm start, then those told."""
-        warm = [
-            self._trial(
-                point, ProposalResult(values), {"warm_start": point.model_dump(mode="json")}
-            )
-            for point, values in read_warm_start(self._folder)
-        ]
-        return [*warm, *self._told.values()]
-
-    def _open(self) -> None:
-        """Go on with what is there, if it agrees with the log; else begin anew."""
-        wanted = self._wanted()
-        try:
-            self._connect()
-            assert self._there is not None
-            found = self._there.get_trials(deepcopy=False)
-            agrees = self._there.directions == directions_of(self._study)
-            if agrees and list(map(_said, found)) == list(map(_said, wanted[: len(found)])):
-                self._there.add_trials(wanted[len(found) :])
-                return
-        except Exception as error:
-            if self._file is None or _is_held(error):
-                raise
-        self._begin_anew()
-
-    def _connect(self) -> None:
-        how: dict[str, Any] = {}
-        if self._file is not None:  # any path, also one that has another meaning in a URL
-            options = {"timeout": _LOCKED, "check_same_thread": False}
-            how = {"creator": partial(sqlite3.connect, self._file.resolve(), **options)}
-        elif self._url.startswith("sqlite"):
-            how = {"connect_args": {"timeout": _LOCKED}}
-        elif self._url.startswith("postgresql"):
-            how = {"connect_args": {"connect_timeout": _CONNECT}}
-        self._storage = optuna.storages.RDBStorage(self._url, engine_kwargs=how)
-        self._there = optuna.create_study(
+    def _connected(self) -> optuna.Study:
+        if self._storage is None:
+            how: dict[str, Any] = {}
+            if self._file is not None:  # any path, also one that has another meaning in a URL
+                options = {"timeout": _LOCKED, "check_same_thread": False}
+                how = {"creator": partial(sqlite3.connect, self._file.resolve(), **options)}
+            elif self._url.startswith("sqlite"):
+                how = {"connect_args": {"timeout": _LOCKED}}
+            elif self._url.startswith("postgresql"):
+                how = {"connect_args": {"connect_timeout": _CONNECT}}
+            self._storage = optuna.storages.RDBStorage(self._url, engine_kwargs=how)
+        return optuna.create_study(
             study_name=self._name(),
             storage=self._storage,
             sampler=optuna.samplers.RandomSampler(),  # every parameter is given
@@ -171,23 +151,24 @@ class Export:
             first = hashlib.blake2b(file.readline(), digest_size=4).hexdigest()
         return f"{self._study.name}-{first}"
 
-    def _begin_anew(self) -> None:
-        """Remove what is there and write all again."""
-        if self._file is not None:
-            self.close()
-            for path in self._folder.glob(f"{STUDY_DB}*"):
-                path.unlink()
-        elif self._storage is not None:
+    def _remove(self) -> None:
+        if self._file is None:
             optuna.delete_study(study_name=self._name(), storage=self._storage)
-            self.close()
-        self._connect()
-        assert self._there is not None
-        self._there.add_trials(self._wanted())
+            return
+        self.close()
+        for path in self._folder.glob(f"{STUDY_DB}*"):
+            path.unlink()
 
 
-def _said(trial: FrozenTrial) -> tuple[object, ...]:
-    """Return what the copy says of a proposal, but for times."""
-    return (trial.state, trial.params, trial.values, trial.constraints, trial.user_attrs)
+def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:
+    """Return a domain as Optuna's dashboard shows it."""
+    if isinstance(domain, Choice):
+        return CategoricalDistribution(domain.options)
+    if isinstance(domain, FloatRange):
+        return FloatDistribution(domain.low, domain.high, log=domain.log)
+    # Optuna warns if the upper end is not a member.
+    last = domain.low + domain.step * int(domain.size - 1)
+    return IntDistribution(domain.low, last, log=domain.log, step=domain.step)
 
 
 def _is_held(error: BaseException | None) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.coordinates import Domains
+from nas_evidence.spec.coordinates import Domains, Space, values_at
 from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue, described
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
@@ -107,11 +107,7 @@ def grid_points(study: StudySpec) -> Iterator[ArchitectureSpec]:
 
 def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
     """Return a random architecture: a searched family and a point of it."""
-    generator = np.random.default_rng(seed)
-    families = searched(study)
-    family = families[int(generator.integers(len(families)))]
-    domains = study.family[family]
-    return filled(family, _at(domains, generator.random(len(domains))))
+    return filled(*Space(domains_of(study)).random(np.random.default_rng(seed)))
 
 
 def filled(family: str, values: Mapping[str, ParameterValue]) -> ArchitectureSpec:
@@ -141,7 +137,7 @@ def _split(study: StudySpec) -> tuple[list[str], list[str]]:
 
 def _default(family: str, study: StudySpec) -> ArchitectureSpec:
     domains = study.family[family]
-    return filled(family, _at(domains, np.zeros(len(domains))))
+    return filled(family, values_at(domains, np.zeros(len(domains))))
 
 
 def _in_turns(
@@ -162,15 +158,11 @@ def _sobol(study: StudySpec, family: str) -> Iterator[ArchitectureSpec]:
     while len(seen) < members and old_blocks < _MAX_OLD_BLOCKS:
         old_blocks += 1
         for row in sobol.random(_BLOCK):
-            point = filled(family, _at(domains, row))
+            point = filled(family, values_at(domains, row))
             if point.key not in seen:
                 old_blocks = 0
                 seen.add(point.key)
                 yield point
-
-
-def _at(domains: Mapping[str, Domain], row: np.ndarray) -> dict[str, ParameterValue]:
-    return {name: d.at(float(u)) for (name, d), u in zip(domains.items(), row, strict=True)}
 
 
 def _options(domain: Domain) -> list[ParameterValue]:

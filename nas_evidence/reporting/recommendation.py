@@ -20,7 +20,7 @@ from nas_evidence.maths.architecture_posterior import (
 from nas_evidence.proposing.further import FEWEST, gain_of_further
 from nas_evidence.proposing.startup import misfit
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
-from nas_evidence.spec.coordinates import axes_of, is_within, points_of
+from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import is_race
 
 #: Fewest architectures for which another one than the first of the ranking is recommended: with 24
@@ -85,7 +85,7 @@ def expected_gain(study: Study) -> float | None:
     searched = [row for row in rows if not is_race(row.trial_id)]
     if len(searched) < spec.n_trials or len(study.ranking) < FEWEST:
         return None
-    # Not above: these import Optuna, which most reports need not.
+    # Not above: these import quasi-random numbers, which most reports need not.
     from nas_evidence.driver.outcomes import result_of
     from nas_evidence.proposing.proposer import Proposer
     from nas_evidence.proposing.warm_start import read_warm_start
@@ -126,14 +126,15 @@ def estimates(study: Study) -> list[Estimate]:
 
 def _comparable(study: Study) -> list[RankedArchitecture]:
     ranked = (one for one in study.ranking if one.rank is not None)
-    return [one for one in ranked if is_within(study.spec.family, one.family, one.values)]
+    space = Space(study.spec.family)
+    return [one for one in ranked if one in space]
 
 
 def _posterior(study: Study, known: list[RankedArchitecture]) -> ArchitecturePosterior:
-    domains = study.spec.family
+    space = Space(study.spec.family)
     return ArchitecturePosterior(
-        points_of(domains, known),
-        axes_of(domains).ordered,
+        space.points(known),
+        space.ordered,
         [study.values(one) for one in known],
         prior=OF_NOISY_SEEDS if study.is_estimated else Prior(),
     )

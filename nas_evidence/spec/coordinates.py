@@ -1,4 +1,4 @@
-"""Architectures as points: what a sampler and a posterior see of them.
+"""Architectures as points: the one map between the values of parameters and coordinates.
 
 A parameter with an order is one coordinate that all families share, the quantile of the family's
 own domain (docs/decisions/0007-shared-names-in-tpe.md); a choice without order belongs to its
@@ -7,7 +7,7 @@ family. An architecture that lacks a parameter is in the middle of it, or at an 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue
 
 #: A quantile, or one of the options of a choice without order, by name.
-Parameters = dict[str, Any]
+Coordinates = dict[str, Any]
 #: The domain of each key of each family.
 Domains = Mapping[str, Mapping[str, Domain]]
 
@@ -49,27 +49,9 @@ def quantile(domain: Domain, value: ParameterValue) -> float:
     return math.log(number / low) / math.log(high / low)
 
 
-def parameter_name(family: str, key: str, domain: Domain) -> str:
-    """Return what a key of a family is called as a parameter."""
-    return key if is_ordered(domain) else f"{family}.{key}"
-
-
-def parameters_of(
-    domains: Domains, family: str, values: Mapping[str, ParameterValue]
-) -> Parameters:
-    """Return the parameters of an architecture of one of these families."""
-    found: Parameters = {"family": family} if len(domains) > 1 else {}
-    for key, domain in domains[family].items():
-        value, name = values[key], parameter_name(family, key, domain)
-        found[name] = quantile(domain, value) if is_ordered(domain) else value
-    return found
-
-
-def is_within(domains: Domains, family: str, values: Mapping[str, ParameterValue]) -> bool:
-    """Return whether an architecture has a place in a space."""
-    return family in domains and all(
-        key in values and domain.contains(values[key]) for key, domain in domains[family].items()
-    )
+def values_at(domains: Mapping[str, Domain], row: Iterable[float]) -> dict[str, ParameterValue]:
+    """Return the values of one family at the quantiles of a row, one for each key."""
+    return {key: d.at(float(u)) for (key, d), u in zip(domains.items(), row, strict=True)}
 
 
 class Named(Protocol):
@@ -84,51 +66,99 @@ class Named(Protocol):
         """Return the values of its parameters."""
 
 
-def points_of(domains: Domains, architectures: Iterable[Named]) -> NDArray[np.float64]:
-    """Return the coordinates of architectures of a space [n, d]; see `axes_of`."""
-    return axes_of(domains).points(
-        [parameters_of(domains, one.family, one.values) for one in architectures]
-    )
+class Candidate(NamedTuple):
+    """An architecture by its searched parameters alone."""
+
+    family: str
+    values: Mapping[str, ParameterValue]
 
 
-def random_parameters(domains: Domains, rng: np.random.Generator) -> Parameters:
-    """Return a random architecture: a family, and a point of it."""
-    family = list(domains)[int(rng.integers(len(domains)))]
-    values = {key: domain.at(float(rng.random())) for key, domain in domains[family].items()}
-    return parameters_of(domains, family, values)
+class Space:
+    """The architectures of some families, and their coordinates.
 
+    options    by name of a coordinate: its options, or None for a quantile
+    ordered    whether each is a quantile [d]
 
-def axes_of(domains: Domains) -> "Axes":
-    """Return the coordinates of a space."""
-    options: dict[str, Sequence[ParameterValue] | None] = {}
-    if len(domains) > 1:
-        options["family"] = list(domains)
-    for family, own in domains.items():
-        for key, domain in own.items():
-            free = isinstance(domain, Choice) and not is_ordered(domain)
-            name = parameter_name(family, key, domain)
-            options[name] = domain.options if free and isinstance(domain, Choice) else None
-    return Axes(options)
-
-
-class Axes:
-    """The coordinates of a space.
-
-    Args:
-        options: of each parameter by name, None if it is a quantile.
+    >>> space = Space({"mlp": {"depth": IntRange(low=1, high=4)}, "linear": {}})
+    >>> space.coordinates(Candidate("mlp", {"depth": 3}))
+    {'family': 'mlp', 'depth': 0.625}
+    >>> space.values({"family": "mlp", "depth": 0.625})
+    Candidate(family='mlp', values={'depth': 3})
     """
 
-    def __init__(self, options: Mapping[str, Sequence[ParameterValue] | None]) -> None:
-        self._options = options
-        self.ordered = [one is None for one in options.values()]
+    def __init__(self, domains: Domains) -> None:
+        self.domains, self.families = domains, list(domains)
+        self.options: dict[str, Sequence[ParameterValue] | None] = {}
+        if len(domains) > 1:
+            self.options["family"] = self.families
+        self._names = {
+            family: {key: key if is_ordered(d) else f"{family}.{key}" for key, d in own.items()}
+            for family, own in domains.items()
+        }
+        for family, own in domains.items():
+            for key, domain in own.items():
+                name = self._names[family][key]
+                self.options[name] = None
+                if isinstance(domain, Choice) and not is_ordered(domain):
+                    self.options[name] = domain.options
+        self.ordered = [one is None for one in self.options.values()]
 
-    def points(self, architectures: Sequence[Parameters]) -> NDArray[np.float64]:
-        """Return the coordinates of architectures [n, d], options as their positions."""
-        found = np.empty((len(architectures), len(self._options)))
-        for k, (name, options) in enumerate(self._options.items()):
-            for i, one in enumerate(architectures):
-                if options is None:
-                    found[i, k] = one.get(name, 0.5)
-                else:
-                    found[i, k] = options.index(one[name]) if name in one else -1
+    def __contains__(self, one: Named) -> bool:
+        own = self.domains.get(one.family)
+        return own is not None and all(
+            key in one.values and domain.contains(one.values[key]) for key, domain in own.items()
+        )
+
+    def names(self, family: str) -> list[str]:
+        """Return the coordinates that a family has, beside `family`."""
+        return list(self._names[family].values())
+
+    def coordinates(self, one: Named) -> Coordinates:
+        """Return the coordinates of an architecture of one of the families."""
+        found: Coordinates = {"family": one.family} if len(self.families) > 1 else {}
+        for key, name in self._names[one.family].items():
+            value = one.values[key]
+            ordered = self.options[name] is None
+            found[name] = quantile(self.domains[one.family][key], value) if ordered else value
         return found
+
+    def values(self, coordinates: Coordinates) -> Candidate:
+        """Return the architecture at coordinates."""
+        family = str(coordinates.get("family", self.families[0]))
+        own = self.domains[family]
+        return Candidate(
+            family,
+            {
+                key: own[key].at(coordinates[name])
+                if self.options[name] is None
+                else coordinates[name]
+                for key, name in self._names[family].items()
+            },
+        )
+
+    def points(self, architectures: Iterable[Named]) -> NDArray[np.float64]:
+        """Return the coordinates of architectures [n, d], options as their positions."""
+        rows = [self.coordinates(one) for one in architectures]
+        found = np.empty((len(rows), len(self.options)))
+        for k, (name, options) in enumerate(self.options.items()):
+            for i, row in enumerate(rows):
+                if options is None:
+                    found[i, k] = row.get(name, 0.5)
+                else:
+                    found[i, k] = options.index(row[name]) if name in row else -1
+        return found
+
+    def random(self, rng: np.random.Generator) -> Candidate:
+        """Return a random architecture: a family, and a point of it."""
+        family = self.families[int(rng.integers(len(self.families)))]
+        own = self.domains[family]
+        return Candidate(family, values_at(own, rng.random(len(own))))
+
+    def varied(self, one: Named, rng: np.random.Generator) -> Candidate:
+        """Return an architecture that differs in one parameter of its family at most."""
+        own = self.domains[one.family]
+        values = {key: one.values[key] for key in own}
+        if own:
+            key = str(rng.choice(list(own)))
+            values[key] = own[key].at(float(rng.random()))
+        return Candidate(one.family, values)

@@ -5,9 +5,11 @@ All defaults of the project are in this file. The types are frozen and refuse un
 gives its meaning: `docs/study_reference.py` makes the reference page from these strings.
 """
 
+import difflib
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -334,12 +336,46 @@ class TrainingPlan(Frozen):
         return found
 
 
+#: The samplers of this package, and what comes before the name of one of Optuna's.
+SAMPLERS, OF_OPTUNA = ("posterior", "tpe", "random", "qmc", "grid"), "optuna:"
+
+
+def _known_sampler(name: str) -> str:
+    if name in SAMPLERS or re.fullmatch(rf"{OF_OPTUNA}\w+", name):
+        return name
+    near = difflib.get_close_matches(name, SAMPLERS, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise UserError(
+        f'must be one of {", ".join(SAMPLERS)}, or "{OF_OPTUNA}NAME" for a sampler of Optuna, '
+        f"but got {name!r}{hint}"
+    ).with_code("unknown-sampler")
+
+
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Literal["posterior", "tpe", "random", "qmc", "grid"] = "posterior"
+    name: Annotated[Literal[*SAMPLERS] | str, AfterValidator(_known_sampler)] = "posterior"  # type: ignore[valid-type]
     """Posterior over architectures, tree-structured Parzen estimator, uniform draws, quasi-random
-    sequence, or every point."""
+    sequence, or every point; or "optuna:NAME" for a sampler of Optuna, such as
+    "optuna:GPSampler"."""
+    arguments: Mapping[str, Any] = {}
+    """Arguments of a sampler of Optuna that are numbers, texts, true or false; its seed follows
+    from that of the study."""
+
+    @property
+    def of_optuna(self) -> str:
+        """Return the name of a sampler of Optuna, "" for one of this package."""
+        return self.name.removeprefix(OF_OPTUNA) if self.name.startswith(OF_OPTUNA) else ""
+
+    @model_validator(mode="after")
+    def _arguments(self) -> "SamplerSpec":
+        if self.arguments and not self.of_optuna:
+            raise UserError(
+                f'`arguments` must be left out with name = "{self.name}", but got '
+                f"{dict(self.arguments)}; they are for samplers of Optuna, such as "
+                f'"{OF_OPTUNA}GPSampler"'
+            ).with_code("sampler-without-arguments")
+        return self
 
 
 class PruningSpec(Frozen):

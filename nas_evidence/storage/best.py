@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
 
-from nas_evidence.spec.coordinates import axes_of, is_within, points_of
+from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
@@ -144,21 +144,21 @@ class Standings:
 
     def _with_estimates(self) -> list[Standing]:
         """Return all standings, with estimates if there are enough and all are in the space."""
-        domains = self._study.family
+        space = Space(self._study.family)
         found = sorted(self._by_key.values(), key=lambda one: min(one.values))
         tried = [one.architecture for one in found]
         if not (
             FEWEST <= len(found) <= MOST
             and self._study.rank_by == "estimate"
-            and all(is_within(domains, one.family, one.values) for one in tried)
+            and all(one in space for one in tried)
         ):
             return found
         # Not above: each driver imports this file, and few studies need scipy.
         from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 
         posterior = ArchitecturePosterior(
-            points_of(domains, tried),
-            axes_of(domains).ordered,
+            space.points(tried),
+            space.ordered,
             [list(one.values.values()) for one in found],
             prior=OF_NOISY_SEEDS,
         )

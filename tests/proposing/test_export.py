@@ -11,7 +11,7 @@ import pytest
 
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.proposing.optuna_export import STUDY_DB, Export
-from nas_evidence.proposing.proposer import ProposalResult
+from nas_evidence.proposing.past import ProposalResult
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.proposing.warm_start import WARM_START
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -159,9 +159,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "no database": lambda path: path.write_bytes(b"x" * 5000),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:20000]),
-    **{table: emptied(table) for table in ("trials", "trial_values", "trial_params", "studies",
-       "trial_user_attributes", "study_directions", "version_info", "alembic_version")},
-}  # fmt: skip
+    **{
+        table: emptied(table) for table in ("trials", "studies", "version_info", "alembic_version")
+    },
+}
 
 
 @pytest.mark.slow

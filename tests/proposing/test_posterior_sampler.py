@@ -4,19 +4,17 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
-from messages import refused
-from optuna.trial import TrialState, create_trial
 from proposal_spaces import SPACE, WIDE, score, shown, study, whole
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.proposing import posterior_sampler
-from nas_evidence.proposing.posterior_sampler import PosteriorSampler, _values
+from nas_evidence.proposing.past import Trial
+from nas_evidence.proposing.posterior_sampler import _values
 from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import domains_of, quasi_random_points, random_point
-from nas_evidence.spec.coordinates import axes_of, parameters_of, quantile
+from nas_evidence.spec.coordinates import Candidate, Space, quantile
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
@@ -82,26 +80,33 @@ def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
     assert sum(drawn) / len(drawn) < sum(widths) / len(widths) / 3
 
 
-def test_the_sampler_serves_a_study_of_optuna_and_names_a_parameter_it_does_not_know() -> None:
-    learner = Learner(spec_of())
-    optuna_study = optuna.create_study(sampler=PosteriorSampler(learner._space, seed=0))
-    trial = optuna_study.ask()
-    assert trial.suggest_categorical("family", learner._space.families) in SHAPED
-    with refused("sampler-unknown-parameter", "other"):
-        trial.suggest_float("other", 0.0, 1.0)
-
-
 def test_families_share_the_coordinates_of_keys_that_both_have() -> None:
-    spec = spec_of()
-    domains = domains_of(spec)
-    axes = axes_of(domains)
-    mlp = parameters_of(domains, "mlp", {"depth": 3, "width": 64, "shape": "taper"})
-    cnn = parameters_of(domains, "cnn", {"depth": 3, "width": 16})
-    at_mlp, at_cnn = axes.points([mlp, cnn])
-    assert list(axes._options) == ["family", "depth", "width", "mlp.shape"]
-    assert axes.ordered == [False, True, True, False]
+    space = Space(domains_of(spec_of()))
+    mlp = Candidate("mlp", {"depth": 3, "width": 64, "shape": "taper"})
+    cnn = Candidate("cnn", {"depth": 3, "width": 16})
+    at_mlp, at_cnn = space.points([mlp, cnn])
+    assert list(space.options) == ["family", "depth", "width", "mlp.shape"]
+    assert space.ordered == [False, True, True, False]
     assert at_mlp.tolist() == pytest.approx([0, 0.5, at_mlp[2], 1])
     assert at_cnn.tolist() == [1, 0.5, quantile(WIDE["cnn"]["width"], 16), -1]
+
+
+def test_the_architecture_at_its_coordinates_is_itself() -> None:
+    space, rng = Space(domains_of(spec_of())), np.random.default_rng(0)
+    drawn = [space.random(rng) for _ in range(200)]
+    drawn += [space.varied(one, rng) for one in drawn]
+    assert {one.family for one in drawn} == {"mlp", "cnn"}
+    for one in drawn:
+        assert one in space
+        assert space.values(space.coordinates(one)) == one
+
+
+def test_families_without_parameters_are_proposed_again_when_all_are_known() -> None:
+    fixed = {"mlp": {"depth": Choice(options=(2,))}, "linear": {}}
+    proposer = Proposer(spec_of(family=fixed))
+    for number in range(4):
+        proposer.tell(number, whole(proposer.ask()))
+    assert len({one.key for one in proposer.proposals()[:2]}) == 2
 
 
 def test_proposals_are_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +132,12 @@ def test_proposals_are_computed_in_one_thread(monkeypatch: pytest.MonkeyPatch) -
 
 def test_of_several_objectives_the_worse_one_counts() -> None:
     """A trial that is fair at both is ahead of those that are best at one and worst at other."""
+    one = random_point(spec_of(), 0)
     trials = [
-        create_trial(state=TrialState.COMPLETE, values=list(values))
-        for values in ((1.0, 1.0), (0.0, 0.0), (0.6, 0.4))  # the second is a cost
+        Trial(number, one, "COMPLETE", values)
+        for number, values in enumerate([(1.0, 1.0), (0.0, 0.0), (0.6, 0.4)])  # the second a cost
     ]
-    for number, one in enumerate(trials):
-        one.number = number
-    found = [_values(trials, 2, np.random.default_rng(seed)) for seed in range(20)]
+    found = [_values(trials, np.random.default_rng(seed)) for seed in range(20)]
     assert sum(max(one, key=one.__getitem__) == 2 for one in found) >= 15
 
 
@@ -154,3 +158,46 @@ def test_a_running_trial_counts_as_what_is_expected_of_it(monkeypatch: pytest.Mo
     (known, with_running), best = told, score(points[-1])
     assert with_running[:-1] == known
     assert with_running[-1] < best - 0.2 * (best - score(points[1]))
+
+
+def test_idle_workers_are_filled_from_one_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a number of running trials each counts; then proposals no longer depend on them."""
+    fits: list[int] = []
+
+    class Watched(ArchitecturePosterior):
+        def __init__(self, *given: Any) -> None:
+            fits.append(len(given[2]))
+            super().__init__(*given)
+
+    monkeypatch.setattr(posterior_sampler, "ArchitecturePosterior", Watched)
+    monkeypatch.setattr(posterior_sampler, "MOST_RUNNING", 3)
+    spec = spec_of(family={"mlp": WIDE["mlp"]})
+    points = list(islice(quasi_random_points(spec), 12))
+    learner = shown(spec, [(one, whole(one)) for one in points])
+    asked: list[ArchitectureSpec] = []
+    for number in range(12, 24):
+        asked.append(learner.draw(number))
+        learner.show(number, asked[-1], None)
+    assert fits == [12, 13, 14, 15]
+    assert len({one.key for one in [*points, *asked]}) == 24
+    learner.show(12, asked[0], whole(asked[0]))
+    learner.draw(24)
+    assert fits[4:] == [13]
+
+
+def test_what_was_drawn_before_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither with few running trials nor with many, of one objective or two."""
+    monkeypatch.setattr(posterior_sampler, "MOST_RUNNING", 3)
+    for minimise in ((), ("n_parameters",)):
+        spec = spec_of(minimise=minimise)
+        points = list(islice(quasi_random_points(spec), 12))
+        results = [ProposalResult((score(one), *[1.0 + k] * len(minimise)))
+                   for k, one in enumerate(points)]  # fmt: skip
+        history: list[tuple[ArchitectureSpec, ProposalResult | None]]
+        history = list(zip(points, results, strict=True))
+        learner = shown(spec, history)
+        for number in range(12, 20):
+            one = learner.draw(number)
+            assert shown(spec, history).draw(number) == one
+            history.append((one, None))
+            learner.show(number, one, None)

@@ -186,8 +186,8 @@ def test_a_new_process_goes_on_as_the_old_one_would_have(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_the_order_of_telling_does_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_LEARNT", 15)
-    monkeypatch.setattr("nas_evidence.proposing.proposer.MAX_BEST", 4)
+    monkeypatch.setattr("nas_evidence.proposing.past.MAX_LEARNT", 15)
+    monkeypatch.setattr("nas_evidence.proposing.past.MAX_BEST", 4)
 
     def after(order: Callable[[list[int]], list[int]]) -> list[str]:
         proposer = Proposer(study(sampler={"name": name}))

@@ -6,10 +6,10 @@ import random
 from itertools import islice, pairwise
 from pathlib import Path
 
-import optuna
 import pytest
 
-from nas_evidence.proposing.proposer import MAX_BEST, MAX_LEARNT, Learner, ProposalResult, Proposer
+from nas_evidence.proposing.past import MAX_BEST, MAX_LEARNT, Trial
+from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import quasi_random_points
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
@@ -106,8 +106,8 @@ def result(number: int, point: ArchitectureSpec, n_costs: int) -> ProposalResult
     return ProposalResult((-abs(width - 50), *([width] * n_costs)), constraints)
 
 
-def seen(found: Learner) -> list[optuna.trial.FrozenTrial]:
-    return found._past._seen()
+def seen(found: Learner) -> list[Trial]:
+    return [trial for trial in found._past.trials() if trial.state != "RUNNING"]
 
 
 @pytest.mark.parametrize("minimise", [(), ("n_parameters",)])

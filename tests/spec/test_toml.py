@@ -343,8 +343,9 @@ def test_every_key_is_set_by_an_example_that_loads(tmp_path: Path) -> None:
         assert text in PAGE.read_text(encoding="utf-8")
         loaded_example(tmp_path, text)
         used |= _flat(tomllib.loads(text)).keys()
-    # A domain is a table: family.mlp.width.low sets family.mlp.width.
-    used = {".".join(n.split(".")[:3]) if n.startswith("family.") else n for n in used}
+    # A domain is a table: family.mlp.width.low sets family.mlp.width; arguments are one too.
+    parts = {"family": 3, "sampler": 2}
+    used = {".".join(n.split(".")[: parts.get(n.partition(".")[0], 9)]) for n in used}
     assert every_key() - used == set()
 
 

@@ -20,7 +20,7 @@ from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, Architectu
 from nas_evidence.reporting.headline import headline, together_sentence
 from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import first_as_shown, load_study_tables
-from nas_evidence.spec.coordinates import axes_of, parameters_of
+from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import (
     RACE_IDS,
     TrialRecord,
@@ -208,11 +208,10 @@ def values_of(records: Sequence[TrialRecord]) -> list[float]:
 def test_few_rows_are_ranked_by_the_posterior_mean_of_the_mean_of_both_scores() -> None:
     records = searched()
     found = Standings(FEW_ROWS, rows(*records)).first()
-    domains = FEW_ROWS.family
-    axes = axes_of(domains)
-    points = [parameters_of(domains, "mlp", one.architecture.values) for one in records]
+    space = Space(FEW_ROWS.family)
+    points = space.points(one.architecture for one in records)
     posterior = ArchitecturePosterior(
-        axes.points(points), axes.ordered, [[v] for v in values_of(records)], prior=OF_NOISY_SEEDS
+        points, space.ordered, [[v] for v in values_of(records)], prior=OF_NOISY_SEEDS
     )
     expected = posterior.warp.score(posterior.mean())
     order = [int(i) for i in np.argsort(-expected)]
