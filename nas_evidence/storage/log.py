@@ -30,6 +30,7 @@ from nas_evidence.storage.state import State
 
 #: The log in a study folder.
 LOG = "logs/events.jsonl"
+_PLACE = Path(LOG)
 _HEAD = re.compile(rb'\{"session": (\d+), "line": (\d+), "t": ([\d.]+), ')
 
 
@@ -202,7 +203,7 @@ def _read(line: bytes) -> tuple[int, int, float, Event] | None:
     if head is None:
         return None
     try:
-        text = unsealed_object(line, Path(LOG))
+        text = unsealed_object(line, _PLACE)
         event = EVENT.validate_json("{" + text[head.end() :])
     except (DamagedError, ValueError, RecursionError):
         return None

@@ -304,7 +304,7 @@ def test_workers_a_node_and_the_driver_are_killed_and_the_table_is_the_undisturb
     assert all(kills[what] for what in ("worker", "node", "driver")), kills
     assert_same_tables(folder, tmp_path / "calm")
     ids = list(range(STUDY.n_trials))
-    assert sorted(e.trial_id for e in facts_in(folder, "end")) == ids
+    assert sorted(e.row.trial_id for e in facts_in(folder, "end")) == ids
     told = [e.number for e in facts_in(folder, "tell")]
     assert told == list(range(n_proposals(STUDY)))
     assert not list((folder / "checkpoints").iterdir())

@@ -82,7 +82,7 @@ def assert_ended_as_undisturbed(folder: Path, calm: Path) -> None:
     assert told(folder) == told(calm)
     for word in ("ask", "tell"):
         assert [e.number for e in facts_in(folder, word)] == list(range(N_TRIALS))
-    assert sorted(e.trial_id for e in facts_in(folder, "end")) == list(range(N_TRIALS))
+    assert sorted(e.row.trial_id for e in facts_in(folder, "end")) == list(range(N_TRIALS))
     weights = {p.name: p.read_bytes() for p in (calm / "models").iterdir()}
     assert {p.name for p in (folder / "models").iterdir()} == weights.keys()
     assert not list((folder / "checkpoints").iterdir())
