@@ -44,7 +44,7 @@ from nas_evidence.storage.tables import (
     lost_rows,
     write_record,
 )
-from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
+from nas_evidence.workers.executor import Event, Executor, Launch, LossKind, Lost, Verdict, Watcher
 
 _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
@@ -374,7 +374,7 @@ class Driver:
         crash_point("parked")
 
     def _lost(self, loss: Lost, assignment: Assignment) -> None:
-        if is_disk_full(loss.cause):
+        if loss.kind is LossKind.DISK:
             raise disk_stop(self._folder, loss.cause)
         epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-[0-9]*.pt"))
         epoch = max(epochs, default=0)
@@ -382,7 +382,7 @@ class Driver:
         progress = any(attempt.glob("epoch-*.pt"))
         self._log_loss(loss, epoch=epoch, progress=progress)
         losses = self._retries.losses[loss.trial_id]
-        losses.add(progress=progress, machine=loss.machine)
+        losses.add(progress=progress, machine=loss.kind is LossKind.MACHINE)
         if not losses.too_many:
             self._again(loss, assignment)
             return
@@ -413,7 +413,7 @@ class Driver:
             cause=loss.cause,
             epoch=epoch,
             progress=progress,
-            machine=loss.machine,
+            kind=str(loss.kind),
             share=share,
         )
 
@@ -430,7 +430,7 @@ class Driver:
         if no_memory and trial_id not in self._retries.shares:
             more = self._retries.shares[trial_id] = min(1.0, 2 * share)
             cause = f"out of memory on {share:g} of a GPU, {more:g} next"
-            loss = Lost(trial_id, record.attempt, cause)
+            loss = Lost(trial_id, record.attempt, cause, LossKind.MEMORY)
             self._log_loss(loss, share=more)
             self._again(loss, self._running[trial_id])
             return

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nas_evidence.spec.study import RetrySpec
+from nas_evidence.workers.executor import LossKind
 
 #: Attempts in a row that may be lost together with their machine, without progress.
 MACHINE_LOSSES = 10
@@ -72,7 +73,7 @@ class Retries:
             if (share := event.get("share")) is not None:
                 self.shares[trial_id] = share
             if (progress := event.get("progress")) is not None:
-                machine = bool(event.get("machine", False))
+                machine = event.get("kind") == LossKind.MACHINE
                 self.losses[trial_id].add(progress=bool(progress), machine=machine)
 
     def forget(self, trial_id: int) -> None:

@@ -5,11 +5,13 @@ The driver launches a trial on a free worker, polls for what happened, and answe
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
 
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.faults import StudyStoppedError, is_disk_full, is_memory_full
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,44 @@ class Verdict:
     cause: str
 
 
+class LossKind(StrEnum):
+    """What took an attempt away, set where it is seen; it decides what happens next.
+
+    CRASH    the worker ended, or its call raised: tried again, a few times
+    HUNG     it gave no answer in time: the same
+    MEMORY   it ran out of memory, of the machine or of its share of a GPU: the same
+    MACHINE  its machine is gone or cannot be reached: tried again, more often
+    DISK     a disk is full or failing: the study stops
+    STORE    the worker cannot use the study's store: the study stops
+    """
+
+    CRASH = "crash"
+    HUNG = "hung"
+    MEMORY = "memory"
+    MACHINE = "machine"
+    DISK = "disk"
+    STORE = "store"
+
+
+def loss_of(error: BaseException) -> tuple[str, LossKind]:
+    """Return what a worker's call raised, as one text, and the kind of loss that it is."""
+    plain = isinstance(error, OSError | StudyStoppedError)
+    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    if isinstance(error, StudyStoppedError):
+        return text, LossKind.STORE
+    if is_disk_full(error):
+        return text, LossKind.DISK
+    return text, LossKind.MEMORY if is_memory_full(error) else LossKind.CRASH
+
+
 @dataclass(frozen=True)
 class Lost:
-    """An attempt whose worker crashed or stopped answering; not the architecture's fault.
-
-    machine   whether it was lost together with its machine
-    """
+    """An attempt whose worker crashed or stopped answering; not the architecture's fault."""
 
     trial_id: int
     attempt: int
     cause: str
-    machine: bool = False
+    kind: LossKind = LossKind.CRASH
 
 
 Event = SliceReport | TrialRecord | Lost
