@@ -20,7 +20,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 
 N_DATA = 100
 
