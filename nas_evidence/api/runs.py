@@ -319,7 +319,9 @@ def _executor(
     if run.address is not None:
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
+    from nas_evidence.workers.pool import Limits
 
+    patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
     with audience.starting():
         return RayExecutor(
             arrays,
@@ -329,6 +331,7 @@ def _executor(
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,
             store=store.uri,
+            limits=Limits(patience=patience),
             say=audience.say,
             go_on=audience.go_on,
         )

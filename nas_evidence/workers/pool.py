@@ -324,8 +324,13 @@ class Pool(ABC):
         return event
 
     def _placed(self, worker: Seat, place: Place) -> None:
-        """Let a worker that has found room start."""
-        worker.node = place.node
+        """Let a worker that has found room start; one whose share may be wrong, with a trial."""
+        worker.node, worker.call, worker.since = place.node, None, time.monotonic()
+        if self.fixed_share is not None:
+            self._start(worker)
+
+    def _start(self, worker: Seat) -> None:
+        """Let a worker import torch and get the data."""
         self._call(worker, None, timeout=START_TIMEOUT)
 
     def _note(self, worker: Seat, answer: Answer, *, is_over: bool) -> None:
@@ -361,7 +366,8 @@ class Pool(ABC):
             why += self._suspected(worker)
         # If its node is down, do not lose one trial on each worker that was idle there.
         for other in self.workers:
-            if other.node == worker.node and other.call is other.launch is None:
+            idle = other.ready_at is not None and other.call is other.launch is None
+            if idle and other.node == worker.node:
                 self._call(other, None)
         if worker.launch is None or not worker.started:
             return None
@@ -428,7 +434,7 @@ class Pool(ABC):
                 worker.launch = launch
                 del self._waiting[0]
                 if worker.call is None:
-                    self._take_up(worker)
+                    (self._take_up if worker.ready_at is not None else self._start)(worker)
             elif alike or not self._ask_for(share):
                 return
 

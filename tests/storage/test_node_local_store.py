@@ -70,7 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     cluster = Cluster()
     try:
         cluster.add_node(num_cpus=0, include_dashboard=False, **STORE)
-        cluster.add_node(num_cpus=1, env_vars={OTHER_DISK: "1"}, **STORE)
+        cluster.blind = cluster.add_node(num_cpus=1, env_vars={OTHER_DISK: "1"}, **STORE)
         yield cluster
     finally:
         ray.shutdown()
@@ -89,7 +89,7 @@ def test_a_node_with_a_disk_of_its_own_is_refused_and_if_it_joins_later_gets_no_
         pool(cluster.address, tmp_path, **how)
     assert not (tmp_path / "node-token").exists()
     sound = cluster.add_node(num_cpus=1, **STORE)
-    cluster.remove_node(cluster.worker_nodes[0])
+    cluster.remove_node(cluster.blind)
     executor = pool(cluster.address, tmp_path, **how)
     try:
         blind = cluster.add_node(num_cpus=1, env_vars={OTHER_DISK: "1"}, **STORE)

@@ -471,6 +471,17 @@ def test_idle_workers_of_other_shares_make_room_for_the_trial_that_waits(
     assert [w.share for w in pool.workers if w.node] == [1.0]
 
 
+def test_a_worker_whose_share_may_be_wrong_imports_torch_only_for_a_trial() -> None:
+    for share, started in ((0.0, 2), (None, 1)):
+        pool = FakePool({"n": (2, 2)}, share=share)
+        pool.launch(launch_of(0))
+        pool._refill()
+        pool.settle()
+        pool._refill()
+        assert [method for _, method, _ in pool.sent] == [None] * started
+        assert pool.free == 1
+
+
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())

@@ -200,7 +200,7 @@ def test_gpus_that_torch_cannot_see_are_said(cluster: object, tmp_path: Path) ->
 
 
 def test_trials_of_a_lost_node_go_on_elsewhere_until_no_node_has_room(
-    cluster: object, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    cluster: object, tmp_path: Path
 ) -> None:
     """The last test here: it takes the nodes away."""
     given = {"resources": {"workers": 2, "cpus": 4, "gpus": 0}, "limits": Limits(patience=20.0)}
@@ -233,5 +233,3 @@ def test_trials_of_a_lost_node_go_on_elsewhere_until_no_node_has_room(
             watch(executor, seconds=120)
     finally:
         executor.close()
-    out, err = capfd.readouterr()
-    assert "raylet" not in out + err, "the screen is not for Ray"
