@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.ray]
 #: Seconds of idleness after which a worker is released.
 IDLE = Limits(idle=1.0)
 NODE = {"object_store_memory": 80 * 1024**2}
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "cluster_name": "growing",
     "max_workers": 3,
     "idle_timeout_minutes": 0.05,
@@ -75,7 +75,8 @@ class GrowingHead(Head):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         config = folder / "cluster.yaml"
-        config.write_text(json.dumps(CONFIG))
+        provider = {**CONFIG["provider"], "gcs_address": self.gcs}
+        config.write_text(json.dumps({**CONFIG, "provider": provider}))
         quick = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
         self.environment |= {
             "RAY_AUTH_MODE": "disabled",
@@ -128,6 +129,13 @@ def poll_until(executor: Any, condition: Any) -> None:
     wait_for(holds, seconds=240)
 
 
+def test_where_the_share_is_found_out_a_node_with_a_gpu_is_asked_for(
+    head: GrowingHead, tmp_path: Path
+) -> None:
+    with refused("gpus-without-cuda", "the cluster counts 1 GPUs, but torch finds none there"):
+        pool(head.gcs, tmp_path, resources={"workers": 2, "gpus": "auto"})
+
+
 def test_nodes_come_for_a_study_go_when_it_is_idle_and_one_that_is_withdrawn_costs_an_attempt(
     head: GrowingHead, tmp_path: Path
 ) -> None:
@@ -151,10 +159,3 @@ def test_nodes_come_for_a_study_go_when_it_is_idle_and_one_that_is_withdrawn_cos
         assert where(again)["node"] != doomed
     finally:
         executor.close()
-
-
-def test_where_the_share_is_found_out_a_node_with_a_gpu_is_asked_for(
-    head: GrowingHead, tmp_path: Path
-) -> None:
-    with refused("gpus-without-cuda", "the cluster counts 1 GPUs, but torch finds none there"):
-        pool(head.gcs, tmp_path, resources={"workers": 2, "gpus": "auto"})
