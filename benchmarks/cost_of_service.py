@@ -157,7 +157,7 @@ def slices(workers: int, epochs: int, folder: Path) -> dict[str, Any]:
     began = time.perf_counter()
     executor = ray_workers(workers, folder)
     try:
-        while sum(w.ready_at is not None for w in executor._pool.workers) < workers:
+        while sum(w.ready_at is not None for w in executor.workers) < workers:
             executor.poll(timeout=1.0)
         ready = time.perf_counter() - began
         memory = worker_megabytes(executor)
@@ -184,7 +184,7 @@ def worker_megabytes(executor: Any) -> dict[str, float]:
     """Return what workers hold: resident, and with shared pages shared out (Linux)."""
     import ray
 
-    pids = ray.get([worker.actor.pid.remote() for worker in executor._pool.workers])
+    pids = ray.get([worker.actor.pid.remote() for worker in executor.workers])
     found: dict[str, float] = {"Rss": 0.0, "Pss": 0.0}
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

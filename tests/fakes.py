@@ -23,7 +23,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, der
 from nas_evidence.storage.log import Log, events, read_log
 from nas_evidence.storage.redo import adopt, find_done
 from nas_evidence.storage.tables import compact
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 
 N_DATA = 100
 
@@ -98,7 +98,9 @@ class FakeExecutor:
     def __init__(
         self,
         workers: int = 2,
-        misbehave: Callable[[Assignment], str | TrialStatus | None] = lambda assignment: None,
+        misbehave: Callable[
+            [Assignment], OSError | str | TrialStatus | None
+        ] = lambda assignment: None,
         *,
         lose_at: Callable[[Assignment, int], str | None] = lambda assignment, epoch: None,
         seed: int | None = None,
@@ -130,6 +132,9 @@ class FakeExecutor:
         checkpoints = launch.resume_from.glob("epoch-*.pt") if launch.resume_from else ()
         self.epochs[assignment.trial_id] = max((int(p.stem[6:]) for p in checkpoints), default=0)
         fate = self.misbehave(assignment)
+        if isinstance(fate, OSError):
+            self.events.append(Lost(assignment.trial_id, assignment.attempt, *loss_of(fate)))
+            return
         if isinstance(fate, str) and not isinstance(fate, TrialStatus):
             self.events.append(Lost(assignment.trial_id, assignment.attempt, fate))
             return

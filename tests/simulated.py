@@ -28,7 +28,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.registry import CURVATURES, FREE_SCORES, declared
 from nas_evidence.spec.study import COSTS, Assignment, derive_seed
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, LossKind, Lost, Verdict, loss_of
 
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 
@@ -203,7 +203,7 @@ class SimulatedExecutor:
         except OSError as error:  # a full disk says nothing about the architecture
             attempt = self._running[trial_id].launch.assignment.attempt
             self.park(trial_id)
-            return [Lost(trial_id, attempt, str(error))]
+            return [Lost(trial_id, attempt, *loss_of(error))]
 
     def now(self) -> float:
         """Return virtual seconds since the start."""
@@ -228,8 +228,9 @@ class SimulatedExecutor:
         self, seconds: float, running: _Running, cause: str, timeout: float | None
     ) -> None:
         """Lose a trial when its worker dies, or when its timeout expires."""
+        kind = LossKind.CRASH
         if timeout is not None and seconds > timeout:
-            seconds, cause = timeout, f"no answer for {timeout:.0f} s"
+            seconds, cause, kind = timeout, f"no answer for {timeout:.0f} s", LossKind.HUNG
         if math.isinf(seconds):
             return  # hung, without a timeout
         assignment = running.launch.assignment
@@ -238,7 +239,7 @@ class SimulatedExecutor:
         def lost() -> Event:
             self.park(assignment.trial_id)
             self._idle_since[running.worker] = self._clock + self._restart
-            return Lost(assignment.trial_id, assignment.attempt, cause)
+            return Lost(assignment.trial_id, assignment.attempt, cause, kind)
 
         self._schedule(self._clock + seconds, assignment.trial_id, lost)
 

@@ -62,14 +62,13 @@ class Audience:
     say       one line of text
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
-    cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
-              None to leave it to Ray
+    go_on     the command that continues the study, for the last line if Ray ends this process
     """
 
     say: Callable[[str], None] = lambda line: None
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
-    cluster_lost: "Callable[[str, Run], None] | None" = None
+    go_on: str = "run the same again"
 
 
 def begun(
@@ -174,8 +173,7 @@ def run_trials(
     arrays = data.arrays(seed=spec.seed)
     check_task(spec.plan, arrays)
     if run.executor == "auto":
-        at_home = run.address is None and store.uri is None
-        name, why = chosen_executor(spec, arrays, at_home=at_home)
+        name, why = chosen_executor(spec.resources, joins=run.address is not None)
         run = replace(run, executor=name)
         audience.say(f"{spec.name}: the workers are {why}")
     if any(map(is_outside, spec.family)):
@@ -330,12 +328,11 @@ def _executor(
     if run.address is not None:
         use_token_if_there_is_one()
     from nas_evidence.workers.on_ray import RayExecutor
+    from nas_evidence.workers.pool import Limits
 
-    lost = None
-    if audience.cluster_lost is not None:
-        lost = partial(audience.cluster_lost, store.place, run)
+    patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
     with audience.starting():
-        executor = RayExecutor(
+        return RayExecutor(
             arrays,
             resources,
             logs,
@@ -343,11 +340,10 @@ def _executor(
             namespace=namespace_of(spec.name, store.place) if run.address else None,
             make_worker=make_worker,
             store=store.uri,
-            on_cluster_lost=lost,
+            limits=Limits(patience=patience),
+            say=audience.say,
+            go_on=audience.go_on,
         )
-    for notice in executor.notices:
-        audience.say(f"note: {notice}")
-    return executor
 
 
 def _counted(n: int, noun: str) -> str:

@@ -53,7 +53,6 @@ from nas_evidence.cli.options import (
     with_options,
 )
 from nas_evidence.cli.report import exported, judged, say_results
-from nas_evidence.cli.restart import go_on_without_cluster
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import (
     Progress,
@@ -72,7 +71,6 @@ from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.outside_code import admitted
 from nas_evidence.workers.executor import Where
 from nas_evidence.workers.fork_server import ForkServer
-from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.baselines.comparison import Comparison
@@ -280,10 +278,8 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                 )
 
             def late(say: Callable[[str], None]) -> bool:
-                if store.uri is None and (run.executor == "inline" or is_starting()):
+                if store.uri is None and run.executor == "inline":
                     stopped(say)
-                    if is_starting():
-                        end_what_starts()
                     return True
                 say("Stopping: waiting for the workers to store what they have.")
                 return False
@@ -296,7 +292,7 @@ def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
                         spec,
                         store,
                         run,
-                        _audience(run.limit),
+                        _audience(run.limit, again),
                         data=data,
                         finds=finds,
                         forks=forks,
@@ -346,10 +342,6 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
     return f"note:   {is_now} comes first now; in the last report it was {was}"
 
 
-def _cluster_lost(place: str, run: Run) -> None:
-    go_on_without_cluster(place, [*_words(run), "--executor", run.executor], run.address)
-
-
 def _plan_the_end(limit: TimeLimit) -> None:
     """Reserve time for report and export, by the time that starting took.
 
@@ -360,7 +352,7 @@ def _plan_the_end(limit: TimeLimit) -> None:
     Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 
-def _audience(limit: TimeLimit | None = None) -> Audience:
+def _audience(limit: TimeLimit | None = None, go_on: str = "") -> Audience:
     def starting() -> contextlib.AbstractContextManager[object]:
         return out.status("starting the workers") if out.is_terminal else nullcontext()
 
@@ -368,7 +360,7 @@ def _audience(limit: TimeLimit | None = None) -> Audience:
         say=out.print,
         watching=partial(_watching, left=(lambda: inf) if limit is None else limit.left),
         starting=starting,
-        cluster_lost=_cluster_lost,
+        go_on=go_on,
     )
 
 

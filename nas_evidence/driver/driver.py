@@ -52,7 +52,7 @@ from nas_evidence.storage.tables import (
     write_record,
 )
 from nas_evidence.storage.trial_row import TrialRow
-from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
+from nas_evidence.workers.executor import Event, Executor, Launch, LossKind, Lost, Verdict, Watcher
 
 _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
@@ -370,7 +370,7 @@ class Driver:
         crash_point("parked")
 
     def _lost(self, loss: Lost, assignment: Assignment) -> None:
-        if is_disk_full(loss.cause):
+        if loss.kind is LossKind.DISK:
             raise disk_stop(self._folder, loss.cause)
         epochs = map(_number, self._home(loss.trial_id).glob("attempt-*/epoch-[0-9]*.pt"))
         epoch = max(epochs, default=0)
@@ -383,7 +383,7 @@ class Driver:
                 cause=loss.cause,
                 epoch=epoch,
                 progress=progress,
-                machine=loss.machine,
+                kind=loss.kind,
             )
         )
         losses = self._state.losses.get(loss.trial_id, Losses())
@@ -415,8 +415,14 @@ class Driver:
         if no_memory and trial_id not in self._state.shares:
             more = min(1.0, 2 * share)
             cause = f"out of memory on {share:g} of a GPU, {more:g} next"
-            loss = Lost(trial_id, record.attempt, cause)
-            fact = AttemptLost(trial_id=trial_id, attempt=record.attempt, cause=cause, share=more)
+            loss = Lost(trial_id, record.attempt, cause, LossKind.MEMORY)
+            fact = AttemptLost(
+                trial_id=trial_id,
+                attempt=record.attempt,
+                cause=cause,
+                kind=loss.kind,
+                share=more,
+            )
             self._log.write(fact)
             self._again(loss, self._running[trial_id])
             return

@@ -36,7 +36,7 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import log_path
 from nas_evidence.storage.remote import Remote, StoreError, is_uri
 from nas_evidence.storage.remote_lease import RemoteLease
-from nas_evidence.workers.executor import Event, Executor, Launch, Lost
+from nas_evidence.workers.executor import Event, Executor, Launch, LossKind, Lost
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
 
@@ -404,9 +404,8 @@ class MirroredExecutor:
     def _arrived(self, event: Event) -> None:
         attempt = self._names.get((event.trial_id, event.attempt))
         if isinstance(event, Lost):
-            word, colon, said = event.cause.partition(": ")
-            if word == StoreError.__name__ and colon:
-                raise StoreError(said).with_code("store-lost-on-worker")
+            if event.kind is LossKind.STORE:
+                raise StoreError(event.cause).with_code("store-lost-on-worker")
         elif isinstance(event, SliceReport):
             if event.epoch and attempt:
                 self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")

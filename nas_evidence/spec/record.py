@@ -22,6 +22,25 @@ __all__ = [
 ]
 
 
+class LossKind(StrEnum):
+    """What took an attempt away, set where it is seen; it decides what happens next.
+
+    CRASH    the worker ended, or its call raised: tried again, a few times
+    HUNG     it gave no answer in time: the same
+    MEMORY   it ran out of memory, of the machine or of its share of a GPU: the same
+    MACHINE  its machine is gone or cannot be reached: tried again, more often
+    DISK     a disk is full or failing: the study stops
+    STORE    the worker cannot use the study's store: the study stops
+    """
+
+    CRASH = "crash"
+    HUNG = "hung"
+    MEMORY = "memory"
+    MACHINE = "machine"
+    DISK = "disk"
+    STORE = "store"
+
+
 class TrialStatus(StrEnum):
     """The states of a trial; `RUNNING` and `LOST` are not final."""
 

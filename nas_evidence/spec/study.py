@@ -475,7 +475,8 @@ class ResourceSpec(Frozen):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value != "auto" and not (number and 0 <= value <= 1):  # type: ignore[operator]
             raise UserError(
-                f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}'
+                f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}; a trial runs '
+                "on one GPU at most"
             ).with_code("gpus-form")
         return value
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from nas_evidence.maths.pareto import Point
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -83,7 +84,7 @@ class AttemptLost(_Event):
 
     epoch     of the last checkpoint of the trial, 0 without one
     progress  whether this attempt had written one; None where the loss does not count
-    machine   whether it was lost with its machine
+    kind      of the loss
     share     of a GPU that the next attempt needs
     """
 
@@ -93,7 +94,7 @@ class AttemptLost(_Event):
     cause: str
     epoch: int | None = None
     progress: bool | None = None
-    machine: bool = False
+    kind: LossKind = LossKind.CRASH
     share: float | None = None
 
 

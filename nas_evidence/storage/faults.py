@@ -67,8 +67,11 @@ def crash_point(name: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def is_disk_full(error: BaseException | str) -> bool:
-    """Return whether an error, or the cause of a loss, means that a disk is of no use now."""
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error means that a disk is of no use now.
+
+    Libraries that write files themselves, as torch and safetensors do, have no type for it.
+    """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL
     return bool(_FULL_TEXT.search(str(error)))

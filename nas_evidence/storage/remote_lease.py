@@ -31,9 +31,6 @@ from nas_evidence.storage.study_folder import (
 _NAME = "lock"
 #: Seconds between writing a contested lease and reading who holds it.
 SETTLE = 1.0
-#: Stores that this program holds, and the variable that tells the program that replaces it.
-_HELD: set[str] = set()
-_HELD_BEFORE = "NAS_EVIDENCE_HELD"
 
 
 class RemoteLease:
@@ -51,8 +48,6 @@ class RemoteLease:
         self._remote = remote
         self._lost = False
         self._take(steal)
-        _HELD.add(remote.uri)
-        os.environ[_HELD_BEFORE] = f"{os.getpid()} {remote.uri}"
         self._over = threading.Event()
         self._renewal = threading.Thread(target=self._renew, daemon=True)
         self._renewal.start()
@@ -73,8 +68,6 @@ class RemoteLease:
         """Release the study."""
         self._over.set()
         self._renewal.join()
-        _HELD.discard(self._remote.uri)
-        os.environ.pop(_HELD_BEFORE, None)
         if not self._lost and self._is_mine():
             self._remote.remove([_NAME])
 
@@ -87,7 +80,7 @@ class RemoteLease:
             return
         if lease is None and self._remote.read(_NAME):
             refuse_damaged(self._remote.uri, steal=steal)
-        elif lease is not None and not _is_left(lease, self._remote.uri):
+        elif lease is not None and not _is_left(lease):
             refuse_if_held(lease, self._remote.uri, steal=steal)
         self._mine, self._renewed_at = _new(), time.monotonic()
         self._remote.write(_NAME, _text(self._mine))
@@ -124,15 +117,10 @@ class RemoteLease:
         return None if content is None else lease_of(content.decode(errors="replace"))
 
 
-def _is_left(lease: Lease, uri: str) -> bool:
-    """Return whether the lease belongs to a dead process of this host.
-
-    One of this process that it does not hold is of the program that it was before (`exec`, after
-    Ray died). The process id alone does not tell: in containers of one host all may be 1.
-    """
+def _is_left(lease: Lease) -> bool:
+    """Return whether the lease belongs to a dead process of this host."""
     here = (lease.host, lease.boot_id) == (socket.gethostname(), boot_id())
-    before = os.environ.get(_HELD_BEFORE) == f"{os.getpid()} {uri}" and uri not in _HELD
-    return here and (before if lease.pid == os.getpid() else not is_alive(lease.pid))
+    return here and not is_alive(lease.pid)
 
 
 def _new() -> Lease:

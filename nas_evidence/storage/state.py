@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nas_evidence.maths.pareto import Point
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ArchitectureSpec, BudgetSpec, RetrySpec
 from nas_evidence.storage import events as log
 from nas_evidence.storage.trial_row import TrialRow
@@ -186,7 +187,7 @@ class State:
         if event.progress is not None:
             before = self.losses.get(event.trial_id, Losses())
             self.losses[event.trial_id] = before.plus(
-                progress=event.progress, machine=event.machine
+                progress=event.progress, machine=event.kind is LossKind.MACHINE
             )
 
     def _spend(self, wall_seconds: float, device_seconds: float) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.faults import StudyStoppedError, is_disk_full, is_memory_full
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,25 @@ class Verdict:
     cause: str
 
 
+def loss_of(error: BaseException) -> tuple[str, LossKind]:
+    """Return what a worker's call raised, as one text, and the kind of loss that it is."""
+    plain = isinstance(error, OSError | StudyStoppedError)
+    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    if isinstance(error, StudyStoppedError):
+        return text, LossKind.STORE
+    if is_disk_full(error):
+        return text, LossKind.DISK
+    return text, LossKind.MEMORY if is_memory_full(error) else LossKind.CRASH
+
+
 @dataclass(frozen=True)
 class Lost:
-    """An attempt whose worker crashed or stopped answering; not the architecture's fault.
-
-    machine   whether it was lost together with its machine
-    """
+    """An attempt whose worker crashed or stopped answering; not the architecture's fault."""
 
     trial_id: int
     attempt: int
     cause: str
-    machine: bool = False
+    kind: LossKind = LossKind.CRASH
 
 
 Event = SliceReport | TrialRecord | Lost

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.worker import Worker
 
@@ -73,10 +73,7 @@ class InlineExecutor:
         except Exception as error:  # a full disk, or a bug of ours: not the architecture's fault
             _LOG.warning("worker_lost trial_id=%d", assignment.trial_id, exc_info=error)
             self._worker.park()
-            cause = (
-                str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            )
-            event = Lost(assignment.trial_id, assignment.attempt, cause)
+            event = Lost(assignment.trial_id, assignment.attempt, *loss_of(error))
         self._busy_seconds += time.monotonic() - began
         if isinstance(event, TrialRecord | Lost):
             self._launch = None

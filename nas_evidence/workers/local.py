@@ -1,4 +1,4 @@
-"""Trials in plain processes of this machine: small studies need no cluster, which takes seconds.
+"""Trials in plain processes of one machine without a GPU, which need no cluster.
 
 A worker is a fork of one process that has imported torch, with one end of a pipe. It ends when the
 pipe is closed, when this process dies, or when it is killed; a call that raises ends it too, and
@@ -9,16 +9,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.workers.executor import LossKind, loss_of
 from nas_evidence.workers.fork_server import ForkServer
-from nas_evidence.workers.packing import Node, Slot
-from nas_evidence.workers.pool import Pool, Seat
-from nas_evidence.workers.pooled import PooledExecutor, WorkerLostError
+from nas_evidence.workers.pool import START_TIMEOUT, Limits, Pool, Seat, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
@@ -26,16 +26,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Raised:
-    """What a call of a worker raised, in one line."""
+    """What a call of a worker raised."""
 
     why: str
+    kind: LossKind
 
 
-class LocalExecutor(PooledExecutor):
+class LocalExecutor(Pool):
     """A pool of processes on the CPUs of this machine.
 
     Args:
-        arrays: The data set; each worker gets a copy.
+        arrays: The data set; each worker gets a copy, unless it is in a memory-mapped file.
         resources: The study's `[resources]`; no GPU is used.
         logs: Folder for the logs of the workers.
         make_worker: Has the signature of `Worker`, the default; must be importable.
@@ -51,30 +52,28 @@ class LocalExecutor(PooledExecutor):
         make_worker: MakeWorker | None = None,
         forks: ForkServer | None = None,
     ) -> None:
-        super().__init__()
+        resources = resources.model_copy(update={"gpus": 0})
+        super().__init__(resources, share=0.0, limits=Limits(idle=inf))
         self._forks = ForkServer(logs, resources.cpus) if forks is None else forks
         self._owns_forks = forks is None
-        resources = resources.model_copy(update={"gpus": 0})
         how = {"share": 0.0, "logs": logs, "make_worker": make_worker}
         self._given = (arrays, resources, how)
-        here = Node("this machine", cpus=resources.workers * resources.cpus, gpus=0)
-        self._pool = Pool(self, resources, lambda launch: 0.0, 0.0, nodes=[here])
         self._refill()
-
-    def begin(self, slot: Slot) -> Seat:
-        """Fork a worker; its first answer means that torch is imported and the data are there."""
-        fork = self._forks.begin(_serve, *self._given)
-        return self._started(Seat(fork, slot))
-
-    def end(self, worker: Seat) -> None:
-        """Kill a process and wait for its end."""
-        worker.actor.end()
 
     def close(self) -> None:
         """Stop the workers; running trials keep their checkpoints."""
         if self._owns_forks:
             self._forks.close()
-        self._pool.close()
+        super().close()
+
+    def _begin(self, share: float, avoids: frozenset[str]) -> Seat:
+        worker = Seat(self._forks.begin(_serve, *self._given), share, node="this machine")
+        # Its first answer means that torch is imported and the data are there.
+        self._call(worker, None, timeout=START_TIMEOUT)
+        return worker
+
+    def _end(self, worker: Seat) -> None:
+        worker.actor.end()
 
     def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
         with suppress(OSError):
@@ -91,7 +90,7 @@ class LocalExecutor(PooledExecutor):
         except (EOFError, OSError):
             raise WorkerLostError("the worker process crashed") from None
         if isinstance(answer, _Raised):
-            raise WorkerLostError(answer.why)
+            raise WorkerLostError(answer.why, answer.kind)
         return answer
 
 
@@ -101,7 +100,7 @@ def _serve(
     """Be a worker: answer the calls of a pipe until it is closed."""
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            process = WorkerProcess(arrays, resources, gpu=None, **how)
+            process = WorkerProcess(arrays, resources, **how)
             while True:
                 method, arguments = pipe.recv()
                 pipe.send(process.call(method, *arguments))
@@ -109,5 +108,4 @@ def _serve(
             return  # no more calls
         except Exception as error:
             _LOG.exception("call_failed")
-            is_plain = isinstance(error, OSError)
-            pipe.send(_Raised(str(error) if is_plain else f"{type(error).__name__}: {error}"))
+            pipe.send(_Raised(*loss_of(error)))

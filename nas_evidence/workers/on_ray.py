@@ -1,71 +1,50 @@
-"""Trials on a pool of Ray actors, on a local cluster or on an existing one.
+"""Trials on Ray actors: on this machine, or on a cluster that others may use too.
 
-Actors never restart or retry by themselves: the driver decides what happens to a lost attempt. An
-actor that died, hung, raised, grew or hit a CUDA error is killed and replaced (`pool.py`). The
-data set is put into the object store once and read in place. Ray's own output goes to a file. Only
-this module imports ray.
+Actors are asked for with their CPUs and their share of a GPU, and Ray decides where they run. So
+an autoscaler sees the demand, and other jobs have their part. They never restart or retry by
+themselves: the driver decides what happens to a lost attempt. The data set is put into the object
+store once and read in place. Only this module imports ray.
 """
 
 import logging
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+
+# What happens to its nodes is not for the screen; read once, when Ray is imported.
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
 
 import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
-    GetTimeoutError,
     NodeDiedError,
+    OutOfDiskError,
+    OutOfMemoryError,
     RayActorError,
     RayError,
     RayTaskError,
-    TaskUnschedulableError,
 )
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nas_evidence.data import ArrayData
+from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.unpacked import leave_unpacked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.workers.executor import Event, Launch
-from nas_evidence.workers.node_check import NODE_LOST, Answered, Look, NodeCheck
-from nas_evidence.workers.own_cluster import (
-    WATCH_EVERY,
-    ClusterLostError,
-    all_run,
-    answers,
-    clear_leftovers,
-    end_processes,
-    ended_on_error,
-    named,
-    note_session,
-    remove_session,
-    starting,
-    watch,
-)
-from nas_evidence.workers.packing import SHARES, Node, Slot, share_for
-from nas_evidence.workers.pool import Limits, Pool, Seat
-from nas_evidence.workers.pooled import START_TIMEOUT, PooledExecutor, WorkerLostError
+from nas_evidence.workers.executor import Launch, LossKind, loss_of
+from nas_evidence.workers.pool import SAID_AFTER, Limits, Place, Pool, Seat, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
 from nas_evidence.workers.reachable import check_reachable
+from nas_evidence.workers.shares import SHARES, share_for
+from nas_evidence.workers.store_token import refusal, token_in, why_unseen
 
 _LOG = logging.getLogger(__name__)
-#: Longest wait for the process to be replaced after Ray has died, seconds.
-LOST_PATIENCE = 60.0
-#: Seconds after which Ray ends a process whose GCS is silent: one elsewhere may come back.
-_RAY_GIVES_UP = os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", "60")  # noqa: SIM112
-#: Seconds of silence after which it counts as dead.
-GCS_PATIENCE = 0.75 * float(_RAY_GIVES_UP)
 #: Seconds between two looks at the nodes of the cluster.
 LOOK_EVERY = 2.0
 #: What Ray raises if it cannot start or join, besides a plain `Exception`.
@@ -75,40 +54,49 @@ _OF_RAY = (ConnectionError, TimeoutError, RuntimeError, RayError)
 class _Actor:
     """A worker process; the data comes inside a list, so that Ray does not copy it."""
 
-    def __init__(self, box: list[Any], resources: ResourceSpec, **how: Any) -> None:
+    def __init__(
+        self, box: list[Any], resources: ResourceSpec, store: tuple[str, str] | None, **how: Any
+    ) -> None:
         # A runtime_env would cost each worker seconds; torch is not imported yet.
         os.environ["OMP_NUM_THREADS"] = str(resources.cpus)
         leave_unpacked(with_files=False)
-        gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-        gpu = next(iter(gpus), None)
-        self.process = WorkerProcess(ray.get(box[0]), resources, gpu=gpu, **how)
+        self._given, self._how, self._store = (box, resources), how, store
+        self._process: WorkerProcess | None = None
+
+    def place(self) -> Place:
+        node = ray.get_runtime_context().get_node_id()
+        unusable = why_unseen(*self._store) if self._store else ""
+        return Place(node, ray.util.get_node_ip_address(), unusable)
 
     def pid(self) -> int:
         return os.getpid()
 
     def call(self, method: str | None, *arguments: Any) -> Answer:
-        return self.process.call(method, *arguments)
+        if self._process is None:
+            box, resources = self._given
+            self._process = WorkerProcess(ray.get(box[0]), resources, **self._how)
+        return self._process.call(method, *arguments)
 
 
-class RayExecutor(PooledExecutor):
-    """A pool of worker processes.
+class RayExecutor(Pool):
+    """A pool of Ray actors.
 
     Args:
         arrays: The data set.
         resources: The study's `[resources]`.
         logs: Folder for the logs of the workers and of Ray.
         store: URI of the study, if it has one; otherwise the study is in the folder of the logs.
-        address: Cluster to join; without it, a local one is started.
+        address: Cluster to join; without it, Ray starts on this machine.
         namespace: Namespace of the actors, for a shared cluster.
         gpu_memory_bytes: Memory of one GPU; queried if not given.
         memory_of: Estimates a trial's memory in bytes; `training/cost.py` by default.
         make_worker: Has the signature of `Worker`; for tests and benchmarks.
-        on_cluster_lost: Called from a thread when Ray dies on this machine. Ray itself ends this
-            process soon after; without it `poll` raises an error if there is time.
         limits: of the workers; None for the usual ones.
+        say: Told, in one line, what workers wait for.
+        go_on: The command that continues the study, for the last line if Ray ends this process.
 
     Raises:
-        ValueError: the cluster cannot hold the workers, they do not start, or a node does not
+        ValueError: the cluster has no room for a worker, they do not start, or a node does not
             see the store.
     """
 
@@ -124,82 +112,62 @@ class RayExecutor(PooledExecutor):
         gpu_memory_bytes: int | None = None,
         memory_of: Callable[[Assignment], int] | None = None,
         make_worker: MakeWorker | None = None,
-        on_cluster_lost: Callable[[], None] | None = None,
         limits: Limits | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        go_on: str = "run the same again",
     ) -> None:
-        super().__init__()
-        self._on_lost = on_cluster_lost
-        self._is_alive: Callable[[], bool] = lambda: True
-        self._resources, self._logs, self._make_worker = resources, logs, make_worker
+        share = None if resources.gpus == "auto" else float(resources.gpus)
+        super().__init__(resources, share=share, limits=limits, say=say)
+        self._logs, self._make_worker = logs, make_worker
         self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
         self._gpu_memory = gpu_memory_bytes
+        self._place_of_study, self._token = store or str(logs), ""
+        self._nodes: list[dict[str, Any]] = []  # those that are alive, as Ray tells of them
+        self._looked = -math.inf
+        self._blind: set[str] = set()
         self._until_close = ExitStack()
-        self._stop_watching: Callable[[], None] = lambda: None
-        self._store = store or str(logs)
-        self._check: NodeCheck | None = None
-        share = None if resources.gpus == "auto" else float(resources.gpus)
-        self._addresses: dict[str, str] = {}
-        called = partial(_called, self._addresses)
-        limits = limits or Limits()
-        self._pool = Pool(
-            self, resources, self._share_of, share, nodes=(), called=called, limits=limits
-        )
-        with nullcontext() if address else starting():
-            try:
-                self._start(arrays, address, namespace)
-            except BaseException:  # on Ctrl-C too: leave no cluster behind
-                self.close()
-                raise
-
-    def _start(self, arrays: ArrayData, address: str | None, namespace: str | None) -> None:
-        if address is None and (left := clear_leftovers(self._store)):
-            self.notices.append(left)
-        self._connect(address, namespace)
-        self._check_capacity(patience=self._pool.limits.patience - 5.0 if address else 0.0)
-        if address or len(self._pool.nodes) > 1:
-            self._check_store()
-        self._box = [ray.put(arrays)]
-        # Without a configured share, workers are started when the first trial arrives.
-        while self._pool.share is not None and not any(w.ready_at for w in self._pool.workers):
-            self.poll(timeout=1.0)
-
-    def poll(self, timeout: float) -> list[Event]:
-        """Return the reports, records and losses that have arrived.
-
-        Raises:
-            ValueError: no node has had room for a worker for 30 s, or workers fail to start.
-        """
-        self._check_cluster()
-        return super().poll(timeout)
+        try:
+            self._connect(address, namespace, go_on)
+            self._look()
+            self._first = {node["NodeID"] for node in self._nodes}
+            self._decide_share(grows=address is not None)
+            if address:
+                self._token = self._until_close.enter_context(token_in(self._place_of_study))
+            self._box = [ray.put(arrays)]
+            # Without a known share, workers are asked for when the first trial arrives.
+            while self._share is not None and not any(w.ready_at for w in self.workers):
+                self.poll(timeout=1.0)
+        except BaseException:  # on Ctrl-C too: leave nothing behind
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Stop the workers, and the cluster if we started it; Ctrl-C is deferred until then."""
-        if self._on_lost is not None and not self._is_alive():
-            self._check_cluster()
-        self._stop_watching()
+        """Stop the workers, and Ray if we started it; Ctrl-C is deferred until then."""
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
-            self._pool.close()
+            super().close()
             ray.shutdown()
             self._until_close.close()
 
-    # --- the pool's backend
+    # --- actors
 
-    def begin(self, slot: Slot) -> Seat:
-        """Start an actor in a slot; its first answer means that it is ready."""
+    def _begin(self, share: float, avoids: frozenset[str]) -> Seat:
+        elsewhere = {"ray.io/node-id": f"!in({','.join(sorted(avoids))})"}
         actor = ray.remote(_Actor).options(
-            num_cpus=slot.cpus,
-            num_gpus=slot.share,
+            num_cpus=self.resources.cpus,
+            num_gpus=share,
             # Ray must not rerun a slice without the driver knowing.
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
+            label_selector=elsewhere if avoids else None,
         )
-        how = {"share": slot.share, "logs": self._logs, "make_worker": self._make_worker}
-        return self._started(Seat(actor.remote(self._box, self._resources, **how), slot))
+        how = {"share": share, "logs": self._logs, "make_worker": self._make_worker}
+        store = (self._place_of_study, self._token) if self._token else None
+        worker = Seat(actor.remote(self._box, self.resources, store, **how), share, avoids=avoids)
+        worker.call, worker.silence = worker.actor.place.remote(), math.inf
+        return worker
 
-    def end(self, worker: Seat) -> None:
-        """Kill an actor; it may still be alive even if it cannot be reached."""
-        # Each attempt writes to its own folder, so that late writes do no harm.
+    def _end(self, worker: Seat) -> None:
+        # It may still live even if it cannot be reached: each attempt writes to its own folder.
         with suppress(RayError):
             ray.kill(worker.actor, no_restart=True)
 
@@ -213,18 +181,45 @@ class RayExecutor(PooledExecutor):
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
         return [calls[ref] for ref in ready]
 
-    def _answer(self, worker: Seat) -> Answer:
+    def _answer(self, worker: Seat) -> Answer | Place:
         try:
-            answer: Answer = ray.get(worker.call)
+            answer: Answer | Place = ray.get(worker.call)
         except RayError as error:
-            self._looked = -math.inf  # the node may have gone with it
-            raise WorkerLostError(_why(error), machine=_with_machine(error)) from error
+            self._look()  # the node may have gone with it
+            raise self._loss(error, worker) from error
         return answer
 
-    def _share_of(self, launch: Launch) -> float:
-        share = self._pool.share
-        if share is not None:
-            return max(share, launch.min_share) if share else 0.0
+    def _loss(self, error: RayError, worker: Seat) -> WorkerLostError:
+        """Return why a call failed, and what kind of loss it is."""
+        if isinstance(error, RayTaskError):
+            return WorkerLostError(*loss_of(error.cause))
+        if isinstance(error, ActorUnavailableError | NodeDiedError):
+            return WorkerLostError("the worker could not be reached", LossKind.MACHINE)
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            return WorkerLostError(_last_line(error))
+        if isinstance(error, ActorDiedError):
+            alive = {node["NodeID"] for node in self._nodes}
+            if error.preempted or (worker.node and worker.node not in alive):
+                return WorkerLostError("its node was lost", LossKind.MACHINE)
+            return WorkerLostError("the worker process crashed")
+        full = {OutOfMemoryError: LossKind.MEMORY, OutOfDiskError: LossKind.DISK}
+        kind = full.get(type(error), LossKind.CRASH)
+        return WorkerLostError(f"{type(error).__name__}: {_last_line(error)}", kind)
+
+    def _placed(self, worker: Seat, place: Place) -> None:
+        if not place.unusable:
+            super()._placed(worker, place)
+            return
+        text = refusal(self._place_of_study, place.address, place.unusable)
+        if place.node in self._first:
+            raise UserError(text).with_code("nodes-cannot-see")
+        _LOG.warning("node_refused %s", text)  # it has joined later: the study goes on elsewhere
+        self._blind.add(place.node)
+        self._remove(worker)
+
+    # --- shares
+
+    def _estimated_share(self, launch: Launch) -> float:
         try:
             wanted = self._memory_of(launch.assignment)
         except Exception as error:  # the model cannot be built: the trial will fail
@@ -232,31 +227,84 @@ class RayExecutor(PooledExecutor):
             wanted = 0
         return share_for(wanted, self._gpu_memory or 0, min_share=launch.min_share)
 
+    def _decide_share(self, *, grows: bool) -> None:
+        """Without a given share trials have none on CPUs alone, else what their memory needs.
+
+        Args:
+            grows: whether nodes may join later: those of a cluster without room for a worker yet
+                are taken to have GPUs.
+        """
+        gpus = any(_has(node, "GPU") for node in self._nodes)
+        if self.fixed_share is None:
+            roomy = any(_has(node, "CPU") >= self.resources.cpus for node in self._nodes)
+            if gpus or (grows and not roomy):
+                self._gpu_memory = self._gpu_memory or self._asked_gpu_memory()
+            else:
+                self.fixed_share = self._share = 0.0
+        elif self.fixed_share and not gpus and not grows:
+            raise UserError(
+                f"resources.gpus = {self.fixed_share:g}, but this machine has no GPU; add --set "
+                "resources.gpus=0."
+            ).with_code("no-gpu-here")
+
+    def _asked_gpu_memory(self) -> int:
+        """Return the memory of a GPU in bytes, as soon as one has room."""
+        share, asked = SHARES[-1], time.monotonic()
+        found = ray.remote(_gpu_bytes).options(num_cpus=0, num_gpus=share).remote()
+        said = False
+        while not ray.wait([found], timeout=1.0)[0]:
+            waited = time.monotonic() - asked
+            if waited > self.limits.patience:
+                ray.cancel(found)
+                raise self._no_room(share, 1)
+            if waited > SAID_AFTER and not said:
+                self.say(
+                    f"note: {self._shortage(share, 1)}; waiting for up to "
+                    f'{duration(self.limits.patience)}, since resources.gpus is "auto" '
+                    "(--set resources.gpus=0 runs without GPUs)"
+                )
+                said = True
+        try:
+            memory = int(ray.get(found))
+        except RayError as error:
+            raise StudyStoppedError(
+                f"the memory of the cluster's GPUs cannot be determined ({_last_line(error)}). "
+                "Run the same command again, or give the share of a GPU for each trial: --set "
+                "resources.gpus=1"
+            ).with_code("gpu-memory-unknown") from None
+        if not memory:
+            n = sum(_has(node, "GPU") for node in self._nodes)
+            raise UserError(
+                f"the cluster counts {n:g} GPUs, but torch finds none there; install torch for "
+                "CUDA, or add --set resources.gpus=0."
+            ).with_code("gpus-without-cuda")
+        return memory
+
     # --- the cluster
 
-    def _connect(self, address: str | None, namespace: str | None) -> None:
-        resources = self._resources
+    def _connect(self, address: str | None, namespace: str | None, go_on: str) -> None:
         if address is not None and address != "auto":
             check_reachable(address)
+        resources, log = self.resources, self._logs / "ray.log"
         # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
-        log = self._logs / "ray.log"
-        ended = f"error: Ray ended this process while it started or joined; the cause: {log}"
-        again = f"{ended}. Run the same command again when the cluster answers `ray status`."
-        with last_words(again), signals_deferred(), stderr_to(log):
-            self._until_close.enter_context(_prints_to(self._logs / "ray.log"))
-            if address is None:
-                self._until_close.enter_context(_only_what_trials_need())
+        self._until_close.enter_context(
+            last_words(
+                "error: this process was ended from outside; Ray does so when it has died on this "
+                "machine or the head of the cluster is lost. Finished trials are stored, and the "
+                f"others have their last checkpoint. Details: {log}. Continue: {go_on}"
+            )
+        )
+        with signals_deferred(), stderr_to(log):
             try:
-                with nullcontext() if address else ended_on_error():
-                    context = ray.init(
-                        address=address or "local",
-                        namespace=namespace,
-                        log_to_driver=False,
-                        logging_level=logging.ERROR,
-                        configure_logging=True,
-                        **({} if address else ours),
-                    )
+                ray.init(
+                    address=address or "local",
+                    namespace=namespace,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    configure_logging=True,
+                    **({} if address else ours),
+                )
             except Exception as error:
                 if not isinstance(error, _OF_RAY) and type(error) is not Exception:
                     raise
@@ -270,183 +318,47 @@ class RayExecutor(PooledExecutor):
                     f"no Ray cluster can be joined at {address} ({why}); check that it runs and "
                     "that RAY_AUTH_TOKEN or ~/.ray/auth_token is its token."
                 ).with_code("cluster-not-joined") from None
-            self._watch(context.address_info, ours=address is None)
-
-    def _check_cluster(self) -> None:
-        """Leave the rest to `on_cluster_lost` if Ray has died here: it does not come back.
-
-        Raises:
-            ClusterLostError: Ray has died, and nobody else ends this process.
-        """
-        if self._is_alive():
-            return
-        if self._on_lost is not None:
-            time.sleep(LOST_PATIENCE)
-        raise ClusterLostError("Ray has died on this machine.")
-
-    def _watch(self, address: Mapping[str, str], *, ours: bool) -> None:
-        """Notice the death of raylet or GCS; note what our own cluster is, to clear it away."""
-        processes: dict[str, str] = {}
-        if ours:
-            session = Path(address["session_dir"])
-            processes = note_session(session, self._store)
-            self._until_close.callback(remove_session, session)
-        vital = named(processes, "raylet", "gcs_server")
-        socket, heard = Path(address["raylet_socket_name"]), time.monotonic()
-
-        def is_alive() -> bool:
-            nonlocal heard
-            if vital:
-                return all_run(vital)
-            with suppress(ValueError):
-                check_reachable(address["gcs_address"])
-                heard = time.monotonic()
-            return answers(socket) and time.monotonic() - heard < GCS_PATIENCE
-
-        def lost() -> None:
-            _LOG.error("cluster_lost")
-            gone.set()
-            end_processes(processes)
-            if self._on_lost is not None:
-                self._on_lost()
-
-        # Sockets are asked once a second, not at every poll.
-        gone = threading.Event()
-        self._is_alive = is_alive if vital else lambda: not gone.is_set()
-        self._stop_watching = watch(is_alive, lost, every=WATCH_EVERY if vital else 1.0)
 
     def _refill(self) -> None:
         if time.monotonic() - self._looked > LOOK_EVERY:
             self._look()
-        self._pool.refill()
+        super()._refill()
 
     def _look(self) -> None:
-        alive = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
-        self._addresses.update({name: n["NodeManagerAddress"] for name, n in alive.items()})
-        nodes = [
-            Node(name, n["Resources"].get("CPU", 0.0), int(n["Resources"].get("GPU", 0)))
-            for name, n in alive.items()
-        ]
-        self._pool.nodes = [
-            node
-            for node in nodes
-            if self._check is None
-            or node.cpus < self._resources.cpus
-            or self._check.sees(node.name, self._addresses[node.name])
-        ]
+        """Look which nodes are there; forget workers without a trial on those that are gone."""
         self._looked = time.monotonic()
-        self._pool.drop_idle_of_lost_nodes()
+        self._nodes = [node for node in ray.nodes() if node["Alive"]]
+        alive = {"", *(node["NodeID"] for node in self._nodes)}
+        for worker in [w for w in self.workers if w.node not in alive and not w.started]:
+            self._remove(worker)
 
-    def _check_store(self) -> None:
-        """Refuse a store that a node does not see; nodes that join later are checked too."""
-        check = NodeCheck(self._store, _ask)
-        self._until_close.callback(check.close)
-        nodes = [node.name for node in self._pool.nodes if node.cpus >= self._resources.cpus]
-        check.require({name: self._addresses[name] for name in nodes}, timeout=START_TIMEOUT)
-        self._check = check
+    def _to_avoid(self, suspects: frozenset[str]) -> frozenset[str]:
+        """Return the nodes that do not see the store, and suspects while others have room."""
+        bad = self._blind | suspects
+        others = [node for node in self._nodes if node["NodeID"] not in bad]
+        cpus, on_gpu = self.resources.cpus, self._share != 0
+        enough = (_has(n, "CPU") >= cpus and (_has(n, "GPU") or not on_gpu) for n in others)
+        return frozenset(bad if any(enough) else self._blind)
 
-    def _check_capacity(self, *, patience: float) -> None:
-        """Wait up to `patience` seconds for nodes to join, then check CPUs and GPUs."""
-        pool, auto = self._pool, self._resources.gpus == "auto"
-        end = time.monotonic() + patience
-        while True:
-            self._look()
-            with_gpus = [node for node in pool.nodes if node.gpus]
-            pool.share = pool.share if not auto else None if with_gpus else 0.0
-            lacking = pool.missing(1)
-            if not lacking:
-                break
-            if time.monotonic() >= end:
-                raise UserError(f"{lacking}.").with_code("cluster-lacks")
-            time.sleep(0.5)
-        if pool.share is not None and (few := pool.missing(self._resources.workers)):
-            self.notices.append(f"{few.partition(';')[0]}; more workers start when nodes join.")
-        if pool.share is None and not self._gpu_memory:
-            self._gpu_memory = _smallest_gpu(with_gpus)
-            if not self._gpu_memory:
-                raise UserError(
-                    f"the cluster counts {sum(n.gpus for n in with_gpus)} GPUs, but torch finds "
-                    "none there; install torch for CUDA, or add --set resources.gpus=0."
-                ).with_code("gpus-without-cuda")
+    def _node_label(self, node: str) -> str:
+        """Return a node's address and the start of its name, as Ray's own tools show it."""
+        addresses = {n["NodeID"]: n["NodeManagerAddress"] for n in self._nodes}
+        return f"the node {node[:8]} at {addresses.get(node, 'an unknown address')}"
+
+    def _shortage(self, share: float, n: int) -> str:
+        each = f"{self.resources.cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")
+        workers = f"1 worker with {each} waits" if n == 1 else f"{n} workers with {each} each wait"
+        free = ray.available_resources()
+        there = {
+            kind: sum(_has(node, kind) for node in self._nodes)
+            for kind in ("CPU", *(["GPU"] if share else []))
+        }
+        has = " and ".join(f"{n:g} {k}s ({free.get(k, 0.0):g} free)" for k, n in there.items())
+        return f"{workers} for room; the cluster has {has} on {len(self._nodes)} nodes"
 
 
-def _called(addresses: Mapping[str, str], node: str) -> str:
-    """Return a node's address and the start of its name, as Ray's own tools show it."""
-    return f"the node {node[:8]} at {addresses.get(node, 'an unknown address')}"
-
-
-@contextmanager
-def _only_what_trials_need() -> Iterator[None]:
-    """Start a local cluster without its dashboard server and the monitor of its autoscaler.
-
-    Nothing here asks either; each is a process that takes about a second of CPU time and 100 MB,
-    and `ray.init` waits for the former even with `include_dashboard=False`. There is no setting
-    for it: where Ray has these methods no longer, it starts what it likes.
-    """
-    node = getattr(_internal("node"), "Node", None)
-    unused = ("start_api_server", "start_monitor")
-    before = {name: getattr(node, name) for name in unused if hasattr(node, name)}
-    for name in before:
-        setattr(node, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(node, name, method)
-
-
-def _internal(name: str) -> Any:
-    """Return a module of Ray's own; None in a version that has none of this name."""
-    try:
-        return import_module(f"ray._private.{name}")
-    except ImportError:
-        return None
-
-
-@contextmanager
-def _prints_to(path: Path) -> Iterator[None]:
-    """Send to a file what the cluster prints here, such as pages about a dead node.
-
-    A Ray thread prints this whatever `log_to_driver` says; there is no setting for it. A version
-    that prints otherwise goes on printing.
-    """
-    worker = _internal("worker")
-    before = getattr(worker, "print_to_stdstream", None)
-
-    def note(said: Any, *_: Any, **__: Any) -> None:
-        with suppress(OSError, LookupError, TypeError), path.open("a") as file:
-            file.writelines(f"{line}\n" for line in said["lines"])
-
-    if before is None:
-        yield
-        return
-    worker.print_to_stdstream = note
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = before
-
-
-def _ask(node: str, look: Look) -> Answered:
-    """Start the store check on a node."""
-    where = NodeAffinitySchedulingStrategy(node, soft=False)
-    found = ray.remote(look_there).options(num_cpus=0, scheduling_strategy=where).remote(look)
-
-    def answer(timeout: float) -> str | None:
-        ready, _ = ray.wait([found], timeout=timeout)
-        try:
-            return str(ray.get(found)) if ready else None
-        except (NodeDiedError, TaskUnschedulableError):
-            return NODE_LOST
-        except RayError as error:
-            return _why(error)
-
-    return answer
-
-
-def look_there(look: Look) -> str:
-    """Return why this node does not see the store, or ""."""
-    return look()
+def _has(node: dict[str, Any], kind: str) -> float:
+    return float(node["Resources"].get(kind, 0.0))
 
 
 def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
@@ -455,50 +367,13 @@ def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     return estimated_bytes(assignment, arrays)
 
 
-def _smallest_gpu(nodes: list[Node]) -> int:
-    """Return the memory of the smallest GPU in bytes; 0 if torch finds none on some node."""
+def _gpu_bytes() -> int:
+    """Return the memory of this process's GPU in bytes; 0 if torch finds none."""
+    import torch
 
-    def first() -> int:
-        import torch
-
-        there = torch.cuda.is_available()
-        return int(torch.cuda.get_device_properties(0).total_memory) if there else 0
-
-    asked = [
-        ray.remote(first).options(
-            num_cpus=0,
-            num_gpus=SHARES[-1],
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False),
-        )
-        for node in nodes
-    ]
-    try:
-        return min(ray.get([task.remote() for task in asked], timeout=START_TIMEOUT))
-    except RayError as error:
-        late = f"no answer for {START_TIMEOUT:.0f} s, as if other jobs held all of them"
-        raise StudyStoppedError(
-            "the memory of the cluster's GPUs cannot be determined "
-            f"({late if isinstance(error, GetTimeoutError) else _why(error)}). Run the same "
-            "command again when `ray status` shows free GPUs, or give the share of a GPU for each "
-            "trial: --set resources.gpus=1"
-        ).with_code("gpu-memory-unknown") from None
+    there = torch.cuda.is_available()
+    return int(torch.cuda.get_device_properties(0).total_memory) if there else 0
 
 
-def _with_machine(error: RayError) -> bool:
-    """Return whether a worker was lost together with its machine."""
-    gone = isinstance(error, ActorUnavailableError | NodeDiedError)
-    return gone or (isinstance(error, ActorDiedError) and "its node has died" in str(error))
-
-
-def _why(error: RayError) -> str:
-    """Return one line that says why a call failed."""
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        return str(cause) if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
-    last = str(error).strip().splitlines()[-1].strip()
-    if isinstance(error, ActorDiedError):
-        crashed = "its node was lost" if _with_machine(error) else "the worker process crashed"
-        return last if "creation task" in str(error) else crashed
-    if isinstance(error, ActorUnavailableError):
-        return "the worker could not be reached"
-    return f"{'worker' if isinstance(error, RayActorError) else type(error).__name__}: {last}"
+def _last_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[-1].strip()

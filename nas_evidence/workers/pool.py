@@ -1,57 +1,91 @@
-"""The pool: which worker runs which trial, which trials wait, and which workers to add or retire.
+"""Executors with worker processes: which worker runs which trial, and when workers come and go.
 
-A worker holds one share class of a GPU and runs one trial after another. A trial whose class has
-no worker waits, first in first out, until there is room; idle workers of other classes are retired
-to make room. Lost workers are replaced while the nodes have room: fewer nodes, a smaller pool.
-Where workers run is the backend's concern (`begin`, `end`, `send`).
+A worker holds one share of a GPU and runs one trial after another. It is asked for here; where it
+runs is decided by what starts it, and said by its first answer. A trial whose share no worker has
+waits, first in first out; idle workers of other shares are given up for it. Lost workers are asked
+for again. Workers without a trial for a minute are released, so that a cluster may shrink.
 """
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
+from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.workers.executor import Launch, Lost
-from nas_evidence.workers.packing import SHARES, Node, Slot, fit, how_many, make_room, shortage
+from nas_evidence.workers.executor import Event, Launch, LossKind, Lost, Verdict
 from nas_evidence.workers.process import Answer
 
 _LOG = logging.getLogger(__name__)
+#: A worker that has a place and has not started after this many seconds is given up.
+START_TIMEOUT = 120.0
 #: Failed starts in a row before giving up; about half a minute with the pauses in between.
 MAX_FAILED_STARTS = 5
 #: Longest pause after a failed start before the next try, seconds.
 LONGEST_PAUSE = 60.0
 #: Different trials that a node may lose in a row.
 MOST_LOSSES = 3
+#: Seconds that a trial waits for a worker before an idle one of another share is given up for it.
+ROOM_AFTER = 2.0
+#: Seconds that workers wait for room before this is said.
+SAID_AFTER = 10.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a worker is replaced, and how long a cluster may have no room for one.
+    """When a worker is replaced or released, and how long to wait for room.
 
     trials      that a worker runs before it is replaced, if it has served long enough
     growth      of a worker's resident memory after which it is replaced, bytes
     least_life  seconds that a worker serves, whatever it has run: a new one imports torch
+    idle        seconds without a trial after which a worker is released
     patience    seconds without room for any worker, at the start or later
     """
 
     trials: int = 50
     growth: int = 2 * 1024**3
     least_life: float = 600.0
-    patience: float = 30.0
+    idle: float = 60.0
+    patience: float = 900.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker is, the address of that node, and why it cannot work there, or ""."""
+
+    node: str
+    address: str
+    unusable: str = ""
+
+
+class WorkerLostError(Exception):
+    """A worker crashed, or its call raised."""
+
+    def __init__(self, why: str, kind: LossKind = LossKind.CRASH) -> None:
+        super().__init__(why)
+        self.kind = kind
 
 
 @dataclass(eq=False)
 class Seat:
-    """One worker process and the call that it answers; idle with neither a call nor a launch."""
+    """One worker process and the call that it answers; idle with neither a call nor a launch.
+
+    node    where it is; "" while it waits for room
+    avoids  nodes where it was not to start
+    """
 
     actor: Any
-    slot: Slot
+    share: float
+    node: str = ""
+    avoids: frozenset[str] = frozenset()
+    asked_at: float = 0.0
     call: Any = None  # reference of the current call
-    since: float = 0.0  # when the call began
+    since: float = 0.0  # when the call began, or the last one ended
     silence: float = 0.0  # seconds that the call may take
     launch: Launch | None = None  # its trial, or its next one
     started: bool = False  # whether it has started that trial
@@ -65,26 +99,13 @@ class Seat:
         return self.since + self.silence if self.call is not None else inf
 
 
-class Backend(Protocol):
-    """Starts workers, stops them and calls their methods."""
-
-    def begin(self, slot: Slot) -> Seat:
-        """Start a worker in a slot; its first answer means that it is ready."""
-
-    def end(self, worker: Seat) -> None:
-        """Stop a worker for good."""
-
-    def send(self, worker: Seat, method: str | None, *arguments: Any) -> None:
-        """Call a method, or none, of a worker without a current call; it will answer."""
-
-
 @dataclass
 class Suspects:
     """What each node has lost since it last finished a trial.
 
     A node is suspect once it has lost `MOST_LOSSES` different trials and finished none in between:
     it gets no new ones while there are others. One trial that fails wherever it runs makes no node
-    suspect, and if all nodes are, all are used: too little memory everywhere is no reason to stop.
+    suspect.
     """
 
     _lost: dict[str, set[int]] = field(default_factory=dict)
@@ -100,72 +121,128 @@ class Suspects:
         """Note that a trial has ended on a node as it should."""
         self._lost.pop(node, None)
 
-    def trusted(self, nodes: Sequence[Node], share: float, cpus: float) -> Sequence[Node]:
-        """Return the nodes to use: those that are not suspect if a worker fits on one of them.
-
-        Args:
-            nodes: all nodes.
-            share: of one GPU that the worker needs.
-            cpus: that it needs.
-        """
-        good = [node for node in nodes if len(self._lost.get(node.name, ())) < MOST_LOSSES]
-        return good if fit(share, cpus, nodes=good, held=()) is not None else nodes
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The suspect nodes."""
+        return frozenset(node for node, lost in self._lost.items() if len(lost) >= MOST_LOSSES)
 
 
-@dataclass
-class Pool:
-    """The workers of a study.
+class Pool(ABC):
+    """An executor whose workers are processes.
 
-    share_of  the share of one GPU that a trial needs
-    share     the share of workers started before the first trial; None to start none
-    called    what a person calls a node
-    limits    of its workers
+    Args:
+        resources: the study's `[resources]`; `workers` is how many are asked for.
+        share: of one GPU that each trial gets; None where the trials decide it.
+        limits: of the workers; None for the usual ones.
+        say: told, in one line, what workers wait for.
     """
 
-    backend: Backend
-    resources: ResourceSpec
-    share_of: Callable[[Launch], float]
-    share: float | None
-    nodes: Sequence[Node]
-    called: Callable[[str], str] = str
-    limits: Limits = Limits()
-    workers: list[Seat] = field(default_factory=list)
-    _suspects: Suspects = field(default_factory=Suspects)
-    _waiting: list[Launch] = field(default_factory=list)
-    _gpu_numbers: dict[str, dict[str, int]] = field(default_factory=dict)
-    _failed_starts: list[str] = field(default_factory=list)
-    _failed_at: float = -inf
-    _paused_until: float = 0.0
-    _short_since: float | None = None
-    _busy_seconds: float = 0.0
-    _alive_seconds: float = 0.0  # of former workers
+    def __init__(
+        self,
+        resources: ResourceSpec,
+        *,
+        share: float | None,
+        limits: Limits | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.resources, self.limits, self.say = resources, limits or Limits(), say
+        self.workers: list[Seat] = []
+        self.fixed_share = share
+        self._share = share  # of the next worker; None until a trial has said it
+        self._wanted = resources.workers
+        self._waiting: list[tuple[Launch, float]] = []  # with the share of each
+        self._suspects = Suspects()
+        self._avoided: frozenset[str] = frozenset()
+        self._failed_starts: list[str] = []
+        self._failed_at = -inf
+        self._paused_until = 0.0
+        self._made_room_at = -inf
+        self._short_since: float | None = None
+        self._said = {"none": False, "few": False}
+        self._busy_seconds = 0.0
+        self._alive_seconds = 0.0  # of former workers
+
+    # --- what the driver calls
 
     @property
     def free(self) -> int:
-        """Return how many trials can start: idle workers and those that could be added.
+        """Return how many trials can start: workers without one, and those that were released.
 
-        At least one while no trial runs: the pool then waits for room, or says what is missing.
+        At least one while no trial runs: the study then waits for room, or says what is missing.
         """
         if self._waiting:
             return 0
-        taken = [worker.slot for worker in self.workers if worker.launch is not None]
-        if self.share is not None:
-            room = len(self.workers) - len(taken)
-        else:
-            nodes = self._trusted(SHARES[-1])
-            most = self.resources.workers - len(taken)
-            room = how_many(SHARES[-1], self.resources.cpus, nodes=nodes, held=taken, most=most)
-        return room if taken else max(1, room)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether a trial is waiting for room."""
-        return bool(self._waiting)
+        idle = sum(worker.launch is None and bool(worker.node) for worker in self.workers)
+        room = idle + self.resources.workers - self._wanted
+        return room if any(worker.launch for worker in self.workers) else max(1, room)
 
     def launch(self, launch: Launch) -> None:
-        """Give a trial a worker of its class, as soon as one is available."""
-        self._waiting.append(launch)
+        """Give a trial a worker of its share, as soon as one is available."""
+        share = self.share_of(launch)
+        if self.fixed_share is None:
+            self._share = share
+        self._waiting.append((launch, share))
         self._place()
+        if self._waiting:  # those that were released are needed again
+            self._wanted = self.resources.workers
+
+    def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
+        """Let a trial continue training; it is lost after `timeout` seconds of silence."""
+        self._call(self.worker_of(trial_id), "advance", until_epoch, timeout=timeout)
+
+    def park(self, trial_id: int) -> None:
+        """Take a trial off its worker and free the worker."""
+        worker = self.worker_of(trial_id)
+        worker.launch, worker.started = None, False
+        self._call(worker, "park")
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """Ask for a trial's record."""
+        self._call(self.worker_of(trial_id), "finish", verdict)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return the reports, records and losses that have arrived.
+
+        Raises:
+            ValueError: there was no room for any worker for long, or workers fail to start.
+        """
+        self._refill()
+        called = [worker for worker in self.workers if worker.call is not None]
+        if not called:
+            if self._waiting or not self.workers:
+                time.sleep(min(timeout, 0.1))
+            return []
+        left = min(worker.deadline for worker in called) - time.monotonic()
+        ready = self._answered(called, max(0.0, min(timeout, left)))
+        # Losing one may remove others of its node.
+        events = [self._collect(worker) for worker in ready if worker in self.workers]
+        now = time.monotonic()
+        for worker in [w for w in called if w.call is not None and now > w.deadline]:
+            if worker in self.workers:
+                silent = f"no answer for {worker.silence:.0f} s"
+                events.append(self.lose(worker, silent, LossKind.HUNG))
+        self._refill()
+        return [event for event in events if event is not None]
+
+    def now(self) -> float:
+        """Return seconds of the monotonic clock."""
+        return time.monotonic()
+
+    def idle_share(self) -> float:
+        """Return the share of time, 0 to 1, that started workers spent idle."""
+        now, busy, alive = time.monotonic(), self._busy_seconds, self._alive_seconds
+        for worker in self.workers:
+            if worker.ready_at is not None:
+                alive += now - worker.ready_at
+                busy += now - worker.since if worker.call is not None else 0.0
+        return max(0.0, 1.0 - busy / alive) if alive > 0 else 0.0
+
+    def close(self) -> None:
+        """Stop all workers; running trials keep their checkpoints."""
+        for worker in self.workers:
+            self._end(worker)
+        self.workers.clear()
+        self._waiting.clear()
 
     def worker_of(self, trial_id: int) -> Seat:
         """Return the worker that runs a trial."""
@@ -173,15 +250,99 @@ class Pool:
             w for w in self.workers if w.launch and w.launch.assignment.trial_id == trial_id
         )
 
-    def answered(self, worker: Seat, answer: Answer, *, is_over: bool) -> None:
+    def share_of(self, launch: Launch) -> float:
+        """Return the share of one GPU that a trial needs."""
+        fixed = self.fixed_share
+        if fixed is None:
+            return self._estimated_share(launch)
+        return max(fixed, launch.min_share) if fixed else 0.0
+
+    # --- what starts workers and carries calls
+
+    @abstractmethod
+    def _begin(self, share: float, avoids: frozenset[str]) -> Seat:
+        """Ask for a worker with a call under way; its answer is a `Place` unless it has one."""
+
+    @abstractmethod
+    def _end(self, worker: Seat) -> None:
+        """Stop a worker for good."""
+
+    @abstractmethod
+    def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
+        """Send a call; return what stands for its answer."""
+
+    @abstractmethod
+    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
+        """Return the workers whose answers are there, after at most `timeout` seconds."""
+
+    @abstractmethod
+    def _answer(self, worker: Seat) -> Answer | Place:
+        """Return the answer of a worker.
+
+        Raises:
+            WorkerLostError: it crashed, or its call raised.
+        """
+
+    def _estimated_share(self, launch: Launch) -> float:
+        """Return the share that a trial needs by its memory."""
+        return 0.0
+
+    def _to_avoid(self, suspects: frozenset[str]) -> frozenset[str]:
+        """Return the nodes that get no new worker; suspects may if there are no others."""
+        return frozenset()
+
+    def _node_label(self, node: str) -> str:
+        """Return what a person calls a node."""
+        return node
+
+    def _shortage(self, share: float, n: int) -> str:
+        """Return what `n` workers ask for and what there is, as one clause."""
+        return f"{n} workers wait for room"
+
+    # --- answers and losses
+
+    def _call(
+        self, worker: Seat, method: str | None, *arguments: Any, timeout: float | None = None
+    ) -> None:
+        if method == "start":  # a new trial: the length of its slices is not known
+            worker.silence = 0.0
+        worker.silence = timeout or max(worker.silence, self.resources.slice_timeout_seconds)
+        worker.since = time.monotonic()
+        worker.call = self._ask(worker, method, *arguments)
+
+    def _collect(self, worker: Seat) -> Event | None:
+        try:
+            answer = self._answer(worker)
+        except WorkerLostError as error:
+            there = worker in self.workers  # not if it was given up with its node
+            return self.lose(worker, str(error), error.kind) if there else None
+        if isinstance(answer, Place):
+            self._placed(worker, answer)
+            return None
+        event: Event | None = answer.event
+        self._note(worker, answer, is_over=event is None or isinstance(event, TrialRecord))
+        return event
+
+    def _placed(self, worker: Seat, place: Place) -> None:
+        """Let a worker that has found room start; one whose share may be wrong, with a trial."""
+        worker.node, worker.call, worker.since = place.node, None, time.monotonic()
+        if self.fixed_share is not None:
+            self._start(worker)
+
+    def _start(self, worker: Seat) -> None:
+        """Let a worker import torch and get the data."""
+        self._call(worker, None, timeout=START_TIMEOUT)
+
+    def _note(self, worker: Seat, answer: Answer, *, is_over: bool) -> None:
         """Process an answer; after its trial the worker is free or is retired."""
-        worker.call = None
+        worker.call, worker.since = None, time.monotonic()
         self._busy_seconds += answer.seconds
         if worker.ready_at is None:
-            self._welcome(worker, answer)
+            worker.ready_at, worker.baseline_bytes = worker.since, answer.resident_bytes
+            self._failed_starts.clear()
         elif is_over:
             if worker.started:
-                self._suspects.note_end(worker.slot.node)
+                self._suspects.note_end(worker.node)
                 worker.launch, worker.started = None, False
             if reason := self._why_retire(worker, answer):
                 _LOG.info("worker_replaced reason=%s", reason)
@@ -190,9 +351,9 @@ class Pool:
         if worker.launch is not None and not worker.started:
             self._take_up(worker)
 
-    def lose(self, worker: Seat, why: str, *, machine: bool = False) -> Lost | None:
+    def lose(self, worker: Seat, why: str, kind: LossKind = LossKind.CRASH) -> Lost | None:
         """Give up a worker; return the loss of its trial, if it had started one."""
-        _LOG.warning("worker_lost node=%s reason=%s", worker.slot.node, why)
+        _LOG.warning("worker_lost node=%s kind=%s reason=%s", worker.node, kind, why)
         # A lost node takes all its starting workers along: count them once.
         if worker.ready_at is None and worker.since > self._failed_at:
             self._failed_starts.append(why)
@@ -205,152 +366,173 @@ class Pool:
             why += self._suspected(worker)
         # If its node is down, do not lose one trial on each worker that was idle there.
         for other in self.workers:
-            if other.slot.node == worker.slot.node and other.call is other.launch is None:
-                self.backend.send(other, None)
+            idle = other.ready_at is not None and other.call is other.launch is None
+            if idle and other.node == worker.node:
+                self._call(other, None)
         if worker.launch is None or not worker.started:
             return None
         assignment = worker.launch.assignment
-        return Lost(assignment.trial_id, assignment.attempt, why, machine)
+        return Lost(assignment.trial_id, assignment.attempt, why, kind)
 
-    def refill(self) -> None:
-        """Replace lost workers while there is room.
+    def _suspected(self, worker: Seat) -> str:
+        """Note the loss of a trial; return what else to say if its node gets no more."""
+        assert worker.launch is not None
+        node = worker.node
+        if not self._suspects.note_loss(node, worker.launch.assignment.trial_id):
+            return ""
+        self._avoid()
+        if node not in self._avoided:
+            return ""
+        _LOG.warning("node_avoided node=%s losses=%d", node, MOST_LOSSES)
+        return (
+            f"; {self._node_label(node)} has lost {MOST_LOSSES} trials and finished none in "
+            "between, and gets no more while there are other nodes"
+        )
+
+    def _avoid(self) -> None:
+        """Give up workers that wait for, or idle on, nodes that get no new trials."""
+        self._avoided = self._to_avoid(self._suspects.nodes)
+        for worker in [w for w in self.workers if not w.started]:
+            must_go = (
+                worker.node in self._avoided if worker.node else worker.avoids != self._avoided
+            )
+            if must_go:
+                self._remove(worker)
+
+    # --- workers come and go
+
+    def _refill(self) -> None:
+        """Place trials, and ask for the workers that are lacking.
 
         Raises:
-            ValueError: no node has had room for any worker for 30 s, or workers fail to start.
+            ValueError: there was no room for any worker for long, or workers fail to start.
         """
+        self._avoid()
         self._place()
-        if self.share is not None:
-            while len(self.workers) < self.resources.workers and self._make(self.share):
+        self._make_room()
+        share = self._waiting[0][1] if self._waiting else self._share
+        if share is not None:
+            while len(self.workers) < self._wanted and self._ask_for(share):
                 pass
-        if self.workers or not (self._waiting or self.share is not None):
-            self._short_since = None
-        elif self._short_since is None:
-            self._short_since = time.monotonic()
-        elif time.monotonic() - self._short_since > self.limits.patience:
-            raise UserError(f"no worker is left: {self.missing(workers=1)}.").with_code(
-                "no-worker-left"
-            )
+        self._place()
+        self._release()
+        self._check_room(share)
         none_there = all(worker.ready_at is None for worker in self.workers)
         if none_there and len(self._failed_starts) >= MAX_FAILED_STARTS:
             raise UserError(f"workers do not start: {self._failed_starts[-1]}").with_code(
                 "workers-do-not-start"
             )
 
-    def drop_idle_of_lost_nodes(self) -> None:
-        """Forget workers on lost nodes that have not started a trial."""
-        alive = {node.name for node in self.nodes}
-        for worker in [w for w in self.workers if w.slot.node not in alive and not w.started]:
-            self._remove(worker)
-
-    def missing(self, workers: int) -> str:
-        """Return why so many workers do not fit on empty nodes, and the remedy; "" if they do."""
-        share = SHARES[-1] if self.share is None else self.share
-        lacking = shortage(share, self.resources.cpus, nodes=self.nodes, workers=workers)
-        return lacking and f"{lacking}; lower resources.workers, .cpus or .gpus with --set"
-
-    def idle_share(self) -> float:
-        """Return the share of time, 0 to 1, that started workers spent idle."""
-        now, busy, alive = time.monotonic(), self._busy_seconds, self._alive_seconds
-        for worker in self.workers:
-            if worker.ready_at is not None:
-                alive += now - worker.ready_at
-                busy += now - worker.since if worker.call is not None else 0.0
-        return max(0.0, 1.0 - busy / alive) if alive > 0 else 0.0
-
-    def close(self) -> None:
-        """Stop all workers."""
-        for worker in list(self.workers):
-            self.backend.end(worker)
-        self.workers.clear()
-        self._waiting.clear()
-
-    def _suspected(self, worker: Seat) -> str:
-        """Note the loss of a trial; return what else to say if its node gets no more."""
-        assert worker.launch is not None
-        node = worker.slot.node
-        if not self._suspects.note_loss(node, worker.launch.assignment.trial_id):
-            return ""
-        if any(one.name == node for one in self._trusted(worker.slot.share)):
-            return ""
-        for other in [w for w in self.workers if w.slot.node == node and not w.started]:
-            self._remove(other)
-        _LOG.warning("node_avoided node=%s losses=%d", node, MOST_LOSSES)
-        return (
-            f"; {self.called(node)} has lost {MOST_LOSSES} trials and finished none in between, "
-            "and gets no more while there are other nodes"
-        )
-
-    def _trusted(self, share: float) -> Sequence[Node]:
-        return self._suspects.trusted(self.nodes, share, self.resources.cpus)
-
     def _place(self) -> None:
         """Give waiting trials their workers, strictly in order."""
         while self._waiting:
-            share = self.share_of(self._waiting[0])
-            fitting = [w for w in self.workers if w.launch is None and w.slot.share == share]
-            if not fitting and not self._make(share):
+            launch, share = self._waiting[0]
+            alike = [w for w in self.workers if w.launch is None and w.share == share]
+            idle = [w for w in alike if w.node]
+            if idle:
+                worker = min(idle, key=lambda w: w.call is not None)
+                worker.launch = launch
+                del self._waiting[0]
+                if worker.call is None:
+                    (self._take_up if worker.ready_at is not None else self._start)(worker)
+            elif alike or not self._ask_for(share):
                 return
-            worker = min(fitting, key=lambda w: w.call is not None, default=self.workers[-1])
-            worker.launch = self._waiting.pop(0)
-            if worker.call is None:
-                self._take_up(worker)
 
     def _take_up(self, worker: Seat) -> None:
         worker.started = True
         worker.n_trials += 1
-        self.backend.send(worker, "start", worker.launch)
+        self._call(worker, "start", worker.launch)
 
-    def _make(self, share: float) -> bool:
-        """Start a worker of a share class if there is room, retiring idle ones if need be."""
+    def _ask_for(self, share: float) -> bool:
+        """Ask for a worker, in place of an idle one of another share if there are enough."""
         if time.monotonic() < self._paused_until:
             return False
-        idle = [w for w in self.workers if w.launch is None and w.slot.share != share]
-        placed = make_room(
-            share,
-            self.resources.cpus,
-            nodes=self._trusted(share),
-            busy=[w.slot for w in self.workers if w not in idle],
-            idle=[w.slot for w in idle],
-            limit=self.resources.workers,
-        )
-        if placed is None:
-            return False
-        for index in placed[1]:
-            self._remove(idle[index])
-        self.workers.append(self.backend.begin(placed[0]))
+        if len(self.workers) >= self.resources.workers:
+            others = [w for w in self.workers if w.launch is None and w.share != share]
+            if not others:
+                return False
+            self._remove(min(others, key=lambda w: bool(w.node)))
+        worker = self._begin(share, self._avoided)
+        worker.asked_at = worker.since = time.monotonic()
+        self.workers.append(worker)
         return True
 
+    def _make_room(self) -> None:
+        """For a trial that waits, give up idle workers of other shares, one after another."""
+        if not self._waiting:
+            return
+        _, share = self._waiting[0]
+        others = [w for w in self.workers if w.launch is None and w.share != share]
+        for worker in [w for w in others if not w.node]:  # it would take the room
+            self._remove(worker)
+        now = time.monotonic()
+        asked = [w.asked_at for w in self.workers if not w.node]
+        idle = [w for w in others if w.node]
+        if idle and asked and now - max(min(asked), self._made_room_at) >= ROOM_AFTER:
+            self._remove(max(idle, key=lambda w: (w.node, w.share)))
+            self._made_room_at = now
+
+    def _release(self) -> None:
+        """Release workers that have had no trial for long, and those that still wait for room."""
+        if self._waiting:
+            return
+        now = time.monotonic()
+        unused = [w for w in self.workers if w.launch is None and w.call is None]
+        if old := [w for w in unused if now - w.since >= self.limits.idle]:
+            for worker in [*old, *(w for w in self.workers if not w.node)]:
+                self._remove(worker)
+            _LOG.info("workers_released n=%d", len(old))
+            self._wanted = len(self.workers)
+
+    def _check_room(self, share: float | None) -> None:
+        """Say what workers wait for; give up if none has found room for long."""
+        now = time.monotonic()
+        there = sum(bool(worker.node) for worker in self.workers)
+        lacking = self._wanted - there if share is not None else 0
+        if there or lacking <= 0 or now < self._paused_until:
+            self._short_since, self._said["none"] = None, False
+        elif self._short_since is None:
+            self._short_since = now
+        if self._short_since is not None:
+            waited = now - self._short_since
+            if waited > self.limits.patience:
+                raise self._no_room(share or 0.0, lacking)
+            self._say_shortage("none", share or 0.0, lacking, waited)
+        elif there:
+            asked = [worker.asked_at for worker in self.workers if not worker.node]
+            self._say_shortage("few", share or 0.0, lacking, now - min(asked, default=now))
+
+    def _no_room(self, share: float, n: int) -> UserError:
+        return UserError(
+            f"no room for a worker in {duration(self.limits.patience)}: "
+            f"{self._shortage(share, n)}. Run the same command again later, or lower "
+            "resources.workers, .cpus or .gpus with --set."
+        ).with_code("no-room")
+
+    def _say_shortage(self, which: str, share: float, n: int, waited: float) -> None:
+        if waited < SAID_AFTER or self._said[which]:
+            return
+        self._said[which] = True
+        if which == "few":
+            then = "more start as there is room"
+        else:
+            then = f"waiting for up to {duration(self.limits.patience)}"
+        self.say(f"note: {self._shortage(share, n)}; {then}")
+
     def _remove(self, worker: Seat) -> None:
-        self.backend.end(worker)
+        self._end(worker)
         self.workers.remove(worker)
         if worker.ready_at is not None:
             self._alive_seconds += time.monotonic() - worker.ready_at
         if worker.launch is not None and not worker.started:  # it had not started the trial yet
-            self._waiting.insert(0, worker.launch)
-
-    def _welcome(self, worker: Seat, answer: Answer) -> None:
-        worker.ready_at = time.monotonic()
-        worker.baseline_bytes = answer.resident_bytes
-        self._failed_starts.clear()
-        if answer.gpu is not None:  # the cluster chose the GPU of the node
-            slot = worker.slot
-            number = self._gpu_number(slot.node, answer.gpu)
-            worker.slot = Slot(slot.node, number, slot.cpus, slot.share)
-
-    def _gpu_number(self, node: str, gpu: str) -> int:
-        """Return our number of the cluster's `gpu`: the same if possible, else a free one."""
-        numbers = self._gpu_numbers.setdefault(node, {})
-        n_gpus = next((n.gpus for n in self.nodes if n.name == node), 0)
-        free = [number for number in range(n_gpus) if number not in numbers.values()]
-        own = int(gpu) if gpu.isdigit() and int(gpu) in free else next(iter(free), 0)
-        return numbers.setdefault(gpu, own)
+            self._waiting.insert(0, (worker.launch, worker.share))
 
     def _why_retire(self, worker: Seat, answer: Answer) -> str:
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go
-        if all(node.name != worker.slot.node for node in self._trusted(worker.slot.share)):
-            return "its node loses trials, or is gone"
+        if worker.node in self._to_avoid(self._suspects.nodes):
+            return "its node is avoided"
         lived = time.monotonic() - (worker.ready_at or 0.0)
         if worker.n_trials >= self.limits.trials and lived >= self.limits.least_life:
             return f"{worker.n_trials} trials"

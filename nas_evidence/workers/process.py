@@ -28,14 +28,12 @@ class Answer:
     seconds         time that the call took
     resident_bytes  memory of the process
     must_go         why the process must not run another trial, or ""
-    gpu             the cluster's name for the GPU of this process, if it has one
     """
 
     event: Any
     seconds: float
     resident_bytes: int
     must_go: str
-    gpu: str | None
 
 
 class WorkerProcess:
@@ -47,7 +45,6 @@ class WorkerProcess:
         resources: ResourceSpec,
         *,
         share: float,
-        gpu: str | None,
         logs: Path,
         make_worker: MakeWorker | None,
     ) -> None:
@@ -58,14 +55,13 @@ class WorkerProcess:
 
             make_worker = Worker
         self._worker = make_worker(arrays, resources, gpu_share=share)
-        self._gpu = gpu
 
     def call(self, method: str | None, *arguments: Any) -> Answer:
         """Call a method of the worker, or none."""
         began = time.monotonic()
         event = getattr(self._worker, method)(*arguments) if method else None
         seconds = time.monotonic() - began
-        return Answer(event, seconds, _resident_bytes(), self._worker.must_go, self._gpu)
+        return Answer(event, seconds, _resident_bytes(), self._worker.must_go)
 
 
 def worker_with_code(

@@ -11,8 +11,8 @@ from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.training.cost import cost_of
 from nas_evidence.workers.executor import Launch, Verdict
-from nas_evidence.workers.packing import MEMORY_FRACTION
 from nas_evidence.workers.reproducible import make_reproducible
+from nas_evidence.workers.shares import MEMORY_FRACTION
 from nas_evidence.workers.trial import Trial, device_for
 
 
@@ -66,8 +66,7 @@ class Worker:
             record = self._trial.finish()
         else:
             record = self._trial.finish(verdict.status, verdict.cause)
-        # A CUDA error is permanent: every later call in this process fails too.
-        self._device_is_sick = "CUDA error" in record.cause
+        self._device_is_sick = bool(self._gpu_share) and not _gpu_answers()
         self.park()
         return record
 
@@ -89,6 +88,15 @@ class Worker:
     def must_go(self) -> str:
         """Return why this process must not run another trial, or ""."""
         return "a CUDA error" if self._device_is_sick else ""
+
+
+def _gpu_answers() -> bool:
+    """Return whether this process may use its GPU: after a CUDA error every later call fails."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:

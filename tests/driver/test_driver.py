@@ -232,7 +232,7 @@ def test_a_full_disk_stops_the_study_and_loses_nothing(
 
 
 def test_a_worker_with_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> None:
-    cause = "[Errno 28] No space left on device: 'epoch-000002.pt'"
+    cause = OSError(errno.ENOSPC, "No space left on device", "epoch-000002.pt")
     executor = FakeExecutor(misbehave=lambda a: cause if a.trial_id == 3 else None)
     with pytest.raises(StudyStoppedError, match=r"at epoch-000002\.pt: No space left"):
         run(study(), tmp_path, executor)

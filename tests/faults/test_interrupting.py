@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -125,61 +124,3 @@ def test_ctrl_c_is_neither_lost_in_a_callback_nor_raised_in_an_import(
     finally:
         process.kill()
         process.wait()
-
-
-STARTING = """
-import hashlib
-import os
-import signal
-import subprocess
-import sys
-from nas_evidence.cli.interrupt import interruptible
-from nas_evidence.workers.own_cluster import end_what_starts, is_starting, starting, watch
-
-def late(say):
-    say(f"starting: {is_starting()}")
-    end_what_starts()
-    return True
-
-signal.signal(signal.SIGINT, lambda *_: None)  # deferred, as while Ray starts
-waits = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-with interruptible(late), starting():
-    child = subprocess.Popen(
-        ["sh", "-c", f"{sys.executable} -c '{waits}' & wait"], start_new_session=True
-    )
-    watch(lambda: child.poll() is None, lambda: os._exit(7), every=0.01)
-    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2_000_000_000)  # one call of many minutes
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_a_cluster_starts_ends_its_processes_and_this_one(tmp_path: Path) -> None:
-    session = tmp_path / "ray"
-    process = subprocess.Popen(
-        [sys.executable, "-c", STARTING],
-        env=environment(PYTHONPATH=str(Path(__file__).parents[2]), RAY_TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        below = int(process.stdout.readline())
-        mine, other = (session / f"session_x_{pid}" for pid in (process.pid, 1))
-        mine.mkdir(parents=True)
-        other.mkdir()
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
-        assert (process.returncode, err) == (130, "starting: True\n")
-        while is_running(below):  # the signal has been sent
-            time.sleep(0.01)
-        assert [path.name for path in session.iterdir()] == [other.name]
-    finally:
-        process.kill()
-        process.wait()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

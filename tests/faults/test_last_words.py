@@ -1,18 +1,22 @@
 """Whatever ends a process, its last line says the cause and what to do next."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from commands import environment, start, write_study
+from commands import TINY, environment, run, start, write_study
 from faulty import Cli
+from processes import processes
 
 from nas_evidence.driver.status import study_status
 from nas_evidence.storage.study_folder import locked, open_study
+from nas_evidence.storage.tables import finished
 from nas_evidence.workers.quiet import last_words
 
 pytestmark = pytest.mark.slow
@@ -45,6 +49,38 @@ def test_a_process_that_goes_on_has_no_last_words(capfd: pytest.CaptureFixture[s
     with pytest.raises(KeyError), last_words("error: it ended"):
         raise KeyError
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.parametrize("vital", ["raylet/raylet", "gcs/gcs_server"])
+def test_if_ray_dies_the_last_line_says_so_and_its_command_ends_the_study(
+    tmp_path: Path, vital: str
+) -> None:
+    ray = Path(tempfile.mkdtemp(prefix="r"))  # a socket's path may have 107 characters
+    path = write_study(tmp_path, TINY.replace("epochs = 4", "epochs = 40"))
+    process = start("search", path, "--out", "s", "--executor", "ray", folder=tmp_path,
+                    env=environment(RAY_TMPDIR=str(ray),
+                    RAY_gcs_rpc_server_reconnect_timeout_s="5"))  # fmt: skip
+    try:
+        while not any((tmp_path / "s").glob("checkpoints/*/attempt-*/epoch-*.pt")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        [doomed] = [pid for pid, (parent, _, command) in processes().items()
+                    if parent == process.pid and f"/{vital}" in command]  # fmt: skip
+        os.kill(doomed, signal.SIGKILL)
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(ray, ignore_errors=True)
+    assert process.returncode not in (0, 130), out + err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("error: this process was ended from outside; Ray does so when it has")
+    assert "(raylet)" not in out + err, "the screen is not for Ray"
+    again = last.partition("Continue: ")[2].split("resume ")[1].split()
+    run("resume", *again, "--executor", "inline", folder=tmp_path)
+    assert len(finished(tmp_path / "s")) == 4
 
 
 def test_a_closed_terminal_ends_a_search_like_ctrl_c_and_says_how_to_go_on(tmp_path: Path) -> None:

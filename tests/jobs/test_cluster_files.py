@@ -113,7 +113,7 @@ def test_the_aws_file_asks_for_as_many_workers_as_its_command() -> None:
     assert set(types) == {config["head_node_type"], "gpu"}
     command = entry_of_readme("ray-up")
     assert command[command.index("--workers") + 1] == str(types["gpu"]["max_workers"])
-    assert types["gpu"]["max_workers"] <= config["max_workers"]
+    assert types["gpu"]["min_workers"] < types["gpu"]["max_workers"] <= config["max_workers"]
 
 
 # --- KubeRay
@@ -147,7 +147,9 @@ def test_the_driver_has_its_room_on_a_head_that_runs_no_trial(manifest: dict[str
     group = spec["rayClusterSpec"]["workerGroupSpecs"][0]
     gpus = int(worker["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
     command = shlex.split(spec["entrypoint"])
-    assert int(command[command.index("--workers") + 1]) == group["replicas"] * gpus
+    assert int(command[command.index("--workers") + 1]) == group["maxReplicas"] * gpus
+    assert group["minReplicas"] <= group["replicas"] < group["maxReplicas"]
+    assert spec["rayClusterSpec"]["enableInTreeAutoscaling"] is True
 
 
 def test_all_pods_share_the_store_and_have_room_for_the_object_store(

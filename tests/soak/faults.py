@@ -64,7 +64,7 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage import remote_lease, study_folder
 from nas_evidence.storage.remote import Remote
 from nas_evidence.storage.study_folder import locked
-from nas_evidence.workers.executor import Event, Lost
+from nas_evidence.workers.executor import Event, LossKind, Lost
 
 #: Faults of a driver while it runs trials, and those of the store.
 RUNNING = ("head lost", "head cut off", "node lost", "clock back", "stopped", "taken over")
@@ -233,11 +233,15 @@ class Cluster(SimulatedExecutor):
         for trial_id in list(self._running):
             self.park(trial_id)
         return [
-            Lost(i, attempt, "it could not be reached", True) for i, attempt in attempts.items()
+            Lost(i, attempt, "it could not be reached", LossKind.MACHINE)
+            for i, attempt in attempts.items()
         ]
 
     def _lose(self, ids: list[int], cause: str) -> list[Event]:
-        lost = [Lost(i, self._running[i].launch.assignment.attempt, cause, True) for i in ids]
+        lost = [
+            Lost(i, self._running[i].launch.assignment.attempt, cause, LossKind.MACHINE)
+            for i in ids
+        ]
         self._events = [event for event in self._events if event[2] not in ids]
         for trial_id in ids:
             self.park(trial_id)

@@ -39,8 +39,10 @@ TARGETS = {
     "agent": ("dashboard/agent.py", "runtime_env/agent"),
     "node": ("/raylet/raylet", "gcs_server", "_Actor", "agent"),
 }
-#: Most kills of one study, and most that end Ray under one driver, so that each study ends.
-MOST_KILLS, MOST_RESTARTS = 10, 2
+#: Most kills of one study, so that each study ends.
+MOST_KILLS = 10
+#: In the last line of a driver whose Ray was killed.
+RAY_HAS_DIED = "this process was ended from outside"
 #: Longest that a driver may take, seconds.
 PATIENCE = 300.0
 
@@ -104,7 +106,7 @@ def kill_until_it_ends(
                     end(members(driver.pid))
         if driver.returncode == 0:
             return Found(kills, wrong)
-        if driver.returncode != -signal.SIGKILL:
+        if driver.returncode != -signal.SIGKILL and RAY_HAS_DIED not in text:
             wrong.append(f"failed: {kind}, exit code {driver.returncode}: {text[-300:]}")
     return Found(kills, [*wrong, f"lost: {kind}, not finished after {n_drivers + 1} drivers"])
 
@@ -113,14 +115,13 @@ def killed(
     driver: "subprocess.Popen[str]", folder: Path, chance: random.Random, *, most: int
 ) -> Iterator[str]:
     """Kill one thing after the next slices, until the driver is gone; yield what was killed."""
-    restarts = 0
     while most > 0:
         enough, patience = n_launches(folder) + chance.randrange(1, 4), time.monotonic() + PATIENCE
         while n_launches(folder) < enough:
             time.sleep(0.05)
             if driver.poll() is not None or time.monotonic() > patience:
                 return
-        target = chance.choice(list(TARGETS)[: None if restarts < MOST_RESTARTS else 2])
+        target = chance.choice(list(TARGETS))
         everyone = members(driver.pid)
         hit = [pid for pid, name in everyone.items() if any(w in name for w in TARGETS[target])]
         hit = [driver.pid] if target == "driver" else hit if target == "node" else hit[:1]
@@ -130,7 +131,6 @@ def killed(
             yield target
         if target == "driver":
             return
-        restarts += target != "worker"
 
 
 def end(processes: Any) -> None:

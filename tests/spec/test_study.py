@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nas_evidence.spec.domains import Choice, FloatRange, IntRange
-from nas_evidence.spec.study import ArchitectureSpec, OnlinePlan, TrainingPlan, derive_seed
+from nas_evidence.spec.study import (
+    ArchitectureSpec,
+    OnlinePlan,
+    ResourceSpec,
+    TrainingPlan,
+    derive_seed,
+)
 
 
 @given(low=st.integers(1, 50), more=st.integers(0, 300), log=st.booleans(), unit=st.floats(0, 1))
@@ -117,3 +123,8 @@ def test_specs_refuse_unknown_keys_and_changes() -> None:
     plan = TrainingPlan()
     with pytest.raises(ValidationError):
         plan.epochs = 3  # type: ignore[misc]
+
+
+def test_more_than_one_gpu_for_a_trial_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="but got 2; a trial runs on one GPU at most"):
+        ResourceSpec(gpus=2)

@@ -1,4 +1,4 @@
-"""Workers that are plain processes: which studies have them, and that none outlives its driver."""
+"""Workers that are plain processes: who has them, and that none outlives its driver."""
 
 import os
 import signal
@@ -6,64 +6,37 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from processes import lives, wait_for
 
-from nas_evidence.data import ArrayData
-from nas_evidence.spec.domains import IntRange
-from nas_evidence.spec.study import DatasetSpec, ResourceSpec, StudySpec
+from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers import choice
 from nas_evidence.workers.choice import chosen_executor
 
 
-def arrays(n: int, n_inputs: int = 3) -> ArrayData:
-    x, y = np.zeros((n, n_inputs), np.float32), np.arange(n) % 2
-    return ArrayData(
-        "made", x, y, x[:0], y[:0], task="labels", n_outputs=2, input_shape=(n_inputs,),
-        mean=np.zeros(n_inputs, np.float32), std=np.ones(n_inputs, np.float32),
-        y_mean=np.zeros(2), y_std=np.ones(2),
-    )  # fmt: skip
-
-
-def study(family: str = "mlp", epochs: int = 100, gpus: int | str = "auto") -> StudySpec:
-    depth = {"depth": IntRange(low=8, high=14, step=6)} if family == "resnet" else {}
-    return StudySpec(
-        name="made",
-        dataset=DatasetSpec(name="digits"),
-        family={family: depth, "linear": {}},
-        plan={"epochs": epochs},
-        resources=ResourceSpec(workers=2, gpus=gpus),
-    )
-
-
-def test_short_trials_on_this_machine_run_in_plain_processes(
+def test_one_machine_without_a_gpu_runs_trials_in_plain_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def chosen(gpus: float | str = "auto", *, joins: bool = False) -> str:
+        return chosen_executor(ResourceSpec(gpus=gpus), joins=joins)[0]
+
     monkeypatch.setattr(choice, "_has_gpu", lambda: False)
-
-    def chosen(spec: StudySpec, n: int = 300, *, at_home: bool = True) -> str:
-        return chosen_executor(spec, arrays(n), at_home=at_home)[0]
-
-    assert chosen(study()) == "local"
-    assert chosen(study(), n=5000) == "ray"
-    assert chosen(study(family="resnet")) == "ray"
-    assert chosen(study(), at_home=False) == "ray"
+    assert chosen() == chosen(0.5) == "local"
+    assert chosen(joins=True) == "ray"
     monkeypatch.setattr(choice, "_has_gpu", lambda: True)
-    assert chosen(study()) == "ray"
-    assert chosen(study(gpus=0)) == "local"
+    assert chosen() == chosen(0.5) == "ray"
+    assert chosen(0) == "local"
 
 
 _DRIVER = """
 import sys, time
 from pathlib import Path
-import numpy as np
 from nas_evidence.data import load
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers.local import LocalExecutor
 arrays = load(DatasetSpec(name="digits", max_train=20, max_test=5), seed=0)
 executor = LocalExecutor(arrays, ResourceSpec(workers=2), Path(sys.argv[1]))
-print(*(worker.actor.pid for worker in executor._pool.workers), flush=True)
+print(*(worker.actor.pid for worker in executor.workers), flush=True)
 time.sleep(600)
 """
 
