@@ -22,13 +22,14 @@ from nas_evidence.spec.record import (
     CurvePoint,
     Evaluation,
     EvidenceEstimate,
+    LossKind,
     SliceReport,
     TrialRecord,
     TrialStatus,
 )
 from nas_evidence.spec.registry import CURVATURES, FREE_SCORES, declared
 from nas_evidence.spec.study import COSTS, Assignment, derive_seed
-from nas_evidence.workers.executor import Event, Launch, LossKind, Lost, Verdict, loss_of
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 
 _CHECKPOINT = re.compile(r"epoch-(\d{6})\.pt")
 

@@ -23,7 +23,14 @@ from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race, n_searched
+from nas_evidence.spec.record import (
+    LossKind,
+    SliceReport,
+    TrialRecord,
+    TrialStatus,
+    is_race,
+    n_searched,
+)
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
@@ -52,7 +59,7 @@ from nas_evidence.storage.tables import (
     write_record,
 )
 from nas_evidence.storage.trial_row import TrialRow
-from nas_evidence.workers.executor import Event, Executor, Launch, LossKind, Lost, Verdict, Watcher
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
 
 _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over

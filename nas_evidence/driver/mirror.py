@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from nas_evidence.plumbing.user_error import Mistake, UserError
-from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import log_path
 from nas_evidence.storage.remote import Remote, StoreError, is_uri
 from nas_evidence.storage.remote_lease import RemoteLease
-from nas_evidence.workers.executor import Event, Executor, Launch, LossKind, Lost
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
 

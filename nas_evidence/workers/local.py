@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.workers.executor import LossKind, loss_of
+from nas_evidence.workers.executor import loss_of
 from nas_evidence.workers.fork_server import ForkServer
 from nas_evidence.workers.pool import START_TIMEOUT, Limits, Pool, Seat, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess

@@ -34,9 +34,10 @@ from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.unpacked import leave_unpacked
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.workers.executor import Launch, LossKind, loss_of
+from nas_evidence.workers.executor import Launch, loss_of
 from nas_evidence.workers.pool import SAID_AFTER, Limits, Place, Pool, Seat, WorkerLostError
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to

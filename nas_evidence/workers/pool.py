@@ -16,9 +16,9 @@ from typing import Any
 
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.record import LossKind, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.workers.executor import Event, Launch, LossKind, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 from nas_evidence.workers.process import Answer
 
 _LOG = logging.getLogger(__name__)

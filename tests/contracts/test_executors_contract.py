@@ -14,7 +14,7 @@ from simulated import Fault, SimulatedExecutor
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
@@ -22,7 +22,7 @@ from nas_evidence.spec.study import (
     LimitSpec,
     ResourceSpec,
 )
-from nas_evidence.workers.executor import Executor, Launch, LossKind, Lost, Verdict
+from nas_evidence.workers.executor import Executor, Launch, Lost, Verdict
 from nas_evidence.workers.inline import InlineExecutor
 
 DATA = DatasetSpec(name="digits", max_train=150, max_test=50)

@@ -59,12 +59,12 @@ from nas_evidence.driver.restoration import repair
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing import backoff
-from nas_evidence.spec.record import is_race
+from nas_evidence.spec.record import LossKind, is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage import remote_lease, study_folder
 from nas_evidence.storage.remote import Remote
 from nas_evidence.storage.study_folder import locked
-from nas_evidence.workers.executor import Event, LossKind, Lost
+from nas_evidence.workers.executor import Event, Lost
 
 #: Faults of a driver while it runs trials, and those of the store.
 RUNNING = ("head lost", "head cut off", "node lost", "clock back", "stopped", "taken over")

@@ -17,8 +17,7 @@ from processes import processes, wait_for
 from ray_head import Head
 from ray_pools import advance_until_lost, drive, launch, next_event, pool, send_tests_along, where
 
-from nas_evidence.spec.record import TrialRecord
-from nas_evidence.workers.executor import LossKind
+from nas_evidence.spec.record import LossKind, TrialRecord
 from nas_evidence.workers.pool import Limits
 from nas_evidence.workers.reachable import check_reachable
 

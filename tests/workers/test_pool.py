@@ -13,10 +13,11 @@ from messages import refused
 from records import asked
 
 from nas_evidence.data import load
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.storage.remote import StoreError
 from nas_evidence.workers import pool as pool_module
-from nas_evidence.workers.executor import Launch, LossKind, Lost, loss_of
+from nas_evidence.workers.executor import Launch, Lost, loss_of
 from nas_evidence.workers.pool import Limits, Place, Pool, Seat
 from nas_evidence.workers.process import Answer
 from nas_evidence.workers.shares import CONTEXT_BYTES, MEMORY_FRACTION, SHARES, share_for

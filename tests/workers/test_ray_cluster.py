@@ -21,10 +21,10 @@ from ray_pools import (
     where,
 )
 
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import LossKind, TrialRecord, TrialStatus
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import finished
-from nas_evidence.workers.executor import LossKind, Lost, Verdict
+from nas_evidence.workers.executor import Lost, Verdict
 from nas_evidence.workers.pool import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
