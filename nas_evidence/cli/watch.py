@@ -40,7 +40,7 @@ def watch(
     from nas_evidence.storage.study_folder import is_locked, read_study
     from nas_evidence.storage.tables import finished
 
-    store = opened(place, looking=True)
+    store = opened(place, looking="results")
     was_running = False
 
     def racing() -> int:

@@ -9,11 +9,10 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.remote import Remote, is_uri
+from nas_evidence.storage.store import Store, is_uri
 
 _LOG = logging.getLogger(__name__)
 _NAME = "node-token"
@@ -39,10 +38,7 @@ class NodeCheck:
         self._seeing: set[str] = set()
         token = uuid.uuid4().hex
         self._look = partial(why_unseen, place, token)
-        if is_uri(place):
-            Remote(place).write(_NAME, token.encode())
-        else:
-            (Path(place) / _NAME).write_text(token)
+        Store(place).put(_NAME, token.encode())
 
     def require(self, nodes: Mapping[str, str], *, timeout: float) -> None:
         """Raise unless all nodes, name -> address, see the store.
@@ -76,26 +72,18 @@ class NodeCheck:
 
     def close(self) -> None:
         """Remove the token."""
-        if is_uri(self._place):
-            Remote(self._place).remove([_NAME])
-        else:
-            (Path(self._place) / _NAME).unlink(missing_ok=True)
+        Store(self._place).delete([_NAME])
 
 
 def why_unseen(place: str, token: str) -> str:
     """Return why this machine cannot use the store that holds the token, or ""."""
     try:
-        if is_uri(place):
-            read = Remote(place).read(_NAME)
-            there = None if read is None else read.decode()
-        else:
-            path = Path(place) / _NAME
-            there = path.read_text() if path.is_file() else None
-    except (OSError, StudyStoppedError, ValueError) as error:
+        there = Store(place).get(_NAME)
+    except (StudyStoppedError, ValueError) as error:
         return str(error)
     if there is None:
         return "the folder does not exist there, or is another one of the same name"
-    return "" if there == token else "it is another folder of the same name"
+    return "" if there == token.encode() else "it is another folder of the same name"
 
 
 def refusal(place: str, blind: Mapping[str, str]) -> str:

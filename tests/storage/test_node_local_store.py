@@ -12,7 +12,7 @@ from messages import refused
 
 from nas_evidence.data import load
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
-from nas_evidence.storage.remote import Remote
+from nas_evidence.storage.store import Store
 from nas_evidence.workers.node_check import NODE_LOST, Look, NodeCheck, refusal, why_unseen
 
 NODES = {"a": "10.0.0.1", "b": "10.0.0.2"}
@@ -91,7 +91,7 @@ def test_a_uri_is_looked_at_from_every_node_too(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"10\.0\.0\.2: .*Protocol not known.*credentials"):
         check.require(NODES, timeout=1.0)
     check.close()
-    assert not Remote(uri).names()
+    assert not Store(uri).list()
     assert "--store" not in refusal(uri, {"10.0.0.2": "x"}), "it is one already"
 
 
