@@ -20,7 +20,7 @@ import re
 import uuid
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -388,8 +388,10 @@ def _contradictory(trials: pd.DataFrame, rows: Sequence[TrialRow]) -> list[str]:
 def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
     """Merge the files of finished attempts, table by table, once there are `at_least` of them.
 
-    A part is written and read back before its source files are removed. After a crash in between,
-    some rows are in two files; `read_tables` uses those of the part, and the next call cleans up.
+    They become one new part, which is never read again: of the earlier parts only the attempts
+    that they hold are asked. A part is written and read back before its source files are removed.
+    After a crash in between, some rows are in two files; `read_tables` uses those of the part, and
+    the next call cleans up.
     """
     markers = [p for p in (folder / "trials").glob("[0-9]*.parquet") if _key_of(p)]
     if len(markers) < at_least:
@@ -397,8 +399,8 @@ def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
     committed = sorted(path.name for path in markers if _stored(path) is not None)
     for table in TABLES:
         paths = [folder / table / name for name in committed if (folder / table / name).exists()]
-        inside = _keys(_concat(table, _parts(folder / table))[0])
-        joined, used, _ = _concat(table, [p for p in paths if _key_of(p) not in inside])
+        inside = _merged_before(paths, _parts(folder / table))
+        joined, used, _ = _concat(table, [path for path in paths if path not in inside])
         if used:
             part = folder / table / f"part-{uuid.uuid4().hex}.parquet"
             metadata = pq.read_schema(pa.BufferReader(used[0].read_bytes())).metadata
@@ -407,9 +409,33 @@ def compact(folder: Path, at_least: int = COMPACT_AT) -> None:
             if written is None or not written.equals(joined, check_metadata=False):
                 part.unlink()
                 raise OSError(errno.EIO, "the written file cannot be read back", str(part))
-        for path in paths:
-            if path in used or _key_of(path) in inside:
-                path.unlink()
+        for path in (*used, *inside):
+            path.unlink()
+
+
+def _merged_before(paths: Sequence[Path], parts: Sequence[Path]) -> set[Path]:
+    """Return the files whose rows are in a sound part: a crash came before their removal."""
+    keys = {path: _key_of(path) for path in paths}
+    found: set[Path] = set()
+    for part in parts:
+        held = _attempts_in(part)
+        left = {path for path, key in keys.items() if key in held}
+        if left and _stored(part) is not None:
+            found |= left
+    return found
+
+
+@cache  # a part never changes, and no other has its name
+def _attempts_in(part: Path) -> frozenset[tuple[int, int]]:
+    """Return the attempts that have rows in a part; reads two columns of it."""
+    try:
+        with (
+            part.open("rb") as file,
+            pq.ParquetFile(file, page_checksum_verification=True) as rows,
+        ):
+            return frozenset(_keys(rows.read(["trial_id", "attempt"], use_threads=False)))
+    except (OSError, ValueError, pa.ArrowException):  # damaged: it holds nothing
+        return frozenset()
 
 
 def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]]) -> TrialRow:

@@ -158,7 +158,7 @@ def test_who_asks_for_the_status_fetches_no_terms_curves_models_or_logs(uri: str
 
 @pytest.mark.parametrize("looking", ["status", "results", "logs", None])
 def test_a_second_look_fetches_only_what_is_new(uri: str, looking: mirror_module.Looking) -> None:
-    spec = filled(uri, 100)
+    spec = filled(uri, 40)
     copy = opened(uri, looking=looking)
     CountedStore.reset()
     copy.pull()
@@ -166,21 +166,21 @@ def test_a_second_look_fetches_only_what_is_new(uri: str, looking: mirror_module
     other = Mirror(uri)
     with other.held():
         trial = asked(mlp(width=500), dataset=spec.dataset, plan=spec.plan)
-        write_record(other.folder, record_of(trial.model_copy(update={"trial_id": 100})), spec)
+        write_record(other.folder, record_of(trial.model_copy(update={"trial_id": 40})), spec)
         journal = Journal(other.folder)
-        journal.write("end", trial_id=100)
+        journal.write("end", trial_id=40)
         journal.close()
     CountedStore.reset()
     copy.pull()
     new = set(names("get", uri))
-    assert "logs/events/000003.jsonl" in new, "the last part of the journal"
+    assert "logs/events/000001.jsonl" in new, "the last part of the journal"
     new = {name for name in new if not name.startswith(("logs/", "lock"))}
     seen = {"logs": (), "status": ("trials", "evidence")}
     tables = seen.get(str(looking), ("trials", "evidence", "terms", "curves"))
-    assert new == {f"{table}/000100-a1.parquet" for table in tables}
+    assert new == {f"{table}/000040-a1.parquet" for table in tables}
     assert list(read_journal(copy.folder)) == list(read_journal(other.folder))
     if looking != "logs":
-        assert finished(copy.folder).keys() == set(range(101))
+        assert finished(copy.folder).keys() == set(range(41))
 
 
 def test_what_was_changed_here_is_fetched_again(uri: str) -> None:
@@ -232,10 +232,10 @@ def test_parts_of_the_journal_are_fetched_at_a_time(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_module, "PART_BYTES", 1000)
-    filled(uri, 100)
+    filled(uri, 30)
     copy = Mirror(uri)
     copy.looking = "logs"
     copy.pull()
-    assert CountedStore.requests["get"] > 200
-    assert CountedStore.most_at_a_time > 50
-    assert len(list(read_journal(copy.folder))) == 100
+    assert CountedStore.requests["get"] > 60
+    assert CountedStore.most_at_a_time > 30
+    assert len(list(read_journal(copy.folder))) == 30
