@@ -46,7 +46,6 @@ from nas_evidence.jobs.jobs import (
     jobs_of,
     latest_job,
     submit_study,
-    wait_until_over,
 )
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
@@ -290,7 +289,8 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
         )
     if trial_id is None:
         client.stop(job.id)
-        now = wait_until_over(client, job)
+        *_, now = follow(client, job)
+        assert isinstance(now, Job)
         _print_job(now)
         out.print(f"resume: {typed('resume', job.store, *_where(place, address))}")
     elif seen_from_here(job.store):

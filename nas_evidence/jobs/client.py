@@ -53,7 +53,7 @@ class _Jobs(JobSubmissionClient):
 
 
 class RayClient:
-    """A `jobs.Client` for a real cluster.
+    """The calls used of a cluster's job server; each may raise `UnreachableError`.
 
     Raises:
         ValueError: the address is not that of a dashboard, or the token is wrong or missing.
