@@ -53,7 +53,7 @@ class _Jobs(JobSubmissionClient):
 
 
 class RayClient:
-    """The calls used of a cluster's job server; each may raise `UnreachableError`.
+    """A `jobs.Client` for a real cluster.
 
     Raises:
         ValueError: the address is not that of a dashboard, or the token is wrong or missing.

@@ -3,7 +3,7 @@
 A study named `demo` runs as the jobs `nas-demo-1`, `nas-demo-2`, ..., at most one of them alive:
 Ray refuses an id it has seen. Ray never restarts a job, and loses all jobs with the head node.
 Neither does harm: the job's command creates or resumes the study, and its state is in the store.
-Asks the cluster through `jobs/client.py` alone; each call may raise `UnreachableError`.
+Uses Ray's jobs only through the protocol `Client`; `submit.py` connects.
 """
 
 import hashlib
@@ -13,14 +13,11 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from nas_evidence.plumbing.user_error import UserError
-
-if TYPE_CHECKING:  # imports ray
-    from nas_evidence.jobs.client import RayClient
 
 #: Seconds between SIGTERM and SIGKILL for a stopped job; Ray's default is 3 s.
 STOP_SECONDS = 120
@@ -75,6 +72,36 @@ class NotReadyError(UnreachableError):
     """The cluster has just started and accepts no jobs yet."""
 
 
+class Client(Protocol):
+    """The calls used of a cluster's job server. Each may raise `UnreachableError`."""
+
+    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
+        """Return id, metadata, state and message of every job, in no particular order."""
+
+    def submit(
+        self,
+        command: str,
+        *,
+        job_id: str,
+        folder: str | None,
+        environment: Mapping[str, str],
+        metadata: Mapping[str, str],
+    ) -> None:
+        """Start a job in a copy of `folder`; raises `IdTakenError`, `NotReadyError`."""
+
+    def stop(self, job_id: str) -> None:
+        """Send a job SIGTERM, and SIGKILL if it does not end in time."""
+
+    def logs(self, job_id: str) -> str:
+        """Return what a job has printed so far."""
+
+    def tail(self, job_id: str) -> Iterator[str]:
+        """Yield what a job prints, from its first word on and as it arrives, to its end.
+
+        Yields "" when nothing arrived for a while; may end early.
+        """
+
+
 def slug(name: str) -> str:
     """Return a name reduced to letters, digits, dot, dash and underscore.
 
@@ -89,7 +116,7 @@ def namespace_of(name: str, store: str) -> str:
     return f"nas-{slug(name)}-{hashlib.sha256(store.encode()).hexdigest()[:8]}"
 
 
-def jobs_of(client: "RayClient", name: str) -> list[Job]:
+def jobs_of(client: Client, name: str) -> list[Job]:
     """Return the jobs of a study, the latest last."""
     found = []
     for job_id, metadata, state, message in client.jobs():
@@ -99,7 +126,7 @@ def jobs_of(client: "RayClient", name: str) -> list[Job]:
     return [job for _, job in sorted(found, key=lambda pair: pair[0])]
 
 
-def latest_job(client: "RayClient", name: str) -> Job:
+def latest_job(client: Client, name: str) -> Job:
     """Return the latest job of a study.
 
     Raises:
@@ -116,7 +143,7 @@ def latest_job(client: "RayClient", name: str) -> Job:
 
 
 def submit_study(
-    client: "RayClient",
+    client: Client,
     name: str,
     store: str,
     *,
@@ -189,7 +216,7 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def follow(
-    client: "RayClient", job: Job, *, sleep: Callable[[float], None] = time.sleep
+    client: Client, job: Job, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str | Job]:
     """Yield what a job prints, whole lines as they arrive, and finally the ended job.
 
@@ -232,13 +259,11 @@ def follow(
         sleep(LOOK_EVERY)
 
 
-def _now(client: "RayClient", job: Job) -> Job | None:
+def _now(client: Client, job: Job) -> Job | None:
     return next((one for one in jobs_of(client, job.study) if one.id == job.id), None)
 
 
-def ask_there(
-    client: "RayClient", arguments: Sequence[str], *, folder: str | None
-) -> tuple[str, Job]:
+def ask_there(client: Client, arguments: Sequence[str], *, folder: str | None) -> tuple[str, Job]:
     """Run `nas-evidence` on the cluster, which can see the store; return what it printed."""
     name = f"ask-{uuid.uuid4().hex[:12]}"
     job = Job(f"nas-{name}-1", name, "", "PENDING")
