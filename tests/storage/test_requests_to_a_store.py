@@ -23,9 +23,10 @@ from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.journal import Journal, journal_path, read_journal
 from nas_evidence.storage.requests import is_open, request_name
-from nas_evidence.storage.store import Store
+from nas_evidence.storage.store import UPLOADED_AT_ONCE, Store
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import finished, write_record
 from nas_evidence.workers.inline import InlineExecutor
@@ -239,3 +240,31 @@ def test_parts_of_the_journal_are_fetched_at_a_time(
     assert CountedStore.requests["get"] > 60
     assert CountedStore.most_at_a_time > 30
     assert len(list(read_journal(copy.folder))) == 30
+
+
+def test_a_driver_that_is_taken_over_amid_many_files_begins_no_further_one(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Mirror(uri)
+    plain, written = CountedStore._pipe_file, list[str]()
+
+    async def pipe(self: CountedStore, path: str, value: bytes, **how: str) -> None:
+        await plain(self, path, value, **how)
+        if "/models/" in path:
+            written.append(path)
+            if len(written) == 5:
+                assert copy._lease is not None
+                copy._lease._lost = True  # as its thread finds out
+
+    monkeypatch.setattr(CountedStore, "_pipe_file", pipe)
+
+    def push() -> None:
+        with copy.held():
+            (copy.folder / "models").mkdir()
+            for number in range(200):
+                (copy.folder / "models" / f"{number:06d}.safetensors").write_bytes(b"weights")
+            copy.push()
+
+    with pytest.raises(StudyStoppedError):
+        push()
+    assert 5 <= len(written) < 5 + UPLOADED_AT_ONCE
