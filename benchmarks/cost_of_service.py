@@ -17,6 +17,8 @@ slices       of the published grids: flops of each architecture (exact, on the m
              training step of some of them on one core
 plans        those grids on a virtual clock, on 8 and 64 workers: as fast as a core (measured) or
              as GPUs of three kinds (assumed, see `GPUS`)
+store        a store of 20 ms a request: `--stored` finished trials until the first launch of a
+             fresh driver, and until `status`; then the requests of a trial of twenty slices
 sweep        8 to 1024 workers, slices of 1 and 10 s: where the driver becomes the bottleneck
 plot         draws the sweep
 
@@ -45,9 +47,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -69,20 +73,32 @@ from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space
 
 import nas_evidence
 from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.mirror import Mirror
+from nas_evidence.driver.reconcile import log_ask
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.spec.toml import find_study, load_study
-from nas_evidence.storage.journal import read_journal
+from nas_evidence.storage import tables
+from nas_evidence.storage.conditions import note_conditions
+from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.study_folder import open_study, study_status
 from nas_evidence.workers.executor import Event, Executor, Launch
+from nas_evidence.workers.inline import InlineExecutor
+from nas_evidence.workers.stored import StoredWorker
 
 sys.path.insert(0, str(Path(nas_evidence.__file__).parents[1] / "tests"))
+from counted_store import CountedStore
 from learning_curves import SimulatedTrial, synthetic
+from records import at, curve_of, laplace, record_with
 from simulated import SimulatedExecutor
+from toy_worker import Toy
 
 Row = dict[str, Any]
 Options = argparse.Namespace
 BLOCK = 100
+#: Seconds that a request to the store of `store` takes, and slices of a trial there.
+REQUEST_SECONDS, SLICES = 0.02, 20
 #: Trials of `tune`; as in `performance_tables.py`.
 NO_OPS = 200
 
@@ -818,6 +834,121 @@ def simulate_plan(
     return asked | simulate(study, curves_of(seconds, costs), scratch, workers)
 
 
+# --- store
+
+
+def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
+    """Write a study with so many finished trials, as its driver would have left it."""
+    spec = open_study(folder, asked)
+    digest, _ = note_conditions(folder, spec, "")
+    journal, rows = Journal(folder), dict[str, list[Any]]()
+    shapes = itertools.product((1, 2, 3, 4, 5), range(4, 1025), ("constant", "taper"))
+    for number, (depth, width, shape) in enumerate(itertools.islice(shapes, n_trials)):
+        values = {"depth": depth, "width": width, "shape": shape}
+        architecture = ArchitectureSpec(family="mlp", values=values)
+        log_ask(journal, number, architecture)
+        journal.write("launch", trial_id=number, attempt=1)
+        for epoch in range(spec.plan.epochs + 1):
+            journal.write("report", trial_id=number, attempt=1, epoch=epoch)
+        score = laplace(-0.5 - number / 1e6, kind=spec.objective)
+        record = record_with(
+            number,
+            architecture=architecture,
+            evaluations=at(spec.plan.epochs, score),
+            curve=curve_of(lambda epoch: 1 / epoch, spec.plan.epochs),
+            content_hash=digest,
+            stage="search",
+        )
+        journal.write("end", trial_id=number, attempt=1, status="complete", wall_seconds=1.0)
+        if number >= n_trials - n_trials % tables.COMPACT_AT:  # not yet merged
+            tables.write_record(folder, record, spec)
+            continue
+        for table, found in tables.rows_of_record(record).items():
+            rows.setdefault(table, []).extend(found)
+        if (number + 1) % tables.COMPACT_AT == 0:
+            for table in tables.TABLES:
+                path = folder / table / f"part-{number:032x}.parquet"
+                tables._write_table(path, tables._arrow_table(table, rows.pop(table), spec))
+    journal.close()
+
+
+def left_at_store(n_trials: int, folder: Path) -> Row:
+    """Return what a store takes with so many finished trials, made unless they are there."""
+    asked = study(n_trials + 100, "qmc")
+    if not (folder / "study.toml").exists():
+        made(n_trials, folder, asked)
+    uri = f"counted://left/{n_trials}"
+    Mirror(uri, folder).push(logs=True)
+    files = CountedStore.objects.values()
+    found = {"trials": n_trials, "files": len(files), "mb": sum(len(c) for c, _ in files) / 1e6}
+    CountedStore.reset(REQUEST_SECONDS)
+    looking = Mirror(uri)
+    looking.looking = "status"
+    for name in ("status", "second_look"):
+        began = clocks()
+        looking.pull()
+        fetched = clocks()
+        if name == "status":
+            assert study_status(looking.folder).n_finished >= n_trials
+        found[name] = {"fetch_seconds": fetched[0] - began[0]} | requested(began)
+    return found | {"resume": resumed_at_store(uri, asked)}
+
+
+def resumed_at_store(uri: str, asked: StudySpec) -> Row:
+    """Return the time from a fresh driver to its first launch, all it needs fetched first."""
+
+    class FirstLaunch(SimulatedExecutor):
+        def launch(self, launch: Launch) -> None:
+            found.update(requested(began))
+            raise Stop
+
+    found: Row = {}
+    began = clocks()
+    copy = Mirror(uri)
+    with contextlib.suppress(Stop), copy.held():
+        found["fetch_seconds"] = clocks()[0] - began[0]
+        spec = open_study(copy.folder, asked)
+        executor = copy.around(FirstLaunch(synthetic, workers=8, seed=0))
+        Driver(spec, copy.folder, executor, Stamps()).run()
+    return found
+
+
+def requested(began: tuple[float, float]) -> Row:
+    """Return the seconds since then and the requests, and forget the requests."""
+    now = clocks()
+    found = {"wall_seconds": now[0] - began[0], "cpu_seconds": now[1] - began[1]}
+    found |= {
+        "requests": dict(CountedStore.requests),
+        "fetched_mb": CountedStore.n_bytes["get"] / 1e6,
+    }
+    CountedStore.reset(REQUEST_SECONDS)
+    return found
+
+
+def searched_at_store(n_trials: int) -> Row:
+    """Return the requests of trials of twenty slices; one worker, nothing trained."""
+    uri, began = "counted://searched/s", clocks()
+    CountedStore.reset(REQUEST_SECONDS)
+    copy = Mirror(uri)
+    with copy.held():
+        spec = open_study(copy.folder, study(n_trials, "qmc", epochs=SLICES))
+        worker = partial(StoredWorker, uri, make_worker=Toy)
+        executor = copy.around(InlineExecutor(None, spec.resources, make_worker=worker))
+        Driver(spec, copy.folder, executor, Stamps()).run()
+    kinds = Counter(
+        f"{kind} {'checkpoint' if key.endswith('.pt') else 'other'}"
+        for kind, key in CountedStore.log
+    )
+    per_trial = {kind: n / n_trials for kind, n in sorted(kinds.items())}
+    return {"trials": n_trials, "slices": SLICES, "per_trial": per_trial} | requested(began)
+
+
+def part_store(options: Options) -> list[Row]:
+    """Measure a store that takes 20 ms a request."""
+    rows = [show(alone(left_at_store, n, options.scratch / f"stored-{n}")) for n in options.stored]
+    return [*rows, show(alone(searched_at_store, 2 if options.small else 40))]
+
+
 # --- sweep
 
 
@@ -896,6 +1027,7 @@ PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "forecast": (part_forecast, "forecast_cpu.json", "runs"),
     "slices": (part_slices, "scale.json", "slices"),
     "plans": (part_plans, "scale.json", "plans"),
+    "store": (part_store, "scale.json", "store"),
     "sweep": (part_sweep, "scale.json", "sweep"),
     "plot": (part_plot, "", ""),
 }
@@ -910,6 +1042,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=10_000)
     parser.add_argument("--before", type=Path, help="a checkout that `beside` compares with")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 2000, 10_000])
+    parser.add_argument("--stored", type=int, nargs="+", default=[1000, 10_000])
     parser.add_argument("--data", type=Path, help="folder of the data of `small` and `forecast`")
     parser.add_argument("--sets", nargs="+", default=["waveform", "bostonHousing"])
     parser.add_argument("--rows", type=int, nargs="+", default=[300])
@@ -926,6 +1059,7 @@ def main() -> None:
         return
     if options.small:
         options.repeats, options.largest, options.sizes, options.trials = 1, 30, [30], 2
+        options.stored = [30]
         options.sets, options.to = options.sets[:1], options.scratch
     for part in options.parts:
         measure, file, key = PARTS[part]

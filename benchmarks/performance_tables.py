@@ -369,6 +369,31 @@ def driver_and_disk() -> str:
     return table(header.split(","), lines)
 
 
+def store() -> str:
+    """Return what a store of 20 ms a request takes of studies with finished trials."""
+    rows = [row for row in load("scale.json")["store"]["results"] if "resume" in row]
+    lines = [
+        [f"{r['trials']:,}", f"{r['files']:,}", f"{r['mb']:.0f}",
+         *(cell for what in ("status", "second_look", "resume") for cell in (
+             sum(r[what]["requests"].values()),
+             f"{r[what]['fetch_seconds']:.1f}",
+         )),
+         f"{r['resume']['wall_seconds']:.0f} ({r['resume']['cpu_seconds']:.0f})"]
+        for r in rows
+    ]  # fmt: skip
+    header = "finished trials,files,MB,status: requests,fetching in s,a second look: requests,s"
+    header += ",resume: requests,fetching in s,to the first launch in s (CPU)"
+    return table(header.split(","), lines)
+
+
+def store_trial() -> str:
+    """Return the requests of one trial."""
+    (row,) = [row for row in load("scale.json")["store"]["results"] if "per_trial" in row]
+    lines = [[kind, f"{n:.1f}"] for kind, n in row["per_trial"].items()]
+    lines.append(["all", f"{sum(row['per_trial'].values()):.1f}"])
+    return table(["requests", f"of a trial of {row['slices']} slices"], lines)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "passes": passes,
@@ -384,6 +409,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "plans": plans,
     "other-plans": other_plans,
     "driver-and-disk": driver_and_disk,
+    "store": store,
+    "store-trial": store_trial,
 }
 
 

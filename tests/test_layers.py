@@ -33,7 +33,7 @@ SOLE_IMPORTERS = {
     ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
     "pyarrow": ["storage/tables.py", "data/foreign_tables.py"],
-    "fsspec": ["storage/remote.py"],
+    "fsspec": ["storage/store.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
     "matplotlib": ["reporting"],

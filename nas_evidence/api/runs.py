@@ -25,7 +25,7 @@ from nas_evidence.workers.executor import Watcher, Where
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
-    from nas_evidence.driver.mirror import Store
+    from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.storage.redo import DoneTrials
     from nas_evidence.workers.executor import Executor
     from nas_evidence.workers.fork_server import ForkServer
@@ -131,7 +131,7 @@ def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
 
 def run_trials(
     spec: StudySpec,
-    store: "Store",
+    store: "WorkingCopy",
     run: Run,
     audience: Audience,
     *,
@@ -283,7 +283,7 @@ def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
 
 
 def finish_off(
-    spec: StudySpec, store: "Store", run: Run, audience: Audience, finds: "DoneTrials"
+    spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, finds: "DoneTrials"
 ) -> None:
     """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
@@ -302,7 +302,7 @@ def finish_off(
 def _executor(
     spec: StudySpec,
     arrays: "ArrayData",
-    store: "Store",
+    store: "WorkingCopy",
     run: Run,
     audience: Audience,
     *,

@@ -650,16 +650,16 @@ def _run_with(
 
 
 def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Source") -> Study:
-    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
 
     with locked(folder):
         finds = find_done(folder)
         if unfinished(spec, finds):
-            run_trials(spec, open_store(str(folder)), run, audience, data=data, finds=finds)
+            run_trials(spec, working_copy(str(folder)), run, audience, data=data, finds=finds)
         else:
-            finish_off(spec, open_store(str(folder)), run, audience, finds)
+            finish_off(spec, working_copy(str(folder)), run, audience, finds)
     study = Study(folder, run.data_root, spec=spec)
     study._data = data
     statuses = set(study._tables(spec).trials["status"])

@@ -14,7 +14,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # imports the stores
-    from nas_evidence.driver.mirror import Store
+    from nas_evidence.driver.mirror import Looking, WorkingCopy
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 StudyFile = Annotated[
@@ -229,12 +229,12 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
             ).with_code("track-on-cluster")
 
 
-def opened(place: str, *, looking: bool = False) -> "Store":
-    """Return a store after fetching it, or only its results and logs; it must hold a study."""
-    from nas_evidence.driver.mirror import open_store
+def opened(place: str, *, looking: "Looking | None" = None) -> "WorkingCopy":
+    """Return a study after fetching it, or only what somebody looks at."""
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.study_folder import read_study
 
-    store = open_store(place)
+    store = working_copy(place)
     store.looking = looking
     store.check_answers()
     store.pull()
@@ -247,6 +247,6 @@ def opened(place: str, *, looking: bool = False) -> "Store":
     return store
 
 
-def shown(path: Path, store: "Store") -> str:
+def shown(path: Path, store: "WorkingCopy") -> str:
     """Return the place of a file of a study, as the user named the study."""
     return f"{store.place}/{path.relative_to(store.folder).as_posix()}"

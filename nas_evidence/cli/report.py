@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
-    from nas_evidence.driver.mirror import Store
+    from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
     from nas_evidence.storage.tables import StudyTables
 
@@ -208,7 +208,7 @@ def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
 def say_results(
     tables: "StudyTables",
     compared: "Comparison | None",
-    store: "Store",
+    store: "WorkingCopy",
     *,
     to: Path | None = None,
     metric: str | None = None,

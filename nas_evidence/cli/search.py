@@ -75,7 +75,7 @@ from nas_evidence.workers.fork_server import ForkServer
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.baselines.comparison import Comparison
     from nas_evidence.data.source import Source
-    from nas_evidence.driver.mirror import Store
+    from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.storage.tables import StudyTables
 
 #: Report and export of a few trials take as long as starting (2.8 and 2.5 s on x86-64, 300 rows).
@@ -127,7 +127,7 @@ def search(
     Example: nas-evidence search mine.csv --target price
     """
     from nas_evidence.api.request import asked_for
-    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.study_folder import default_folder
 
     limit = _limit(time)
@@ -144,7 +144,7 @@ def search(
     spec = with_options(asked.spec, trials, workers)
     for sentence in asked.decided:
         out.print(sentence)
-    store = open_store(place or str(default_folder(spec)))
+    store = working_copy(place or str(default_folder(spec)))
     with store.held(steal=steal):
         spec, kept = begun(
             store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
@@ -203,7 +203,7 @@ def resume(
             "resume needs a study folder, or --address URL and --name NAME."
         ).with_code("resume-without-place")
     from nas_evidence.data.source import stored_source
-    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.conditions import edits_of
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
@@ -211,7 +211,7 @@ def resume(
     run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()), limit)
     check_track(run.track)
     _check_address(run)
-    store = open_store(place)
+    store = working_copy(place)
     with store.held(steal=steal):
         for edit in edits_of(store.folder):
             out.print(f"note: study.toml was edited: {edit}")
@@ -253,7 +253,7 @@ def _check_address(run: Run) -> None:
         ).with_code("address-of-dashboard")
 
 
-def _run(spec: StudySpec, store: "Store", run: Run, data: "Source") -> None:
+def _run(spec: StudySpec, store: "WorkingCopy", run: Run, data: "Source") -> None:
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import finished, read_study_tables
@@ -375,7 +375,7 @@ def _watching(spec: StudySpec, n_done: int, *, left: Callable[[], float]) -> Ite
 
 
 def _compared(
-    store: "Store", run: Run, tables: "StudyTables", data: "Source"
+    store: "WorkingCopy", run: Run, tables: "StudyTables", data: "Source"
 ) -> "Comparison | None":
     """Return the winner beside the simple models there is time for; say which are left out."""
     if (limit := run.limit) is None:
@@ -393,12 +393,12 @@ def _compared(
     return found
 
 
-def _report_command(store: "Store", run: Run) -> str:
+def _report_command(store: "WorkingCopy", run: Run) -> str:
     root = () if run.data_root is None else ("--data-root", run.data_root)
     return typed("report", store.place, *root)
 
 
-def _conclude(store: "Store", run: Run, data: "Source", tables: "StudyTables") -> None:
+def _conclude(store: "WorkingCopy", run: Run, data: "Source", tables: "StudyTables") -> None:
     """Print the ranking, write report and export, and print how to continue."""
     from nas_evidence.exporting.soundness import is_export_of, wrong_files
     from nas_evidence.storage.set_aside import set_aside

@@ -46,7 +46,7 @@ def show(
     """
     from nas_evidence.storage.tables import TABLES, read_study_tables
 
-    stored = read_study_tables(opened(place, looking=True).folder)
+    stored = read_study_tables(opened(place, looking="results").folder)
     tables: dict[str, list[dict[str, Any]]] = {}
     for name in TABLES:
         frame = getattr(stored, name)

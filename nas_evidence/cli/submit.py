@@ -46,14 +46,13 @@ from nas_evidence.jobs.jobs import (
     jobs_of,
     latest_job,
     submit_study,
-    wait_until_over,
 )
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # ray and the stores are imported where needed
-    from nas_evidence.driver.mirror import Store
+    from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.jobs.client import RayClient
 
 Place = Annotated[
@@ -123,13 +122,13 @@ def _begin_there(store: str, spec: StudySpec, asked: Asked) -> None:
         ValueError: if the store is not seen from here, or holds another study.
     """
     from nas_evidence.api.runs import begun
-    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.outside_code import keep_code
-    from nas_evidence.storage.remote import StoreError
+    from nas_evidence.storage.store import StoreError
 
     why = "there is no such folder"
     if "://" in store or Path(store).parent.is_dir():
-        there = open_store(store)
+        there = working_copy(store)
         try:
             with there.held(steal=True):
                 begun(there.folder, spec, asked.source, steal=True)
@@ -166,12 +165,11 @@ def resubmit(
     if name is None:
         from nas_evidence.storage.study_folder import read_study
 
-        seen = seen_from_here(store)
-        if seen is None:
+        if not seen_from_here(store):
             raise UserError(
                 f"{store} cannot be seen from here; give the study's --name."
             ).with_code("store-out-of-sight")
-        name = read_study(seen.folder).name
+        name = read_study(opened(store, looking="logs").folder).name
     arguments = ["resume", store, "--address", "auto", *options]
     arguments += ["--steal"] * ("--steal" not in options)
     _submit(address, name, store, arguments=arguments, spec=None)
@@ -192,13 +190,12 @@ def status(
     place, _ = _place([folder] if folder else None, address, name)
     job: Job | None = None
     if address is None:
-        facts = _facts(opened(place, looking=True))
+        facts = _facts(opened(place, looking="status"))
     else:
         client = connect(address)
         job = latest_job(client, place)
-        seen = seen_from_here(job.store)
-        if seen is not None:
-            facts = _facts(seen)
+        if seen_from_here(job.store):
+            facts = _facts(opened(job.store, looking="status"))
         else:
             try:
                 facts = facts_in(_asked(client, ["status", "--json", "--", job.store]))
@@ -257,7 +254,7 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
 
     place, trial_id = _place(folder, address, name)
     if address is None:
-        lines = log_lines(opened(place, looking=True).folder, trial_id)
+        lines = log_lines(opened(place, looking="logs").folder, trial_id)
         if not lines and trial_id is not None:
             raise UserError(
                 f"the logs of {place} have no line about trial {trial_id}; see its status."
@@ -268,8 +265,9 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
     job = latest_job(client, place)
     if trial_id is None:
         print_foreign(client.logs(job.id))
-    elif (seen := seen_from_here(job.store)) is not None:
-        print_foreign("\n".join([*log_lines(seen.folder, trial_id), ""]))
+    elif seen_from_here(job.store):
+        folder = opened(job.store, looking="logs").folder
+        print_foreign("\n".join([*log_lines(folder, trial_id), ""]))
     else:
         print_foreign(_asked(client, ["logs", "--", job.store, str(trial_id)]))
 
@@ -281,7 +279,7 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
     """
     place, trial_id = _place(folder, address, name)
     if address is None:
-        _cancel_in(opened(place, looking=True), trial_id)
+        _cancel_in(place, trial_id)
         return
     client = connect(address)
     job = latest_job(client, place)
@@ -291,11 +289,12 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
         )
     if trial_id is None:
         client.stop(job.id)
-        now = wait_until_over(client, job)
+        *_, now = follow(client, job)
+        assert isinstance(now, Job)
         _print_job(now)
         out.print(f"resume: {typed('resume', job.store, *_where(place, address))}")
-    elif (seen := seen_from_here(job.store)) is not None:
-        _cancel_in(seen, trial_id)
+    elif seen_from_here(job.store):
+        _cancel_in(job.store, trial_id)
     else:
         print_foreign(_asked(client, ["cancel", "--", job.store, str(trial_id)]))
 
@@ -412,17 +411,24 @@ def _check_store(store: str) -> None:
         ).with_code("store-not-absolute")
 
 
-def seen_from_here(place: str) -> "Store | None":
-    """Return the store of a study on a cluster, or None if it cannot be seen from here."""
+def seen_from_here(place: str) -> bool:
+    """Return whether the study of a job can be read here too."""
+    from nas_evidence.driver.mirror import working_copy
+
     try:
-        return opened(place, looking=True)
+        store = working_copy(place)
+        store.check_answers()
+        store.look("study.toml")
     except ValueError:
-        return None
+        return False
+    return (store.folder / "study.toml").is_file()
 
 
-def _cancel_in(store: "Store", trial_id: int | None) -> None:
+def _cancel_in(place: str, trial_id: int | None) -> None:
     from nas_evidence.driver.cancel import cancel as cancel_and_wait
+    from nas_evidence.driver.mirror import working_copy
 
+    store = working_copy(place)
     if out.is_terminal:
         with out.status("waiting for the slice to end"):
             told = cancel_and_wait(store, trial_id)
@@ -439,7 +445,7 @@ def _follow_folder(place: str) -> None:
     from nas_evidence.storage.log_lines import fact_lines
     from nas_evidence.storage.study_folder import is_locked
 
-    store, n_seen = opened(place, looking=True), 0
+    store, n_seen = opened(place, looking="status"), 0
     while True:
         alive = is_locked(store.folder)
         lines = fact_lines(store.folder)
@@ -455,7 +461,7 @@ def _follow_folder(place: str) -> None:
         raise SystemExit(130)
 
 
-def _facts(store: "Store") -> dict[str, Any]:
+def _facts(store: "WorkingCopy") -> dict[str, Any]:
     from nas_evidence.driver.status import study_status
     from nas_evidence.reporting.study_tables import first_as_shown
 

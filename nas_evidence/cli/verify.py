@@ -24,12 +24,12 @@ def verify(place: Place, as_json: AsJson = False, data_root: DataRoot = None) ->
     Example: nas-evidence verify runs/digits
     """
     from nas_evidence.data.source import KEPT
-    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.driver.verification import check_data, not_checked
     from nas_evidence.driver.verification import verify as findings_of
     from nas_evidence.storage.study_folder import refuse_links
 
-    store = open_store(place)
+    store = working_copy(place)
     store.pull()
     if not (store.folder / "study.toml").is_file() and not (store.folder / "trials").is_dir():
         raise UserError(
@@ -65,13 +65,13 @@ def repair(place: Place, data_root: DataRoot = None, steal: Steal = False) -> No
     Example: nas-evidence repair runs/digits
     """
     from nas_evidence.api.runs import unfinished
-    from nas_evidence.driver.mirror import open_store
+    from nas_evidence.driver.mirror import working_copy
     from nas_evidence.driver.restoration import repair as mended
     from nas_evidence.spec.toml import load_study
     from nas_evidence.storage.redo import find_done
     from nas_evidence.storage.study_folder import locked
 
-    store = open_store(place)
+    store = working_copy(place)
     store.pull()
     folder, here = store.folder, store.uri is None
     if not (folder / "study.toml").is_file() and not (folder / "trials").is_dir():

@@ -37,7 +37,7 @@ def watch(
     from nas_evidence.driver.status import study_status
     from nas_evidence.reporting.live import watch as reports
 
-    store = opened(place, looking=True)
+    store = opened(place, looking="results")
     was_running = False
 
     def over() -> bool:

@@ -4,35 +4,46 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nas_evidence.driver.mirror import Store
+from nas_evidence.driver.mirror import WorkingCopy
 from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.storage.log import read_log
 from nas_evidence.storage.requests import is_open, request_cancel, request_name, withdraw
 from nas_evidence.storage.study_folder import is_locked
 from nas_evidence.storage.tables import finished
 
-#: Seconds between two looks: in a folder, and at a store, which is fetched each time.
+#: Seconds between two looks: in a folder, and at a store.
 LOOK_EVERY, FETCH_EVERY = 0.5, 5.0
 
 
 def cancel(
-    store: Store, trial_id: int | None = None, *, sleep: Callable[[float], None] = time.sleep
+    store: WorkingCopy, trial_id: int | None = None, *, sleep: Callable[[float], None] = time.sleep
 ) -> str:
     """Cancel a trial, or the study if none is given; return one line about the outcome.
 
-    Takes up to one slice. The study stays intact and can be resumed.
+    Takes up to one slice. The study stays intact and can be resumed. Of a store it fetches who
+    holds the study and its log; the results only once all is over, or to say
+    why there is nothing to cancel.
 
     Raises:
         ValueError: if the study or the trial is not running.
     """
-    store.pull()
-    folder = store.folder
-    _check(folder, store.place, trial_id)
+    folder, store.looking = store.folder, "status"
+    of_trial = [] if trial_id is None else ["requests/", "logs/events/"]
+    store.check_answers()
+    store.look("lock", *of_trial)
+    if not is_locked(folder) or not _is_under_way(folder, trial_id):
+        store.pull()
+        with store.named():
+            _check(folder, store.place, trial_id)
     request_cancel(folder, trial_id)
     store.send(request_name(trial_id))
-    while is_locked(folder) and (trial_id is None or is_open(folder, trial_id)):
+    while is_locked(folder) and (
+        trial_id is None or (is_open(folder, trial_id) and _is_under_way(folder, trial_id))
+    ):
         sleep(pause_between_looks(store))
-        store.pull()
+        store.look("lock", *of_trial)
+    store.pull()
     withdraw(folder, trial_id)
     if trial_id is None:
         now = study_status(folder)
@@ -46,7 +57,12 @@ def cancel(
     return f"trial {trial_id}: {row.status}"
 
 
-def pause_between_looks(store: Store) -> float:
+def _is_under_way(folder: Path, trial_id: int | None) -> bool:
+    """Return whether a trial has an attempt; the study, which is none, always is."""
+    return trial_id is None or trial_id in read_log(folder).state.under_way
+
+
+def pause_between_looks(store: WorkingCopy) -> float:
     """Return the seconds to wait before looking at a store again."""
     return LOOK_EVERY if store.folder == Path(store.place) else FETCH_EVERY
 

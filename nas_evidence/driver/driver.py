@@ -298,7 +298,8 @@ class Driver:
         home = self._home(trial_id)
         attempts = (p for p in home.glob("attempt-*") if _ATTEMPT.fullmatch(p.name))
         earlier = sorted(attempts, key=_number)
-        attempt = 1 + max([self._redo.get(trial_id, 0), *map(_number, earlier)])
+        launched = self._state.under_way.get(trial_id, 0)
+        attempt = 1 + max([self._redo.get(trial_id, 0), launched, *map(_number, earlier)])
         assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
         folder.mkdir(parents=True)

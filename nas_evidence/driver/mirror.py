@@ -1,4 +1,4 @@
-"""Where a study is stored: a folder, or an fsspec URI mirrored by a local folder.
+"""The working copy of a study: its folder, or a local folder that mirrors an fsspec URI.
 
 The driver always works in a local folder; `Mirror` copies its changes to the URI, so that another
 driver can pull and continue after the machine is lost. A push writes in the order of `driver.py`,
@@ -7,18 +7,25 @@ so any prefix of its writes is a state in which that driver could have been kill
     data/, study.toml, warm_start.json, models/, evidence/ terms/ curves/, trials/ (the commit
     marker), the log (the record of proposals), logs/, then removals
 
-Everything is pushed before each launch, so that every running trial is known to the store; the
-journal, which holds the scores at the rungs, before each slice. Between pushes the store lags
-slightly behind the driver: lost work is rerun from its checkpoint, with equal results.
-Workers exchange checkpoints with the store directly (`workers/stored.py`); here they are empty
-files, because the driver reads only their names.
+Files of one step of that order travel at a time. Durable, that is at the store before the driver
+goes on, are
 
-`logs/events.jsonl` is stored in parts of 64 KiB, `logs/events/<n>.jsonl`, so that adding a line
-takes one small write however long the study is.
+    before a launch    all that is written: the proposal, every ended trial
+    before a slice     the scores and verdicts at rungs, since who has passed a rung cannot be
+                       scored there again; no other line of the log
+
+Everything else goes with the next push: after a trial ended, or after `_LOOK_EVERY` seconds. What
+the store lacks when a machine is lost is rerun from a checkpoint, with equal results.
+
+Workers exchange checkpoints with the store directly (`workers/stored.py`); here they are empty
+files, because the driver reads only their names. The log is stored in parts of 64 KiB,
+`logs/events/<n>.jsonl`: adding a line takes one small write, and fetching what is new takes only
+the last parts.
 """
 
 import atexit
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -26,16 +33,17 @@ import tempfile
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import log_path
-from nas_evidence.storage.remote import Remote, StoreError, is_uri
+from nas_evidence.storage.log import LOG, log_path
 from nas_evidence.storage.remote_lease import RemoteLease
+from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
@@ -48,43 +56,51 @@ _LOOK_EVERY = 5.0
 PART_BYTES = 64 * 1024
 #: The order of a push, by name prefix; other names come last.
 _ORDER = (
-    "data/",
-    "study.toml",
-    "warm_start.json",
-    "models/",
-    "evidence/",
-    "terms/",
-    "curves/",
-    "trials/",
-    "checkpoints/",
+    ("data/",),
+    ("study.toml",),
+    ("warm_start.json",),
+    ("models/",),
+    ("evidence/", "terms/", "curves/"),
+    ("trials/",),
+    ("checkpoints/",),
 )
 #: The place in that order before which the journal is stored.
-_AFTER_JOURNAL = _ORDER.index("checkpoints/")
+_AFTER_JOURNAL = _ORDER.index(("checkpoints/",))
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
 _PART = re.compile(r"logs/events/\d+\.jsonl")
 #: Uploaded by its writer, or never.
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
-_NEVER_CHANGES = re.compile(r"(evidence|terms|curves|trials)/")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
-#: Not fetched, and left as they are here, for whoever only looks at the results.
-_NOT_LOOKED_AT = re.compile(r"(models|data|export|report|damaged)/|study\.db")
+#: Lines of the journal that are stored before the next slice begins.
+_RUNG = re.compile(rb'"event": ?"(rung|judged)"')
+#: What whoever only looks does not fetch, and leaves as it is here.
+_SKIPPED = {
+    "results": re.compile(r"(models|data|export|report|damaged)/|study\.db"),
+    "status": re.compile(
+        r"(models|data|export|report|damaged|terms|curves|code)/|study\.db|logs/.*\.log$"
+    ),
+    "logs": re.compile(
+        r"(models|data|export|report|damaged|trials|evidence|terms|curves|checkpoints)/|study\.db"
+    ),
+}
 
-Stamp = tuple[int, int]  # size, modification time in ns
+Looking = Literal["results", "status", "logs"]
+LocalStamp = tuple[int, int]  # size, modification time in ns
 
 
-class Store:
-    """Where a study is stored: a folder on this machine, or one shared by all machines.
+class WorkingCopy:
+    """The folder of a study, on this machine or shared by all machines.
 
     folder       local folder in which the driver works
-    place        the store as the user named it
+    place        the study as the user named it
     uri          the same if it is a URI, else None
     make_worker  makes workers that store their checkpoints there; None for the plain worker
-    looking      whether `pull` fetches results and logs only
+    looking      at what somebody looks who changes nothing: `pull` fetches no more; else None
     """
 
     uri: str | None = None
-    looking = False
+    looking: Looking | None = None
     make_worker: MakeWorker | None = None
 
     def __init__(self, folder: Path, place: str | None = None) -> None:
@@ -92,7 +108,7 @@ class Store:
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """Let errors of the block name the store as the user did, not the folder it is in here."""
+        """Let errors of the block name the study as the user did, not the folder it is in here."""
         try:
             yield
         except StudyError as error:
@@ -108,7 +124,7 @@ class Store:
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
-        """Do nothing: a folder is protected by its own lock."""
+        """No-op: a folder is protected by its own lock."""
         yield
 
     def around(self, executor: Executor) -> Executor:
@@ -121,6 +137,9 @@ class Store:
     def pull(self) -> None:
         """Fetch what is stored, to read it."""
 
+    def look(self, *places: str) -> None:
+        """Fetch these files, and all below these folders, which end with a slash."""
+
     def push(self, *, logs: bool = False) -> None:
         """Store what changed in `folder`."""
 
@@ -128,8 +147,8 @@ class Store:
         """Store one file of `folder` without holding the study: a request to its driver."""
 
 
-def open_store(place: str, scratch: Path | None = None) -> Store:
-    """Return the store of a study, given as the path of a folder or as a URI.
+def working_copy(place: str, scratch: Path | None = None) -> WorkingCopy:
+    """Return the working copy of a study, given as the path of a folder or as a URI.
 
     Args:
         place: `runs/digits`, `/nfs/digits`, `s3://bucket/digits`, `file:///nfs/digits`, ...
@@ -138,10 +157,10 @@ def open_store(place: str, scratch: Path | None = None) -> Store:
     Raises:
         ValueError: if no installed package handles such URIs.
     """
-    return Mirror(place, scratch) if is_uri(place) else Store(Path(place).expanduser())
+    return Mirror(place, scratch) if is_uri(place) else WorkingCopy(Path(place).expanduser())
 
 
-class Mirror(Store):
+class Mirror(WorkingCopy):
     """A local folder mirrored to a URI.
 
     Raises:
@@ -149,8 +168,8 @@ class Mirror(Store):
     """
 
     def __init__(self, uri: str, scratch: Path | None = None) -> None:
-        self.remote = Remote(uri)
-        self.uri = self.remote.uri
+        self.store = Store(uri)
+        self.uri = self.store.place
         if scratch is None:
             # The folder gets the last part of the URI as its name: messages may show it.
             name = self.uri.rpartition("/")[2] or "study"
@@ -160,7 +179,9 @@ class Mirror(Store):
         super().__init__(scratch, self.uri)
         self.make_worker = partial(StoredWorker, self.uri)
         self._lease: RemoteLease | None = None
-        self._sent: dict[str, Stamp] = {}
+        self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
+        self._parts: dict[str, Stamp] = {}  # of the journal, as they were fetched
+        self._sent: dict[str, LocalStamp] = {}
         self._homes: set[str] = set()
         self._journal_bytes = self._journal_inode = 0
         self._logs_at = 0.0
@@ -172,10 +193,10 @@ class Mirror(Store):
         Raises:
             ValueError: if another process works on the study, or the store cannot be used.
         """
-        self.remote.check_answers()
-        self.remote.check()
-        self._lease = RemoteLease(Remote(self.place), steal=steal)
-        self.remote.guard = self._lease.check
+        self.store.check_answers()
+        self.store.check()
+        self._lease = RemoteLease(Store(self.place), steal=steal)
+        self.store.guard = self._lease.check
         try:
             self.pull()
             try:
@@ -191,10 +212,10 @@ class Mirror(Store):
         finally:
             with contextlib.suppress(StudyStoppedError):
                 self._lease.release()
-            self._lease, self.remote = None, Remote(self.place)
+            self._lease, self.store = None, Store(self.place)
 
     def around(self, executor: Executor) -> Executor:
-        """Return an executor that pushes before each launch and slice."""
+        """Return an executor that stores before a launch or a slice what must be durable."""
         return cast("Executor", MirroredExecutor(executor, self))
 
     def check_answers(self) -> None:
@@ -203,46 +224,107 @@ class Mirror(Store):
         Raises:
             StoreError: if it does not.
         """
-        self.remote.check_answers()
+        self.store.check_answers()
+
+    # --- from the store
 
     def pull(self) -> None:
-        """Make `folder` equal to the store; checkpoints become empty files.
+        """Make `folder` equal to the store; fetch only what changed since the last time.
+
+        Checkpoints become empty files.
 
         Raises:
             StoreError: if the store cannot be used.
         """
-        while not self._pull():  # a running driver has removed a listed file: list again
+        while not self._fetch(self.store.list()):  # a driver has removed a listed file: list again
             time.sleep(0.1)
+        self._sent = self._stamps()
+        self._homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
 
-    def _pull(self) -> bool:
-        names = self.remote.names()
-        there = {name: size for name, size in names.items() if not self._skips(name)}
-        kept = {
-            name
-            for name in there.keys() & self._sent.keys()
-            if _NEVER_CHANGES.match(name) and self._sent[name][0] == there[name]
-        }
-        self._clear(kept)
-        parts = sorted(name for name in there if _PART.fullmatch(name))
+    def look(self, *places: str) -> None:
+        """Fetch these files, and all below these folders, which end with a slash.
+
+        Raises:
+            StoreError: if the store cannot be used.
+        """
+        for place in places:
+            if place.endswith("/"):
+                while not self._fetch(self.store.list(place.rstrip("/")), place):
+                    time.sleep(0.1)
+                continue
+            content, path = self.store.get(place), self.folder / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content)
+
+    def _fetch(self, listed: Mapping[str, Stamp], below: str = "") -> bool:
+        """Make what is below a folder equal to what is listed there; return whether it is."""
+        there = {name: stamp for name, stamp in listed.items() if not self._skips(name)}
+        parts = {name: there.pop(name) for name in sorted(there) if _PART.fullmatch(name)}
         checkpoints = {name for name in there if _CHECKPOINT.fullmatch(name)}
-        weights = {name for name in there if _WEIGHTS.fullmatch(name)}
-        wanted = there.keys() - {*parts, *checkpoints, *weights, *kept}
+        wanted = there.keys() - checkpoints - {n for n in there if _WEIGHTS.fullmatch(n)}
         if self._lease is not None:
-            wanted -= {"lock"}
-        if not self.remote.download({name: self.folder / name for name in wanted}):
+            wanted.discard("lock")
+        kept = {name for name in wanted if self._is_here(name, there[name])}
+        self._clear(below, {*kept, *checkpoints, *([LOG] if parts else [])})
+        if not self.store.download({name: self.folder / name for name in wanted - kept}):
             return False
+        for name in wanted - kept:
+            self._fetched[name] = there[name], _stamp(self.folder / name)
         for name in checkpoints:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
-        if parts:
-            journal = log_path(self.folder)
-            journal.parent.mkdir(exist_ok=True)
-            journal.write_bytes(b"".join(self.remote.read(name) or b"" for name in parts))
-            self._journal_bytes = journal.stat().st_size
-            self._journal_inode = journal.stat().st_ino
-        self._sent = self._stamps()
-        self._homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
+        return self._fetch_journal(parts)
+
+    def _is_here(self, name: str, stamp: Stamp) -> bool:
+        known, here = self._fetched.get(name), self.folder / name
+        if known is None or not stamp.equals(known[0]) or not here.is_file():
+            return False
+        return _stamp(here) == known[1]  # as it was fetched
+
+    def _fetch_journal(self, parts: Mapping[str, Stamp]) -> bool:
+        """Fetch the parts of the journal from the first that is not known on."""
+        if not parts:
+            return True
+        journal = log_path(self.folder)
+        journal.parent.mkdir(exist_ok=True)
+        names = list(parts)
+        first = len([*takewhile(lambda name: parts[name].equals(self._parts.get(name)), names)])
+        start = sum(parts[name].size for name in names[:first])
+        if not journal.is_file() or journal.stat().st_size < start:
+            first = start = 0
+        with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
+            files = {name: Path(folder) / name for name in names[first:]}
+            if not self.store.download(files):
+                return False
+            with journal.open("r+b" if journal.is_file() else "w+b") as file:
+                file.truncate(start)
+                file.seek(start)
+                for path in files.values():
+                    file.write(path.read_bytes())
+        facts = journal.stat()
+        self._journal_bytes, self._journal_inode = facts.st_size, facts.st_ino
+        self._parts = dict(parts)
         return True
+
+    def _skips(self, name: str) -> bool:
+        return self.looking is not None and _SKIPPED[self.looking].match(name) is not None
+
+    def _clear(self, below: str, kept: Container[str]) -> None:
+        """Remove what is not known to equal the store: another driver may have run since."""
+        (self.folder / below).mkdir(parents=True, exist_ok=True)
+        for path in sorted((self.folder / below).rglob("*"), reverse=True):
+            name = path.relative_to(self.folder).as_posix()
+            if path.is_dir():
+                if name.startswith("checkpoints/"):
+                    with contextlib.suppress(OSError):  # not empty
+                        path.rmdir()
+            elif name not in kept and not self._skips(name):
+                path.unlink()
+
+    # --- to the store
 
     def push(self, *, logs: bool = False) -> None:
         """Store what changed in `folder`, in an order that keeps every prefix consistent.
@@ -261,16 +343,20 @@ class Mirror(Store):
             for name, stamp in now.items()
             if self._sent.get(name) != stamp and (logs or not _SLOW_LOGS.fullmatch(name))
         ]
-        changed.sort(key=lambda n: (_rank(n), n))
-        n_before = sum(_rank(name) < _AFTER_JOURNAL for name in changed)
-        self._upload(changed[:n_before], now)
+        steps = {rank: [*names] for rank, names in groupby(sorted(changed, key=_rank), key=_rank)}
+        for rank, names in steps.items():
+            if rank < _AFTER_JOURNAL:
+                self._upload(names, now)
         self.push_journal()
-        self._upload(changed[n_before:], now)
+        for rank, names in steps.items():
+            if rank >= _AFTER_JOURNAL:
+                self._upload(names, now)
         gone = [name for name in self._sent if name not in now]
-        self.remote.remove(n for n in gone if not n.startswith("checkpoints/"))
         homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
+        removed = [name for name in gone if not name.startswith("checkpoints/")]
         for home in sorted(self._homes - homes):
-            self.remote.remove(self.remote.names(f"checkpoints/{home}"))
+            removed += self.store.list(f"checkpoints/{home}")
+        self.store.delete(removed)
         self._homes = homes
         for name in gone:
             del self._sent[name]
@@ -294,17 +380,31 @@ class Mirror(Store):
         with path.open("rb") as file:
             for number in range(first, n_parts):
                 file.seek(number * PART_BYTES)
-                self.remote.write(_part(number), file.read(PART_BYTES))
-        self.remote.remove(_part(k) for k in range(n_parts, -(-self._journal_bytes // PART_BYTES)))
+                self.store.put(_part(number), file.read(PART_BYTES))
+        self.store.delete(_part(k) for k in range(n_parts, -(-self._journal_bytes // PART_BYTES)))
         self._journal_bytes, self._journal_inode = size, inode
+
+    def push_rungs(self) -> None:
+        """Store the journal if a score or a verdict at a rung is not stored yet.
+
+        Raises:
+            StudyStoppedError: as `push`.
+        """
+        path = log_path(self.folder)
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._journal_bytes)
+                new = file.read()
+            if _RUNG.search(new):
+                self.push_journal()
 
     def send(self, name: str) -> None:
         """Store one file of `folder` without holding the study: a request to its driver."""
-        self.remote.upload(self.folder / name, name)
+        self.store.upload({name: self.folder / name})
 
     def look_for_requests(self) -> None:
         """Fetch the requests of other processes; remove finished ones from the store."""
-        for name in self.remote.names("requests"):
+        for name in self.store.list("requests"):
             if name not in self._sent:
                 path = self.folder / name
                 path.parent.mkdir(exist_ok=True)
@@ -317,19 +417,19 @@ class Mirror(Store):
             (self.folder / name).touch()
 
     def fetch_weights(self, attempt: str) -> None:
-        """Fetch the weights that an attempt has stored, if it is current."""
-        name = f"{attempt}/model.safetensors"
-        if (self.folder / attempt).is_dir() and name in self.remote.names(attempt):
-            self.remote.download({name: self.folder / name})
+        """Fetch the weights that an attempt has stored, if there are some and it is current."""
+        if (self.folder / attempt).is_dir():
+            name = f"{attempt}/model.safetensors"
+            self.store.download({name: self.folder / name})
 
-    def _upload(self, names: Iterable[str], now: Mapping[str, Stamp]) -> None:
-        for name in names:
-            self.remote.upload(self.folder / name, name)
-            self._sent[name] = now[name]
+    def _upload(self, names: Iterable[str], now: Mapping[str, LocalStamp]) -> None:
+        files = {name: self.folder / name for name in names}
+        self.store.upload(files)
+        self._sent |= {name: now[name] for name in files}
 
-    def _stamps(self, below: str = "") -> dict[str, Stamp]:
+    def _stamps(self, below: str = "") -> dict[str, LocalStamp]:
         """Return the files of the folder that this process stores, with size and time."""
-        found: dict[str, Stamp] = {}
+        found: dict[str, LocalStamp] = {}
         with os.scandir(self.folder / below) as entries:  # a launch must not wait for pathlib
             for entry in entries:
                 name = below + entry.name
@@ -347,28 +447,15 @@ class Mirror(Store):
         if self._lease is not None:
             self._lease.check()
 
-    def _skips(self, name: str) -> bool:
-        return self.looking and _NOT_LOOKED_AT.match(name) is not None
-
-    def _clear(self, kept: Container[str]) -> None:
-        """Remove files not known to equal the stored ones: another driver may have run since."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for path in self.folder.rglob("*"):
-            name = path.relative_to(self.folder).as_posix()
-            if not path.is_dir() and name not in kept and not self._skips(name):
-                path.unlink()
-        for home in self.folder.glob("checkpoints/*"):
-            shutil.rmtree(home)
-
 
 class MirroredExecutor:
-    """Wraps an executor; stores what the driver has written before each launch and slice."""
+    """Wraps an executor; stores before each launch and slice what must be durable by then."""
 
     def __init__(self, inner: Executor, keeper: Mirror) -> None:
         self._inner, self._keeper = inner, keeper
         self._names: dict[tuple[int, int], str] = {}  # of attempts, by trial and attempt
         self._has_news = True
-        self._looked = 0.0
+        self._looked = -math.inf
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -383,7 +470,7 @@ class MirroredExecutor:
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
         """Store the trial's score at a rung, then let it continue training."""
         # Once it has passed the rung, that score cannot be recovered.
-        self._keeper.push_journal()
+        self._keeper.push_rungs()
         self._inner.advance(trial_id, until_epoch, timeout=timeout)
 
     def poll(self, timeout: float) -> list[Event]:
@@ -392,10 +479,13 @@ class MirroredExecutor:
         Raises:
             StoreError: a worker cannot use the store, which is not the trial's fault.
         """
-        if self._has_news or time.monotonic() - self._looked > _LOOK_EVERY:
+        is_due = time.monotonic() - self._looked > _LOOK_EVERY
+        if is_due:
             self._keeper.look_for_requests()
+            self._looked = time.monotonic()
+        if is_due or self._has_news:
             self._keeper.push()
-            self._has_news, self._looked = False, time.monotonic()
+            self._has_news = False
         events = self._inner.poll(timeout)
         for event in events:
             self._arrived(event)
@@ -424,6 +514,6 @@ def _rank(name: str) -> int:
     return next((i for i, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
 
 
-def _stamp(path: Path) -> Stamp:
+def _stamp(path: Path) -> LocalStamp:
     facts = path.stat()
     return facts.st_size, facts.st_mtime_ns

@@ -3,6 +3,7 @@
 The given address is used: Ray's client by itself would prefer RAY_ADDRESS.
 """
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import requests
+from aiohttp import ClientError
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
@@ -20,16 +23,33 @@ from nas_evidence.plumbing.user_error import UserError
 
 #: Timeout of an answer from the job server, seconds.
 TIMEOUT = 30.0
+#: Seconds without a word of a job after which whoever follows it looks whether it lives.
+SILENT = 10.0
+_SILENT_ERRORS = (
+    requests.exceptions.ConnectionError, requests.exceptions.Timeout, ConnectionError,
+    TimeoutError, ClientError,
+)  # fmt: skip
 #: Ray logs this on every upload.
 _CHATTY = ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
 _PREFERRED = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
+class _RefusedError(RuntimeError):
+    """An answer with an HTTP status that is none of success."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+
+
 class _Jobs(JobSubmissionClient):
-    """Ray's client with a timeout; without it, it waits for ever."""
+    """Ray's client with a timeout, without which it waits for ever, and with typed refusals."""
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
         return super()._do_request(method, endpoint, **{"timeout": TIMEOUT, **options})
+
+    def _raise_error(self, r: requests.Response) -> None:
+        raise _RefusedError(r.status_code, r.text)
 
 
 class RayClient:
@@ -98,10 +118,10 @@ class RayClient:
                     runtime_env=runtime,
                     metadata=dict(metadata),
                 )
-            except RuntimeError as error:
-                if "already" in str(error):
+            except _RefusedError as error:  # its text is a traceback of the server
+                if any(known == job_id for known, *_ in self.jobs()):
                     raise IdTakenError(job_id).with_code("job-id-taken") from None
-                if "No available agent" in str(error):
+                if error.status >= 500:
                     raise NotReadyError(
                         f"{self.address} accepts no jobs: the agent of its head has not started; "
                         "if that lasts, see dashboard_agent.log there (another Ray on that "
@@ -119,6 +139,29 @@ class RayClient:
         with self._one_line():
             return str(self._jobs.get_job_logs(job_id))
 
+    def tail(self, job_id: str) -> Iterator[str]:
+        """Yield what a job prints from its first word on; "" when it is silent for a while."""
+        loop, lines = asyncio.new_event_loop(), self._jobs.tail_job_logs(job_id)
+        next_one: asyncio.Task[str] | None = None
+        try:
+            while True:
+                next_one = next_one or loop.create_task(anext(lines))
+                with self._one_line():
+                    loop.run_until_complete(asyncio.wait({next_one}, timeout=SILENT))
+                    if not next_one.done():
+                        text = ""
+                    elif isinstance(next_one.exception(), StopAsyncIteration):
+                        return
+                    else:
+                        text, next_one = next_one.result(), None
+                yield text
+        finally:
+            if next_one is not None:
+                next_one.cancel()
+                loop.run_until_complete(asyncio.wait({next_one}))
+            loop.run_until_complete(lines.aclose())
+            loop.close()
+
     @contextmanager
     def _one_line(self) -> Iterator[None]:
         """Turn connection errors into one line."""
@@ -126,9 +169,9 @@ class RayClient:
             yield
         except AuthenticationError:
             raise _about_token(self.address, self._has_token) from None
-        except (OSError, RuntimeError, ValueError, LookupError) as error:
-            if isinstance(error, UnreachableError | IdTakenError):
-                raise
+        except (UnreachableError, IdTakenError):
+            raise
+        except (OSError, RuntimeError, ValueError, LookupError, ClientError) as error:
             raise _about_connection(self.address, error) from None
 
 
@@ -164,23 +207,22 @@ def _about_token(address: str, has_token: bool) -> UserError:
 
 
 def _about_connection(address: str, error: Exception) -> UnreachableError:
-    cause: BaseException | None = error
-    chain = []
+    chain, cause = list[BaseException](), error.__cause__ or error.__context__
+    chain.append(error)
     while cause is not None:  # Ray's error hides the connection error
-        chain.append(f"{type(cause).__name__}: {cause}")
+        chain.append(cause)
         cause = cause.__cause__ or cause.__context__
-    text = " ".join(chain)
-    if "SSL" in text or "certificate" in text:
+    if any(isinstance(one, requests.exceptions.SSLError) for one in chain):
         return UnreachableError(
             f"{address} has no certificate that is trusted here; give the authority's file in "
             "REQUESTS_CA_BUNDLE."
         ).with_code("certificate-not-trusted")
-    if "ConnectionError" in text or "Timeout" in text or "timed out" in text:
+    if any(isinstance(one, _SILENT_ERRORS) for one in chain):
         return UnreachableError(
             f"{address} does not answer; check that the cluster runs and that this is the port of "
             "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
         ).with_code("cluster-silent")
-    if "status code" in text and "Request failed" in text:
+    if isinstance(error, _RefusedError):
         first = str(error).strip().splitlines()[0][:300]
         return UnreachableError(f"{address} refused: {first}").with_code("cluster-refused")
     return UnreachableError(

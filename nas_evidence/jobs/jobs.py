@@ -15,12 +15,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
-from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.user_error import UserError
 
-T = TypeVar("T")
 #: Seconds between SIGTERM and SIGKILL for a stopped job; Ray's default is 3 s.
 STOP_SECONDS = 120
 #: Seconds between two looks at a job, and seconds without an answer before following gives up.
@@ -97,6 +95,12 @@ class Client(Protocol):
     def logs(self, job_id: str) -> str:
         """Return what a job has printed so far."""
 
+    def tail(self, job_id: str) -> Iterator[str]:
+        """Yield what a job prints, from its first word on and as it arrives, to its end.
+
+        Yields "" when nothing arrived for a while; may end early.
+        """
+
 
 def slug(name: str) -> str:
     """Return a name reduced to letters, digits, dot, dash and underscore.
@@ -161,8 +165,8 @@ def submit_study(
         ValueError: the cluster knows a study of this name with another store, alive or not: a
             job may have died before its driver could say a word.
     """
-
-    def start() -> Submitted:
+    n_tries = 0
+    while True:
         jobs = jobs_of(client, name)
         before = jobs[-1] if jobs else None
         if jobs and jobs[-1].store != store:
@@ -171,17 +175,21 @@ def submit_study(
             return Submitted(jobs[-1], False, None)
         number = int(jobs[-1].id.rpartition("-")[2]) + 1 if jobs else 1
         job = Job(f"nas-{slug(name)}-{number}", name, store, "PENDING")
-        client.submit(
-            command(arguments),
-            job_id=job.id,
-            folder=folder,
-            environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
-            metadata={_STUDY: name, _STORE: store},
-        )
-        return Submitted(job, True, before)
-
-    # If the id is taken, somebody else was faster: the next try finds that job.
-    return _asked_again(start, (IdTakenError, NotReadyError), sleep)
+        try:
+            client.submit(
+                command(arguments),
+                job_id=job.id,
+                folder=folder,
+                environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
+                metadata={_STUDY: name, _STORE: store},
+            )
+        except (IdTakenError, NotReadyError):  # somebody was faster: the next try finds that job
+            n_tries += 1
+            if n_tries * LOOK_EVERY > PATIENCE:
+                raise
+            sleep(LOOK_EVERY)
+        else:
+            return Submitted(job, True, before)
 
 
 def _about_name(job: Job, store: str) -> str:
@@ -210,56 +218,49 @@ def command(arguments: Sequence[str]) -> str:
 def follow(
     client: Client, job: Job, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str | Job]:
-    """Yield what a job prints, as it arrives, and finally the ended job.
+    """Yield what a job prints, whole lines as they arrive, and finally the ended job.
+
+    The cluster streams it. If the connection breaks, it is opened again, and what was yielded
+    before is skipped.
 
     Raises:
         UnreachableError: no answer for a minute.
     """
-
-    def look() -> tuple[Job | None, str]:
-        now = next((j for j in jobs_of(client, job.study) if j.id == job.id), None)
-        return now, client.logs(job.id) if now else ""
-
-    n_seen = 0
+    n_seen = n_failed = 0  # characters that were yielded, and tries without an answer since
     while True:
-        now, text = _asked_again(look, (UnreachableError,), sleep)
+        rest, skipped = "", n_seen
+        try:
+            now = _now(client, job)
+            for new in client.tail(job.id) if now else ():
+                if not new and ((now := _now(client, job)) is None or not now.alive):
+                    break
+                skipped, new = max(0, skipped - len(new)), new[skipped:]
+                lines, newline, rest = (rest + new).rpartition("\n")
+                if newline:
+                    n_seen, n_failed = n_seen + len(lines) + 1, 0
+                    yield lines + newline
+            now = _now(client, job)
+        except UnreachableError:
+            n_failed += 1
+            if n_failed * LOOK_EVERY > PATIENCE:
+                raise
+            sleep(LOOK_EVERY)
+            continue
         if now is None:
             raise UnreachableError(
                 f"the cluster no longer knows the job {job.id}: its head was restarted. "
                 "Submit the study again with its store to resume it."
             ).with_code("job-forgotten")
-        # Hold back an incomplete line until it ends or the job does.
-        end = len(text) if not now.alive else text.rfind("\n") + 1
-        if end > n_seen:
-            yield text[n_seen:end]
-            n_seen = end
         if not now.alive:
+            if rest:
+                yield rest
             yield now
             return
         sleep(LOOK_EVERY)
 
 
-def _asked_again(
-    action: Callable[[], T], errors: tuple[type[Exception], ...], sleep: Callable[[float], None]
-) -> T:
-    return try_again(
-        action,
-        when=lambda error: isinstance(error, errors),
-        patience=PATIENCE,
-        pause=LOOK_EVERY,
-        longest_pause=LOOK_EVERY,
-        sleep=sleep,
-    )
-
-
-def wait_until_over(
-    client: Client, job: Job, *, sleep: Callable[[float], None] = time.sleep
-) -> Job:
-    """Wait for the end of a job, and return the ended job."""
-    for said in follow(client, job, sleep=sleep):
-        if isinstance(said, Job):
-            return said
-    raise AssertionError
+def _now(client: Client, job: Job) -> Job | None:
+    return next((one for one in jobs_of(client, job.study) if one.id == job.id), None)
 
 
 def ask_there(client: Client, arguments: Sequence[str], *, folder: str | None) -> tuple[str, Job]:
@@ -267,5 +268,6 @@ def ask_there(client: Client, arguments: Sequence[str], *, folder: str | None) -
     name = f"ask-{uuid.uuid4().hex[:12]}"
     job = Job(f"nas-{name}-1", name, "", "PENDING")
     client.submit(command(arguments), job_id=job.id, folder=folder, environment={}, metadata={})
-    over = wait_until_over(client, job)
-    return client.logs(job.id), over
+    *said, over = follow(client, job)
+    assert isinstance(over, Job)
+    return "".join(map(str, said)), over

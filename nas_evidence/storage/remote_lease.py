@@ -1,10 +1,10 @@
 """The lease on a study behind a URI: the file `lock` names its holder and the expiry time.
 
-A thread renews it while the study is held. Object stores have no locks: to take over a lease, a
-process writes it and reads it again a little later; the last writer holds it. Before each try of
-a write to the store the holder checks that its lease has not expired, as it would if the process
-had been suspended, or the store silent, for minutes. Two clocks tell: that of the wall may be set
-back, the other stands still while a machine sleeps.
+A thread renews it while the study is held. A study that nobody holds goes to who creates the file,
+which succeeds once. To take over a lease, a process writes it and reads it again a little later;
+the last writer holds it. Before each try of a write to the store the holder checks that its lease
+has not expired, as it would if the process had been suspended, or the store silent, for minutes.
+Two clocks tell: that of the wall may be set back, the other stands still while a machine sleeps.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import threading
 import time
 
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.storage.store import Store, StoreError
 from nas_evidence.storage.study_folder import (
     LEASE_SECONDS,
     RENEW_EVERY,
@@ -37,16 +37,17 @@ class RemoteLease:
     """Holds a study from construction to `release`.
 
     Args:
-        remote: the store.
+        store: where it is.
         steal: take over the expired lease of another host.
 
     Raises:
         ValueError: if another process works on the study, or may.
     """
 
-    def __init__(self, remote: Remote, *, steal: bool = False) -> None:
-        self._remote = remote
+    def __init__(self, store: Store, *, steal: bool = False) -> None:
+        self._store = store
         self._lost = False
+        self._checking = threading.Lock()  # files are uploaded by several threads
         self._take(steal)
         self._over = threading.Event()
         self._renewal = threading.Thread(target=self._renew, daemon=True)
@@ -58,36 +59,37 @@ class RemoteLease:
         Raises:
             StudyStoppedError: if another process has taken it over.
         """
-        late = time.monotonic() - self._renewed_at > LEASE_SECONDS
-        if late or time.time() > self._mine.expires_at:  # not renewed: this process was suspended
-            self._renew_once()
+        with self._checking:
+            late = time.monotonic() - self._renewed_at > LEASE_SECONDS
+            if late or time.time() > self._mine.expires_at:  # not renewed: it was suspended
+                self._renew_once()
         if self._lost:
-            raise taken_over(self._read(), self._remote.uri)
+            raise taken_over(self._read(), self._store.place)
 
     def release(self) -> None:
         """Release the study."""
         self._over.set()
         self._renewal.join()
         if not self._lost and self._is_mine():
-            self._remote.remove([_NAME])
+            self._store.delete([_NAME])
 
     def _take(self, steal: bool) -> None:
         self._mine, self._renewed_at = _new(), time.monotonic()
-        if self._remote.create(_NAME, _text(self._mine)):
+        if self._store.put(_NAME, _text(self._mine), if_absent=True):
             return
         lease = self._read()
         if lease == self._mine:  # written, but the answer was lost and the client tried again
             return
-        if lease is None and self._remote.read(_NAME):
-            refuse_damaged(self._remote.uri, steal=steal)
+        if lease is None and self._store.get(_NAME):
+            refuse_damaged(self._store.place, steal=steal)
         elif lease is not None and not _is_left(lease):
-            refuse_if_held(lease, self._remote.uri, steal=steal)
+            refuse_if_held(lease, self._store.place, steal=steal)
         self._mine, self._renewed_at = _new(), time.monotonic()
-        self._remote.write(_NAME, _text(self._mine))
+        self._store.put(_NAME, _text(self._mine))
         time.sleep(SETTLE)
         if not self._is_mine():
             raise UserError(
-                f"another process has just taken {self._remote.uri}; leave the study to it."
+                f"another process has just taken {self._store.place}; leave the study to it."
             ).with_code("lease-just-taken")
 
     def _renew(self) -> None:
@@ -101,7 +103,7 @@ class RemoteLease:
             self._lost = not self._is_mine()
         if not self._lost:
             lease, now = _new(), time.monotonic()
-            self._remote.write(_NAME, _text(lease))
+            self._store.put(_NAME, _text(lease))
             self._mine, self._renewed_at = lease, now
 
     def _is_mine(self) -> bool:
@@ -113,7 +115,7 @@ class RemoteLease:
         )
 
     def _read(self) -> Lease | None:
-        content = self._remote.read(_NAME)
+        content = self._store.get(_NAME)
         return None if content is None else lease_of(content.decode(errors="replace"))
 
 

@@ -8,10 +8,9 @@ cannot hand over checkpoints, so its trials would be lost.
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.remote import Remote, is_uri
+from nas_evidence.storage.store import Store, is_uri
 
 _NAME = "node-token"
 
@@ -19,34 +18,23 @@ _NAME = "node-token"
 @contextmanager
 def token_in(place: str) -> Iterator[str]:
     """Leave a token in a folder or at a URI during the block."""
-    token = uuid.uuid4().hex
-    if is_uri(place):
-        Remote(place).write(_NAME, token.encode())
-    else:
-        (Path(place) / _NAME).write_text(token)
+    token, store = uuid.uuid4().hex, Store(place)
+    store.put(_NAME, token.encode())
     try:
         yield token
     finally:
-        if is_uri(place):
-            Remote(place).remove([_NAME])
-        else:
-            (Path(place) / _NAME).unlink(missing_ok=True)
+        store.delete([_NAME])
 
 
 def why_unseen(place: str, token: str) -> str:
     """Return why this machine cannot use the store that holds the token, or ""."""
     try:
-        if is_uri(place):
-            read = Remote(place).read(_NAME)
-            there = None if read is None else read.decode()
-        else:
-            path = Path(place) / _NAME
-            there = path.read_text() if path.is_file() else None
+        there = Store(place).get(_NAME)
     except (OSError, StudyStoppedError, ValueError) as error:
         return str(error)
     if there is None:
         return "the folder does not exist there, or is another one of the same name"
-    return "" if there == token else "it is another folder of the same name"
+    return "" if there == token.encode() else "it is another folder of the same name"
 
 
 def refusal(place: str, address: str, why: str) -> str:

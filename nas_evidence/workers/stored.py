@@ -18,7 +18,7 @@ from typing import Any
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.storage.store import Store, StoreError
 from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.process import MakeWorker
 
@@ -52,7 +52,7 @@ class StoredWorker:
             from nas_evidence.workers.worker import Worker  # imports torch
 
             make_worker = Worker
-        self._remote = Remote(uri)
+        self._store = Store(uri)
         self._worker = make_worker(arrays, resources, gpu_share=gpu_share)
         self._attempt, self._stored = "", set[str]()
         self._folder: Path | None = None  # while there is a trial
@@ -65,9 +65,10 @@ class StoredWorker:
         folder = here / self._attempt
         folder.mkdir(parents=True)
         home = self._attempt.rpartition("/")[0]
-        names = [name for name in self._remote.names(home) if _EPOCH.search(name)]
+        earlier = self._store.list(home) if launch.assignment.attempt > 1 else {}
+        names = [name for name in earlier if _EPOCH.search(name)]
         names = sorted(names, key=_epoch, reverse=True)[:_N_FETCHED]
-        if not self._remote.download({name: here / name for name in names}):
+        if not self._store.download({name: here / name for name in names}):
             raise StoreError(
                 f"a checkpoint below {home} vanished while it was fetched."
             ).with_code("checkpoint-vanished")
@@ -80,14 +81,14 @@ class StoredWorker:
     def advance(self, until_epoch: int) -> SliceReport:
         """Train the current trial up to `until_epoch`, and store its checkpoint."""
         report: SliceReport = self._worker.advance(until_epoch)
-        self._store()
+        self._keep()
         return report
 
     def finish(self, verdict: Verdict | None = None) -> TrialRecord:
         """End the current trial, and store its weights."""
         record: TrialRecord = self._worker.finish(verdict)
-        self._store()
-        self._store_log()
+        self._keep()
+        self._keep_log()
         self._forget()
         return record
 
@@ -106,26 +107,29 @@ class StoredWorker:
         """Return why this process must not run another trial, or ""."""
         return str(self._worker.must_go)
 
-    def _store(self) -> None:
+    def _keep(self) -> None:
         """Store the new files of the attempt, then remove stored ones that were deleted here."""
-        began, n_bytes = time.monotonic(), 0
+        began = time.monotonic()
         assert self._folder is not None
         folder = self._folder / self._attempt
-        files = {path.name: path for path in folder.iterdir() if not path.name.startswith(".")}
-        for name in sorted(files.keys() - self._stored):
-            self._remote.upload(files[name], f"{self._attempt}/{name}")
-            n_bytes += files[name].stat().st_size
-        self._remote.remove(f"{self._attempt}/{name}" for name in self._stored - files.keys())
-        self._stored = set(files)
+        files = {
+            f"{self._attempt}/{path.name}": path
+            for path in folder.iterdir()
+            if not path.name.startswith(".")
+        }
+        new = {name: path for name, path in files.items() if name not in self._stored}
+        self._store.upload(new)
+        self._store.delete(self._stored - files.keys())
+        self._stored, n_bytes = set(files), sum(path.stat().st_size for path in new.values())
         seconds = time.monotonic() - began
         _LOG.info("stored attempt=%s bytes=%d seconds=%.3f", self._attempt, n_bytes, seconds)
 
-    def _store_log(self) -> None:
+    def _keep_log(self) -> None:
         """Store the log of this process, if it has one: its machine may not last."""
         for handler in logging.getLogger("nas_evidence").handlers:
             path = Path(getattr(handler, "baseFilename", ""))
             if path.name.startswith("worker-") and path.exists():
-                self._remote.upload(path, f"logs/{path.stem}-{socket.gethostname()}.log")
+                self._store.upload({f"logs/{path.stem}-{socket.gethostname()}.log": path})
 
     def _forget(self) -> None:
         if self._folder is not None:

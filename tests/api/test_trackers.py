@@ -19,7 +19,7 @@ from nas_evidence.api import trackers
 from nas_evidence.api.runs import Audience, Run, finish_off
 from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import Tracked, Tracker, check_track, tracker_of
-from nas_evidence.driver.mirror import Store
+from nas_evidence.driver.mirror import WorkingCopy
 from nas_evidence.storage.log import log_path, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import read_table
@@ -289,7 +289,7 @@ def test_a_tracker_reads_the_log_only_after_the_driver_has_mended_it(
     assert read_log(tmp_path).problems != []
     seen = trackers.Optuna, "close", lambda self: read.append(read_log(tmp_path).problems)
     monkeypatch.setattr(*seen)
-    store, audience = Store(tmp_path), Audience(said.append)
+    store, audience = WorkingCopy(tmp_path), Audience(said.append)
     finish_off(spec, store, Run(track=("optuna",)), audience, find_done(tmp_path))
     assert read == [[]]
     assert sum("not as written" in line for line in said) == 1

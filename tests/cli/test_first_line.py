@@ -7,7 +7,7 @@ import pytest
 
 from nas_evidence.api import runs as running
 from nas_evidence.api.runs import Audience, Run, begun, run_trials
-from nas_evidence.driver.mirror import open_store
+from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.redo import find_done
 
@@ -24,7 +24,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
     spec = StudySpec.model_validate(
         {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}, "n_trials": 5}
     )
-    store = open_store(str(tmp_path / "s"))
+    store = working_copy(str(tmp_path / "s"))
     spec, data = begun(store.folder, spec, None)
     finds = find_done(store.folder)
     for name in [n for n in sys.modules if n.partition(".")[0] in ("torch", "ray", "optuna")]:

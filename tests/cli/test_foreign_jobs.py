@@ -1,7 +1,7 @@
 """Jobs and logs of other people: they move no cursor, and their stores are no options."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ class Cluster:
 
     def logs(self, job_id: str) -> str:
         return f"\033[36m(pid=1)\033[0m a line{TITLE}\n"
+
+    def tail(self, job_id: str) -> Iterator[str]:
+        yield self.logs(job_id)
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Cluster:

@@ -18,7 +18,7 @@ from nas_evidence.cli.show import trial_sentence
 from nas_evidence.cli.submit import _facts
 from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
 from nas_evidence.cli.watch import served
-from nas_evidence.driver.mirror import open_store
+from nas_evidence.driver.mirror import working_copy
 from nas_evidence.reporting.study_tables import first_as_shown
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.record import TrialStatus
@@ -139,7 +139,7 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     study = load(tmp_path, records)
     first = first_as_shown(tmp_path)
     assert (first.value, first.trial_id) == (study.winner.objective, study.winner.trial_id)
-    best = _facts(open_store(str(tmp_path)))["best"]
+    best = _facts(working_copy(str(tmp_path)))["best"]
     assert list(best) == ["trial_id", "kfac_ggn", "unit"]
     assert (best["kfac_ggn"], best["unit"]) == (first.value, "nats per datum")
     nothing = folder(tmp_path / "failed", [record(1, 1, status=TrialStatus.FAILED)])

@@ -12,7 +12,7 @@ from processes import wait_for
 from records import mlp
 
 from nas_evidence.driver.cancel import cancel
-from nas_evidence.driver.mirror import open_store
+from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.events import Asked, Launched
 from nas_evidence.storage.log import Log
@@ -100,7 +100,7 @@ def test_a_request_for_a_trial_outlives_its_driver_and_one_for_the_study_does_no
 
 
 def test_what_is_not_at_work_is_not_cancelled(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+    store = working_copy(str(tmp_path))
     with refused("not-a-study-folder"):
         cancel(store)
     open_study(tmp_path, study())
@@ -136,7 +136,7 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
             driver.join()
 
         with refused("cancel-driver-ended", 0):
-            cancel(open_store(str(tmp_path)), 0, sleep=leave)
+            cancel(working_copy(str(tmp_path)), 0, sleep=leave)
     finally:
         over.set()
         driver.join()

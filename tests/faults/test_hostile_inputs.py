@@ -31,7 +31,7 @@ from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 from nas_evidence.spec.toml import StudyError, load_study
-from nas_evidence.storage.remote import Remote, StoreError
+from nas_evidence.storage.store import Store, StoreError
 from nas_evidence.storage.tables import read_tables, write_record
 from nas_evidence.training.checkpoint import read_checkpoint, save_checkpoint
 
@@ -190,7 +190,7 @@ PROTOCOLS = ["data", "nothing", "zip", "file", "memory", "reference", "http", ""
 )
 def test_addresses_of_any_text_are_opened_or_refused(protocol: str, rest: str) -> None:
     try:
-        remote = Remote(f"{protocol}://{rest}")
+        remote = Store(f"{protocol}://{rest}")
     except ValueError as error:
         one_sentence(error)
         return

@@ -9,7 +9,7 @@ from faulty import call, study
 
 from nas_evidence.api.studies import load
 from nas_evidence.cli.search import _log_to
-from nas_evidence.driver.mirror import open_store
+from nas_evidence.driver.mirror import working_copy
 from nas_evidence.storage.study_folder import open_study
 
 
@@ -38,7 +38,7 @@ def test_a_tilde_that_no_shell_has_expanded_is_the_home_for_every_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    store = open_store("~/x")
+    store = working_copy("~/x")
     assert (store.folder, store.place) == (tmp_path / "x", str(tmp_path / "x"))
     open_study(tmp_path / "x", study(n_trials=3))
     assert load("~/x").folder == tmp_path / "x"

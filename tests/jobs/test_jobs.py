@@ -64,6 +64,9 @@ class FakeClient:
     def logs(self, job_id: str) -> str:
         return self.text
 
+    def tail(self, job_id: str) -> Iterator[str]:
+        yield self.text
+
 
 def put(client: FakeClient, name: str = "demo", store: str = "/s") -> tuple[Job, bool]:
     how = {"arguments": ARGUMENTS, "folder": None, "sleep": lambda seconds: None}
@@ -160,18 +163,63 @@ def test_namespaces_differ_by_name_and_by_store() -> None:
 def test_following_yields_whole_lines_once_and_at_last_the_end() -> None:
     client = FakeClient()
     job, _ = put(client)
-    texts = iter(["one\ntw", "one\ntwo\n", "one\ntwo\nend"])
-    client.logs = lambda job_id: client.text  # type: ignore[method-assign]
 
-    def step(seconds: float) -> None:
-        client.text = next(texts)
-        if client.text.endswith("end"):
-            client.table[job.id][1] = "SUCCEEDED"
+    def tail(job_id: str) -> Iterator[str]:
+        yield from ("one\ntw", "", "o\nth")
+        client.stop(job_id)
+        yield "ree\nend"
 
-    *said, last = follow(client, job, sleep=step)
-    assert said == ["one\n", "two\n", "end"]
+    client.tail = tail  # type: ignore[method-assign]
+    *said, last = follow(client, job)
+    assert said == ["one\n", "two\n", "three\n", "end"]
     assert isinstance(last, Job)
-    assert last.state == "SUCCEEDED"
+    assert last.state == "STOPPED"
+
+
+def test_a_connection_that_breaks_is_opened_again_and_no_word_comes_twice() -> None:
+    client = FakeClient()
+    job, _ = put(client)
+    texts = iter(["one\ntw", "one\nt", "one\ntwo\nthree\n"])
+
+    def tail(job_id: str) -> Iterator[str]:
+        text = next(texts)
+        yield from text
+        if not text.endswith("three\n"):
+            raise UnreachableError("the connection broke")
+        client.stop(job_id)
+
+    client.tail = tail  # type: ignore[method-assign]
+    *said, _ = follow(client, job, sleep=lambda seconds: None)
+    assert said == ["one\n", "two\n", "three\n"]
+
+
+def test_a_job_whose_words_are_lost_with_its_node_is_followed_for_a_minute() -> None:
+    client = FakeClient()
+    job, _ = put(client)
+
+    def tail(job_id: str) -> Iterator[str]:
+        raise UnreachableError("its node is gone")
+        yield
+
+    client.tail = tail  # type: ignore[method-assign]
+    client.stop(job.id)
+    with pytest.raises(UnreachableError, match="its node is gone"):
+        list(follow(client, job, sleep=lambda seconds: None))
+
+
+def test_a_job_that_is_forgotten_while_it_is_silent_is_said() -> None:
+    client = FakeClient()
+    job, _ = put(client)
+
+    def tail(job_id: str) -> Iterator[str]:
+        yield "one\n"
+        client.table.clear()
+        while True:
+            yield ""
+
+    client.tail = tail  # type: ignore[method-assign]
+    with refused("job-forgotten", job.id):
+        list(follow(client, job))
 
 
 def test_following_outlives_a_silent_minute_and_no_more() -> None:

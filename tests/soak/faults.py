@@ -62,7 +62,7 @@ from nas_evidence.plumbing import backoff
 from nas_evidence.spec.record import LossKind, is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage import remote_lease, study_folder
-from nas_evidence.storage.remote import Remote
+from nas_evidence.storage.store import Store
 from nas_evidence.storage.study_folder import locked
 from nas_evidence.workers.executor import Event, Lost
 
@@ -149,9 +149,9 @@ class World:
             localtime=time.localtime,
         )
         socket: Any = types.SimpleNamespace(gethostname=lambda: self.host)
-        tried, piped, removed = Remote._try, MemoryFileSystem.pipe_file, MemoryFileSystem.rm_file
+        tried, piped, removed = Store._try, MemoryFileSystem.pipe_file, MemoryFileSystem.rm_file
 
-        def try_(remote: Remote, action: Callable[[], Any], **how: Any) -> Any:
+        def try_(remote: Store, action: Callable[[], Any], **how: Any) -> Any:
             def answered() -> Any:
                 self.answer()
                 return action()
@@ -182,7 +182,7 @@ class World:
             for module in (remote_lease, study_folder):
                 patch.setattr(module, "socket", socket)
             patch.setattr(remote_lease, "RENEW_EVERY", 1e9)  # each write asks anyway
-            patch.setattr(Remote, "_try", try_)
+            patch.setattr(Store, "_try", try_)
             for name, change in (("pipe_file", pipe), ("put_file", put), ("rm_file", remove)):
                 patch.setattr(MemoryFileSystem, name, change)
             yield
@@ -269,7 +269,7 @@ def contents(uri: str) -> dict[str, bytes]:
 
 def lease_in(uri: str) -> study_folder.Lease | None:
     """Return the lease at a store; None without one."""
-    return study_folder.lease_of((Remote(uri).read("lock") or b"").decode())
+    return study_folder.lease_of((Store(uri).get("lock") or b"").decode())
 
 
 def rotten(uri: str, chance: random.Random) -> None:

@@ -39,7 +39,7 @@ from commands import found as read_found
 
 from nas_evidence import __version__
 from nas_evidence.driver.driver import Driver
-from nas_evidence.driver.mirror import open_store
+from nas_evidence.driver.mirror import working_copy
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import FORMAT
@@ -109,7 +109,7 @@ def write_study(home: Path, *, rows: int, epochs: int, every: int, **changes: An
 def drive(study: StudySpec, place: str, executor: Callable[[], Executor]) -> bool:
     """Run a study, or what is left of it; return whether something had to be mended."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        store = open_store(place, Path(scratch) / "s")
+        store = working_copy(place, Path(scratch) / "s")
         with store.held(steal=True):
             spec = open_study(store.folder, study, steal=True)
             with locked(store.folder, steal=True):
@@ -134,7 +134,7 @@ def n_launches(folder: Path) -> int:
 def tables_of(place: str | Path) -> Tables:
     """Return what a study found, without what may differ."""
     with tempfile.TemporaryDirectory() as scratch:
-        store = open_store(str(place), Path(scratch) / "s")
+        store = working_copy(str(place), Path(scratch) / "s")
         store.pull()
         return read_found(store.folder, without=["attempt"])
 

@@ -1,6 +1,5 @@
 """A study behind a URI: whatever machine is lost, another goes on to the same table."""
 
-import json
 import os
 import socket
 import tempfile
@@ -14,25 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Silent, asked_in, record_of, report_of, study, told_in
+from fakes import Silent, asked_in, study, told_in
 from messages import refused
+from toy_worker import Toy
 
 import nas_evidence.driver.mirror as mirror_module
-import nas_evidence.storage.remote as remote_module
 import nas_evidence.storage.remote_lease as lease_module
+import nas_evidence.storage.store as remote_module
 from nas_evidence.cli.options import opened
 from nas_evidence.cli.watch import watch
 from nas_evidence.driver.driver import Driver
-from nas_evidence.driver.mirror import Mirror, Store, open_store
+from nas_evidence.driver.mirror import Mirror, WorkingCopy, working_copy
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting.page import ReportPaths
-from nas_evidence.spec.record import SliceReport, TrialRecord
-from nas_evidence.spec.study import ResourceSpec, StudySpec
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import log_path, read_log
-from nas_evidence.storage.remote import Remote, StoreError
 from nas_evidence.storage.requests import request_cancel
+from nas_evidence.storage.store import Stamp, Store, StoreError
 from nas_evidence.storage.study_folder import (
     Lease,
     boot_id,
@@ -43,7 +42,6 @@ from nas_evidence.storage.study_folder import (
     read_study,
 )
 from nas_evidence.storage.tables import finished, read_table
-from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
 
@@ -56,43 +54,6 @@ STUDY = study(
 )
 #: Files that a finished study has at its store, beside the tables.
 LEFT = {"study.toml", "logs/events/000000.jsonl"}
-
-
-class Toy:
-    """A worker whose checkpoints say which trial they are of: none other may go on from them."""
-
-    def __init__(self, arrays: object, resources: ResourceSpec, *, gpu_share: float) -> None:
-        self.must_go = ""
-
-    def start(self, launch: Launch) -> SliceReport:
-        self.launch, self.epoch = launch, 0
-        if launch.resume_from is not None:
-            latest = max(launch.resume_from.glob("epoch-*.pt"), key=lambda path: path.name)
-            key, self.epoch = json.loads(latest.read_text())
-            assert key == launch.assignment.architecture.key
-        return self.report()
-
-    def advance(self, until_epoch: int) -> SliceReport:
-        self.epoch = until_epoch
-        state = [self.launch.assignment.architecture.key, until_epoch]
-        for old in self.launch.folder.glob("epoch-*.pt"):
-            old.unlink()
-        path = self.launch.folder / f"epoch-{until_epoch:06d}.pt"
-        path.write_text(json.dumps(state))
-        return self.report()
-
-    def finish(self, verdict: Verdict | None) -> TrialRecord:
-        assignment = self.launch.assignment
-        if verdict is not None:
-            return record_of(assignment, verdict.status, epoch=self.epoch, cause=verdict.cause)
-        (self.launch.folder / "model.safetensors").write_text(assignment.architecture.key)
-        return record_of(assignment)
-
-    def park(self) -> None:
-        pass
-
-    def report(self) -> SliceReport:
-        return report_of(self.launch.assignment, self.epoch)
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +94,7 @@ def table(folder: Path) -> list[tuple[object, ...]]:
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
     """The study in a plain folder, undisturbed."""
     folder = tmp_path_factory.mktemp("calm")
-    search(Store(folder))
+    search(WorkingCopy(folder))
     found = table(folder)
     assert {row[3] for row in found[:-3]} == {"complete", "pruned"}
     return found
@@ -156,7 +117,7 @@ def test_a_study_at_a_uri_is_the_same_and_all_of_it_is_there(
     search(store)
     assert table(store.folder) == calm
     assert table(pulled(uri)) == calm
-    names = Remote(uri).names()
+    names = Store(uri).list()
     tables = {name for name in names if name.split("/")[0] in ("trials", "evidence", "terms")}
     assert len(tables) == 3 * STUDY.n_trials
     assert names.keys() >= LEFT
@@ -171,27 +132,36 @@ class MachineLostError(BaseException):
 
 def lost_at(patch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
     """Lose this machine at the n-th change of the store; return how many there were so far."""
-    done = 0
-    plain = {name: getattr(Remote, name) for name in ("_write", "upload", "_remove")}
+    done, upload, put, delete = 0, Store._upload, Store._put, Store._delete
 
-    def counting(name: str) -> Callable[..., None]:
-        def change(self: Remote, *arguments: Any) -> None:
-            nonlocal done
-            done += 1
-            if done >= n:
-                raise MachineLostError
-            plain[name](self, *arguments)
+    def change() -> None:
+        nonlocal done
+        done += 1
+        if done >= n:
+            raise MachineLostError
 
-        return change
+    def uploading(self: Store, name: str, path: Path) -> None:
+        change()
+        upload(self, name, path)
 
-    for name in plain:
-        patch.setattr(Remote, name, counting(name))
+    def putting(self: Store, name: str, content: bytes, *, if_absent: bool = False) -> bool:
+        change()
+        return put(self, name, content, if_absent=if_absent)
+
+    def deleting(self: Store, paths: list[str]) -> None:
+        for path in paths:  # any of those of one request may be left
+            change()
+            delete(self, [path])
+
+    patch.setattr(Store, "_upload", uploading)
+    patch.setattr(Store, "_put", putting)
+    patch.setattr(Store, "_delete", deleting)
     return lambda: done
 
 
 def leave_lease(uri: str, *, expires_in: float, host: str = "elsewhere") -> None:
     lease = {"pid": 4321, "host": host, "boot_id": "x", "expires_at": time.time() + expires_in}
-    Remote(uri).write("lock", sealed_json(lease).encode())
+    Store(uri).put("lock", sealed_json(lease).encode())
 
 
 @pytest.mark.slow
@@ -222,19 +192,19 @@ def test_a_prefix_of_a_push_never_has_a_marker_without_its_tables(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    plain = Remote.upload
+    plain = Store._upload
 
-    def upload(self: Remote, file: Path, name: str) -> None:
-        there = Remote(uri).names()
+    def upload(self: Store, name: str, path: Path) -> None:
+        there = Store(uri).list()
         if name.startswith("trials/"):
             last = name.split("/")[1]
             assert {f"{t}/{last}" for t in ("evidence", "terms", "curves")} <= there.keys()
             trial = int(last[:6])
             seen.append(name)
-            assert any(name.startswith(f"checkpoints/{trial:06d}/attempt-1/") for name in there)
-        plain(self, file, name)
+            assert any(n.startswith(f"checkpoints/{trial:06d}/attempt-1/") for n in there)
+        plain(self, name, path)
 
-    monkeypatch.setattr(Remote, "upload", upload)
+    monkeypatch.setattr(Store, "_upload", upload)
     search(Mirror(uri))
     assert len(seen) == STUDY.n_trials
 
@@ -243,8 +213,8 @@ def test_only_what_changed_travels(uri: str, monkeypatch: pytest.MonkeyPatch) ->
     store = Mirror(uri)
     search(store)
     sent: list[str] = []
-    monkeypatch.setattr(Remote, "upload", lambda self, file, name: sent.append(name))
-    monkeypatch.setattr(Remote, "write", lambda self, name, content: sent.append(name))
+    monkeypatch.setattr(Store, "upload", lambda self, files: sent.extend(files))
+    monkeypatch.setattr(Store, "put", lambda self, name, content: sent.append(name))
     store.push()
     assert sent == []
     (store.folder / "study.toml").write_text("changed")
@@ -260,10 +230,8 @@ def test_the_log_is_stored_in_parts_and_read_back_whole(
     path = log_path(tmp_path)
     path.parent.mkdir()
     written: list[str] = []
-    plain = Remote.write
-    monkeypatch.setattr(
-        Remote, "write", lambda self, n, c: (written.append(n), plain(self, n, c))[1]
-    )
+    plain = Store.put
+    monkeypatch.setattr(Store, "put", lambda self, n, c: (written.append(n), plain(self, n, c))[1])
     for text in (b"0123456", b"789abc", b"", b"defghijklmnopqrstuvw"):
         with path.open("ab") as file:
             file.write(text)
@@ -287,8 +255,8 @@ def test_two_drivers_on_two_machines_are_refused(uri: str) -> None:
 
 def test_the_lease_of_a_process_that_lives_here_is_not_taken(uri: str) -> None:
     mine = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + 60)
-    Remote(uri).write("lock", sealed_json(asdict(mine)).encode())
-    with pytest.raises(ValueError, match="another process works on"):
+    Store(uri).put("lock", sealed_json(asdict(mine)).encode())
+    with pytest.raises(ValueError, match="another process works on"):  # another container's
         Mirror(uri).held().__enter__()
 
 
@@ -297,9 +265,9 @@ def test_the_expired_lease_of_another_host_needs_steal(uri: str) -> None:
     with pytest.raises(ValueError, match="--steal"):
         Mirror(uri).held().__enter__()
     with Mirror(uri).held(steal=True):
-        lease = lease_module.lease_of((Remote(uri).read("lock") or b"").decode())
+        lease = lease_module.lease_of((Store(uri).get("lock") or b"").decode())
         assert lease.pid == os.getpid()
-    assert Remote(uri).read("lock") is None
+    assert Store(uri).get("lock") is None
 
 
 def test_a_driver_whose_lease_was_stolen_writes_nothing_more(
@@ -317,8 +285,8 @@ def test_a_driver_whose_lease_was_stolen_writes_nothing_more(
 
     with pytest.raises(StudyStoppedError, match="process 4321 of host elsewhere has taken over"):
         stolen()
-    assert Remote(uri).names().keys() == {"lock"}
-    assert b"4321" in (Remote(uri).read("lock") or b"")
+    assert Store(uri).list().keys() == {"lock"}
+    assert b"4321" in (Store(uri).get("lock") or b"")
 
 
 def test_a_process_that_slept_through_its_lease_looks_before_it_writes(
@@ -347,23 +315,23 @@ def test_requests_reach_the_driver_through_the_store_and_go_when_done(uri: str) 
         store.push()
         store.look_for_requests()
         assert not request.exists()
-    assert "requests/cancel-000003" not in Remote(uri).names()
+    assert "requests/cancel-000003" not in Store(uri).list()
 
 
 def test_who_looks_while_the_driver_removes_what_was_just_listed_lists_again(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search(Mirror(uri))
-    remote, names = Remote(uri), Remote.names
+    remote, names = Store(uri), Store.list
     for name in ("checkpoints/000009/attempt-1/epoch-000002.pt", "trials/small.parquet"):
-        remote.write(name, b"{}")
+        remote.put(name, b"{}")
 
-    def listed_late(self: Remote, below: str = "") -> dict[str, int]:
+    def listed_late(self: Store, below: str = "") -> dict[str, Stamp]:
         found = names(self, below)
-        remote.remove(name for name in found if "000009" in name or "small" in name)
+        remote.delete(name for name in found if "000009" in name or "small" in name)
         return found
 
-    monkeypatch.setattr(Remote, "names", listed_late)
+    monkeypatch.setattr(Store, "list", listed_late)
     folder = pulled(uri)
     assert not (folder / "trials" / "small.parquet").exists()
     assert len(read_table(folder, "trials")) == STUDY.n_trials
@@ -373,19 +341,19 @@ def test_a_store_that_is_silent_for_a_while_is_waited_for(
     uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    n, plain = 0, Remote._write
+    n, plain = 0, Store._put
 
-    def flaky(self: Remote, name: str, content: bytes) -> None:
+    def flaky(self: Store, name: str, content: bytes, **how: bool) -> bool:
         nonlocal n
         n += 1
         if n % 3 and name != ".probe":
             raise ConnectionResetError("reset by peer")
-        plain(self, name, content)
+        return plain(self, name, content, **how)
 
-    monkeypatch.setattr(Remote, "_write", flaky)
+    monkeypatch.setattr(Store, "_put", flaky)
     search(Mirror(uri))
     assert n > 6
-    monkeypatch.setattr(Remote, "_write", plain)
+    monkeypatch.setattr(Store, "_put", plain)
     assert table(pulled(uri)) == calm
 
 
@@ -393,18 +361,18 @@ def test_a_store_that_stays_silent_stops_the_study_and_no_trial_is_to_blame(
     uri: str, monkeypatch: pytest.MonkeyPatch, calm: list[tuple[object, ...]]
 ) -> None:
     monkeypatch.setattr(remote_module, "PATIENCE", 0.0)
-    plain = Remote.upload
+    plain = Store._upload
 
-    def upload(self: Remote, file: Path, name: str) -> None:
+    def upload(self: Store, name: str, path: Path) -> None:
         if name.startswith("checkpoints/000002") and name.endswith(".pt"):
             raise StoreError("the store is silent")  # on the worker
-        plain(self, file, name)
+        plain(self, name, path)
 
-    monkeypatch.setattr(Remote, "upload", upload)
+    monkeypatch.setattr(Store, "_upload", upload)
     with pytest.raises(StudyStoppedError, match=r"^the store is silent$"):
         search(Mirror(uri))
     assert 2 not in finished(pulled(uri))
-    monkeypatch.setattr(Remote, "upload", plain)
+    monkeypatch.setattr(Store, "_upload", plain)
     search(Mirror(uri))
     assert table(pulled(uri)) == calm
 
@@ -413,7 +381,7 @@ def test_a_file_uri_is_a_store_and_leaves_no_half_written_file(
     tmp_path: Path, calm: list[tuple[object, ...]]
 ) -> None:
     place = tmp_path / "nfs" / "s"
-    search(open_store(f"file://{place}"))
+    search(working_copy(f"file://{place}"))
     assert table(place)[:-2] == calm[:-2], "the tables of the store itself can be read"
     assert table(pulled(f"file://{place}")) == calm
     assert not list(place.rglob(".*"))
@@ -428,12 +396,12 @@ def test_a_file_uri_is_a_store_and_leaves_no_half_written_file(
 )
 def test_what_is_missing_for_a_uri_is_said_in_one_line(place: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
-        open_store(place)
+        working_copy(place)
     assert "\n" not in str(caught.value)
 
 
 def test_a_path_is_a_folder_store(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+    store = working_copy(str(tmp_path))
     assert (store.folder, store.make_worker) == (tmp_path, None)
 
 
@@ -460,7 +428,7 @@ def s3() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for key, value in zip(keys, values, strict=True):
             patch.setenv(key, value)
-        Remote("s3://nas")._fs.mkdir("nas")
+        Store("s3://nas")._fs.mkdir("nas")
         yield values[0]
         server.stop()
 
@@ -525,22 +493,22 @@ def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
 ) -> None:
     """The store is silent for longer than the lease; another takes over before the next try."""
     monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)
-    store, plain, tries = Mirror(uri), Remote._write, list[str]()
+    store, plain, tries = Mirror(uri), Store._put, list[str]()
     started = time.monotonic()
 
-    def silent(self: Remote, name: str, content: bytes) -> None:
+    def silent(self: Store, name: str, content: bytes, **how: bool) -> bool:
         if name.startswith("logs/events"):
             tries.append(name)
             if len(tries) == 1:
                 raise ConnectionResetError("reset by peer")
-        plain(self, name, content)
+        return plain(self, name, content, **how)
 
     def taken(seconds: float) -> None:
         leave_lease(uri, expires_in=60)
         monkeypatch.setattr(time, "monotonic", lambda: started + 100.0)
 
     with store.held():
-        monkeypatch.setattr(Remote, "_write", silent)
+        monkeypatch.setattr(Store, "_put", silent)
         monkeypatch.setattr(time, "sleep", taken)
         log_path(store.folder).parent.mkdir()
         log_path(store.folder).write_bytes(b"late")
@@ -548,7 +516,7 @@ def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
             store.push_journal()
         monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
     assert tries == [tries[0]]
-    assert Remote(uri).names().keys() == {"lock"}
+    assert Store(uri).list().keys() == {"lock"}
 
 
 def test_who_only_looks_fetches_no_models_no_data_and_no_report(
@@ -561,9 +529,9 @@ def test_who_only_looks_fetches_no_models_no_data_and_no_report(
         "export/model.safetensors",
         "study.db",
     ):
-        Remote(uri).write(name, b"large")
+        Store(uri).put(name, b"large")
     looking, whole = Mirror(uri), Mirror(uri)
-    looking.looking = True
+    looking.looking = "results"
     for store in (looking, whole):
         store.pull()
     files = [path for path in looking.folder.rglob("*") if path.is_file()]
@@ -589,7 +557,7 @@ def test_watching_changes_nothing_at_the_store(
         yield ReportPaths(folder / "report" / "index.html", folder, folder)
 
     monkeypatch.setattr("nas_evidence.reporting.live.watch", once)
-    monkeypatch.setattr(Remote, "_change", lambda *_: pytest.fail("the store was changed"))
+    monkeypatch.setattr(Store, "_change", lambda *_: pytest.fail("the store was changed"))
     watch(uri)
     live, report = (line.split(": ")[1] for line in capsys.readouterr().out.splitlines())
     assert report == live
@@ -600,7 +568,7 @@ def test_a_store_that_does_not_answer_is_said_soon_to_who_looks_and_no_log_is_pr
 ) -> None:
     monkeypatch.setattr(remote_module, "LOOKING", 0.2)
     never = threading.Event()
-    monkeypatch.setattr(Remote, "read", lambda self, name: never.wait())
+    monkeypatch.setattr(Store, "get", lambda self, name: never.wait())
     with pytest.raises(StoreError, match="it has not answered for 0 seconds"):
         opened(uri)
     never.set()
@@ -610,7 +578,7 @@ def test_a_store_that_does_not_answer_is_said_soon_to_who_looks_and_no_log_is_pr
     def refused(self: object, path: str) -> bytes:
         raise ConnectionRefusedError("nobody listens")
 
-    monkeypatch.setattr(type(Remote(uri)._fs), "cat_file", refused)
+    monkeypatch.setattr(type(Store(uri)._fs), "cat_file", refused)
     with pytest.raises(StoreError, match="cannot be used: nobody listens"):
         opened(uri)
     said = capsys.readouterr()
@@ -621,7 +589,7 @@ def test_an_error_names_the_store_and_not_the_folder_that_it_is_in_here(uri: str
     store = Mirror(uri)
     with refused("not-a-study-folder", uri), store.held():
         read_study(store.folder)
-    Remote(uri).write("study.toml", b"name = 1")
+    Store(uri).put("study.toml", b"name = 1")
     with pytest.raises(StudyError, match=rf"^{uri}/study\.toml:1: name must be text") as caught:
         opened(uri)
     assert "nas-evidence-" not in str(caught.value)
@@ -630,13 +598,14 @@ def test_an_error_names_the_store_and_not_the_folder_that_it_is_in_here(uri: str
 def test_a_lease_whose_writing_was_confirmed_to_nobody_is_taken(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create = Remote.create
+    put = Store.put
 
-    def lost(self: Remote, name: str, content: bytes) -> bool:
+    def lost(self: Store, name: str, content: bytes, *, if_absent: bool = False) -> bool:
         """The first answer is lost on the way; the client of the service asks again."""
-        return create(self, name, content) and create(self, name, content)
+        written = put(self, name, content, if_absent=if_absent)
+        return written and (not if_absent or put(self, name, content, if_absent=True))
 
-    monkeypatch.setattr(Remote, "create", lost)
+    monkeypatch.setattr(Store, "put", lost)
     with Mirror(uri).held(), pytest.raises(ValueError, match="another process works on"):
         Mirror(uri).held().__enter__()
-    assert Remote(uri).read("lock") is None
+    assert Store(uri).get("lock") is None

@@ -9,7 +9,7 @@ import pytest
 from messages import refused
 from ray_pools import STORE, drive, launch, pool, send_tests_along, where
 
-from nas_evidence.storage.remote import Remote
+from nas_evidence.storage.store import Store
 from nas_evidence.workers.store_token import refusal, token_in, why_unseen
 
 
@@ -41,7 +41,7 @@ def test_a_uri_is_looked_at_too(tmp_path: Path) -> None:
     with token_in(uri) as token:
         assert why_unseen(uri, token) == ""
         assert "Protocol not known" in why_unseen("nowhere://bucket", token)
-    assert not Remote(uri).names()
+    assert not Store(uri).list()
     assert "--store" not in refusal(uri, "10.0.0.2", "x"), "it is one already"
 
 

@@ -1,0 +1,350 @@
+"""The files of a study where other machines see them: a folder, or below an fsspec URI.
+
+    s3://bucket/study   gs://bucket/study   memory://study   file:///nfs/study   /nfs/study
+
+`Store` has six functions: `put`, `get`, `list`, `delete`, `upload`, `download`. A file is written
+completely or not at all: one PUT on object stores, a rename in folders. Names are relative, with
+slashes; those that begin with a dot are ignored. Calls to a store that does not answer are
+retried with pauses; if that fails, or cannot help, the error is one line, made here.
+
+Only this module imports fsspec. Each service's client finds its own credentials (environment,
+profile, role of the machine); they never pass through here.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from glob import has_magic
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from nas_evidence.plumbing.backoff import try_again
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import refuse_password
+from nas_evidence.storage.faults import StudyStoppedError
+
+_LOG = logging.getLogger(__name__)
+_LOG.addHandler(logging.NullHandler())  # a driver has its log; on a terminal the error says it all
+#: Seconds that a store may be silent during a study, and the longest pause between two tries.
+PATIENCE, LONGEST_PAUSE = 120.0, 15.0
+#: Seconds in which it must answer whoever only looks.
+LOOKING = 20.0
+#: Files removed by one call (what S3 removes in one request), and files uploaded at a time.
+REMOVED_AT_ONCE, UPLOADED_AT_ONCE = 1000, 16
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_PROBE = ".probe"
+#: What services call the version of a file in their listings, the surest first.
+_VERSIONS = (
+    "ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created",
+)  # fmt: skip
+#: Errors that retries cannot fix.
+_HOPELESS = (
+    PermissionError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError,
+    # The service cannot list or write at all, or cannot read such an address.
+    NotImplementedError, AttributeError, TypeError, ValueError, LookupError,
+)  # fmt: skip
+_HOPELESS_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
+
+T = TypeVar("T")
+
+
+class StoreError(StudyStoppedError):
+    """The store cannot be used now; nothing of the study is lost."""
+
+
+class Stamp(NamedTuple):
+    """What a listing says of a file: `size` in bytes, and `version`, None if it does not tell."""
+
+    size: int
+    version: str | None
+
+    def equals(self, other: "Stamp | None") -> bool:
+        """Return whether the file is known to be the one that had the other stamp."""
+        return self == other and self.version is not None
+
+
+def is_uri(place: str) -> bool:
+    """Return whether a place is a URI rather than the path of a folder."""
+    return "://" in place
+
+
+class Store:
+    """The files in a folder, or below a URI.
+
+    Raises:
+        ValueError: if no installed package handles such URIs, or for one with a password.
+
+    Example:
+        >>> store = Store("memory://example/study")
+        >>> store.put("logs/a", b"1"), store.put("logs/a", b"2", if_absent=True)
+        (True, False)
+        >>> store.get("logs/a"), list(store.list("logs"))
+        (b'1', ['logs/a'])
+    """
+
+    def __init__(self, place: str) -> None:
+        refuse_password(place, "the store ")
+        self.place = re.sub(r"(?<=[^:/])/+$", "", place)
+        protocol = self.place.partition("://")[0]
+        in_folder = not is_uri(self.place) or protocol in ("file", "local")
+        try:
+            # Other processes write there too: do not cache listings.
+            self._fs, root = (
+                (_Folder(skip_instance_cache=True), LocalFileSystem._strip_protocol(self.place))
+                if in_folder
+                else url_to_fs(self.place, skip_instance_cache=True, use_listings_cache=False)
+            )
+        except ImportError as error:
+            extra = _EXTRAS.get(protocol)
+            package = (
+                f"'nas-evidence[{extra}]'" if extra else f"what fsspec needs for it ({error})"
+            )
+            raise UserError(f"{self.place} cannot be opened: install {package}.").with_code(
+                "store-needs-package"
+            ) from None
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            known = "s3://, gs://, file:// and others that fsspec lists"
+            raise UserError(f"{self.place} cannot be opened: {error} (known: {known}).").with_code(
+                "store-not-opened"
+            ) from None
+        self._root = str(root).rstrip("/")
+        #: Called before each try of a change; what it raises ends the try.
+        self.guard: Callable[[], None] = lambda: None
+        self._silent: BaseException | None = None  # the last error that was followed by a retry
+
+    # --- the six functions
+
+    def put(self, name: str, content: bytes, *, if_absent: bool = False) -> bool:
+        """Write a file atomically.
+
+        Args:
+            name: of the file.
+            content: all of it.
+            if_absent: leave the file as it is if it exists.
+
+        Returns:
+            Whether it was written. False may also mean that the answer to a first try was lost.
+        """
+        return self._change(partial(self._put, name, content, if_absent=if_absent))
+
+    def get(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is no such file."""
+
+        def cat() -> bytes | None:
+            try:
+                content: bytes = self._fs.cat_file(self._path(name))
+            except FileNotFoundError:
+                return None
+            return content
+
+        return self._try(cat)
+
+    def list(self, below: str = "") -> dict[str, Stamp]:
+        """Return the files below a folder, by name."""
+
+        def find() -> Mapping[str, Any]:
+            self._fs.invalidate_cache()
+            try:
+                found: Mapping[str, Any] = self._fs.find(self._path(below), detail=True)
+            except FileNotFoundError:
+                return {}
+            return found
+
+        listed = {
+            str(path).removeprefix(self._root).lstrip("/"): _stamp(facts)
+            for path, facts in self._try(find).items()
+        }
+        return {name: stamp for name, stamp in listed.items() if name and not _is_hidden(name)}
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, many by one request where the service can; absent ones are ignored."""
+        paths = [self._path(name) for name in names]
+        for first in range(0, len(paths), REMOVED_AT_ONCE):
+            self._change(partial(self._delete, paths[first : first + REMOVED_AT_ONCE]))
+
+    def upload(self, files: Mapping[str, Path]) -> None:
+        """Upload local files, by name, several at a time where the service can.
+
+        Each file is written atomically, and only if the guard lets it; their order is free.
+        """
+        n_threads = min(len(files), UPLOADED_AT_ONCE if self._fs.async_impl else 1)
+        if n_threads < 2:
+            for name, path in files.items():
+                self._upload(name, path)
+            return
+        with ThreadPoolExecutor(n_threads) as threads:
+            for _ in threads.map(self._upload, files.keys(), files.values()):
+                pass
+
+    def download(self, files: Mapping[str, Path]) -> bool:
+        """Fetch files to local paths, several at a time where the service can.
+
+        Returns:
+            Whether all existed; if one did not, none of them is there.
+        """
+        for path in files.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        there, here = [self._path(name) for name in files], [str(p) for p in files.values()]
+
+        def get() -> bool:
+            try:
+                self._fs.get(there, here)
+            except FileNotFoundError:
+                for path in files.values():
+                    path.unlink(missing_ok=True)
+                return False
+            return True
+
+        return not files or self._try(get)
+
+    # --- whether it can be used
+
+    def check(self) -> None:
+        """Check that files can be written now, and that two writers can be told apart.
+
+        Raises:
+            StoreError: if not.
+        """
+        if isinstance(self._fs, _Folder):  # a folder of our own, as a study folder is
+            self._try(lambda: Path(self._root).mkdir(0o700, parents=True, exist_ok=True))
+        self._try(lambda: self._put(_PROBE, b""), patience=0.0)
+        overwrites = self._try(lambda: self._put(_PROBE, b"", if_absent=True), patience=0.0)
+        self._try(lambda: self._delete([self._path(_PROBE)]), patience=0.0)
+        if overwrites:
+            raise StoreError(
+                f"the store {self.place} overwrites a file that it was asked to create only if "
+                "absent, so two drivers could not be told apart; give another --store."
+            ).with_code("store-without-create")
+
+    def check_answers(self) -> None:
+        """Check that the store answers soon; its client may try again by itself for minutes.
+
+        Raises:
+            StoreError: if it does not.
+        """
+        asking = Thread(target=self._ask, daemon=True)
+        asking.start()
+        asking.join(LOOKING)
+        if asking.is_alive():
+            silent = f"it has not answered for {LOOKING:.0f} seconds"
+            raise StoreError(self._error_line(self._silent or TimeoutError(silent))).with_code(
+                "store-silent"
+            )
+
+    def _ask(self) -> None:
+        with contextlib.suppress(StoreError):  # whoever looks next is told
+            self.get("study.toml")
+
+    # --- one request each
+
+    def _put(self, name: str, content: bytes, *, if_absent: bool = False) -> bool:
+        mode = "create" if if_absent else "overwrite"
+        try:
+            self._fs.pipe_file(self._path(name), content, mode=mode)
+        except FileExistsError:
+            if not if_absent:  # a file where a folder is wanted
+                raise
+            return False
+        return True
+
+    def _upload(self, name: str, path: Path) -> None:
+        self._change(lambda: self._fs.put_file(str(path), self._path(name)))
+
+    def _delete(self, paths: "list[str]") -> None:
+        try:
+            if len(paths) > 1 and not has_magic(self._root):  # fsspec would expand it
+                self._fs.rm(paths)
+                return
+        except FileNotFoundError:  # of one of them; others may be left
+            pass
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(path)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    # --- retries and errors
+
+    def _change(self, action: Callable[[], T]) -> T:
+        """Change the store, each try only if the guard lets it: minutes may lie between tries."""
+
+        def guarded() -> T:
+            self.guard()
+            return action()
+
+        return self._try(guarded)
+
+    def _try(self, action: Callable[[], T], *, patience: float | None = None) -> T:
+        """Return what the action returns; retry for a while where that may help."""
+        try:
+            return try_again(
+                action,
+                when=_may_be_temporary,
+                patience=PATIENCE if patience is None else patience,
+                pause=0.5,
+                longest_pause=LONGEST_PAUSE,
+                before_pause=self._note,
+            )
+        except StudyStoppedError:  # by the guard
+            raise
+        except Exception as error:  # each service has its own errors
+            raise StoreError(self._error_line(error)).with_code("store-failed") from None
+
+    def _note(self, error: BaseException) -> None:
+        self._silent = error
+        _LOG.warning("store_silent place=%s error=%r", self.place, error)
+
+    def _error_line(self, error: BaseException) -> str:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[-1].rstrip(".")
+        return (
+            f"the store {self.place} cannot be used: {why}. Check its address, that its bucket "
+            "or folder exists, and the credentials of this machine. Nothing that it holds is lost."
+        )
+
+
+class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Local files, each of which is there completely or not at all."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        with self._whole(Path(path), create=mode == "create") as temporary:
+            temporary.write_bytes(value)
+
+    def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
+        with self._whole(Path(rpath)) as temporary:
+            shutil.copyfile(lpath, temporary)
+
+    @contextlib.contextmanager
+    def _whole(self, path: Path, *, create: bool = False) -> Iterator[Path]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            yield temporary
+            (os.link if create else os.replace)(temporary, path)  # a link never replaces
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _stamp(facts: Mapping[str, Any]) -> Stamp:
+    version = next((str(facts[key]) for key in _VERSIONS if facts.get(key) is not None), None)
+    return Stamp(int(facts["size"] or 0), version)
+
+
+def _may_be_temporary(error: BaseException) -> bool:
+    """Return whether a retry may help; each service has its own errors."""
+    hopeless = isinstance(error, _HOPELESS) or type(error).__name__ in _HOPELESS_NAMES
+    return isinstance(error, Exception) and not hopeless
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))

@@ -1,0 +1,272 @@
+"""How much a study asks of its store: each request takes a while, and costs money."""
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import fakes
+import pytest
+from counted_store import CountedStore
+from fakes import Silent, facts_in, record_of
+from records import asked, mlp
+from toy_worker import Toy
+
+import nas_evidence.driver.mirror as mirror_module
+import nas_evidence.storage.remote_lease as lease_module
+from nas_evidence.cli.options import opened
+from nas_evidence.cli.submit import _facts
+from nas_evidence.driver.cancel import cancel
+from nas_evidence.driver.driver import Driver
+from nas_evidence.driver.mirror import Mirror
+from nas_evidence.plumbing.files import write_whole
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.events import Asked, Ended
+from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.log import Log, log_path
+from nas_evidence.storage.requests import is_open, request_name
+from nas_evidence.storage.store import UPLOADED_AT_ONCE, Store
+from nas_evidence.storage.study_folder import locked, open_study
+from nas_evidence.storage.tables import finished, write_record
+from nas_evidence.storage.trial_row import TrialRow
+from nas_evidence.workers.inline import InlineExecutor
+from nas_evidence.workers.stored import StoredWorker
+
+study = partial(fakes.study, sampler={}, plan={"epochs": 20, "online": {"every": 1}})
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "SETTLE", 0.0)
+    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1e6)  # by the clock, not for a trial
+    monkeypatch.setattr(mirror_module, "_LOOK_EVERY", 1e6)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def uri() -> Iterator[str]:
+    yield f"counted://{uuid.uuid4().hex}/s"
+    CountedStore.objects.clear()
+    CountedStore.reset()
+
+
+def search(uri: str, spec: StudySpec) -> Path:
+    """Run a study at a store in this process; return its folder here."""
+    copy = Mirror(uri)
+    KEPT.append(copy)
+    with copy.held():
+        spec = open_study(copy.folder, spec)
+        worker = partial(StoredWorker, uri, make_worker=Toy)
+        executor = InlineExecutor(None, spec.resources, make_worker=worker)
+        with locked(copy.folder):
+            Driver(spec, copy.folder, copy.around(executor), Silent()).run()
+    return copy.folder
+
+
+KEPT: list[Mirror] = []  # their folders live as long as they do
+
+
+def names(kind: str, uri: str) -> list[str]:
+    """Return the files of all requests of a kind, in order."""
+    root = uri.removeprefix("counted://")
+    return [key.removeprefix(f"{root}/") for what, key in CountedStore.log if what == kind]
+
+
+def filled(uri: str, n_trials: int) -> StudySpec:
+    """Store a study with so many finished trials; return it."""
+    copy = Mirror(uri)
+    with copy.held():
+        spec = open_study(copy.folder, study(n_trials=n_trials + 10))
+        with closing(Log(copy.folder)) as log:
+            for trial_id in range(n_trials):
+                trial = asked(mlp(width=trial_id + 1), dataset=spec.dataset, plan=spec.plan)
+                log.write(Asked(number=trial_id, architecture=trial.architecture))
+                record = record_of(trial.model_copy(update={"trial_id": trial_id}))
+                files = write_record(copy.folder, record, spec)
+                log.write(Ended(row=TrialRow.of(record), files=files))
+                (copy.folder / "models" / f"{trial_id:06d}.safetensors").write_bytes(b"weights")
+    CountedStore.reset()
+    return spec
+
+
+def test_a_slice_writes_no_journal_unless_a_rung_was_scored(uri: str) -> None:
+    """Each slice is one PUT of a checkpoint and one removal of the last one."""
+    search(uri, study(n_trials=2))
+    journal = [name for name in names("put", uri) if name.startswith("logs/events/")]
+    assert len(journal) <= 3 * 2 + 2  # of 40 slices: at launches, ends and the end
+    checkpoints = [name for name in names("put", uri) if name.endswith(".pt")]
+    assert len(checkpoints) == 2 * 20
+
+
+def test_a_score_at_a_rung_is_stored_before_its_trial_trains_on(uri: str) -> None:
+    rungs = {"rule": "halving", "first_epoch": 4, "reduction": 2, "startup_trials": 1}
+    folder = search(uri, study(n_trials=6, pruning=rungs))
+    scored = [(e.trial_id, e.epoch) for e in facts_in(folder, "rung")]
+    assert scored
+    stored, checked = "", 0
+    root = uri.removeprefix("counted://")
+    assert CountedStore.objects[f"{root}/logs/events/000000.jsonl"]
+    for what, name in STORED:
+        if name.startswith("logs/events/"):
+            stored = what.decode()
+        elif name.endswith(".pt"):
+            home, epoch = name.split("/")[1], int(name[-9:-3])
+            for trial, rung in scored:
+                if trial == int(home) and rung < epoch:
+                    assert f'"event":"rung","trial_id":{trial},"epoch":{rung}' in stored
+                    checked += 1
+    assert checked
+
+
+STORED: list[tuple[bytes, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep each content in the order in which it was stored."""
+    STORED.clear()
+    plain = CountedStore._pipe_file
+
+    async def pipe(self: CountedStore, path: str, value: bytes, **how: str) -> None:
+        await plain(self, path, value, **how)
+        STORED.append((bytes(value), path.partition("/s/")[2]))
+
+    monkeypatch.setattr(CountedStore, "_pipe_file", pipe)
+
+
+def test_a_trial_asks_its_store_for_little(uri: str) -> None:
+    """Requests beside those of its checkpoints: two dozen, however many slices it has."""
+    n_trials = 10
+    search(uri, study(n_trials=n_trials))
+    checkpoints = sum(name.endswith(".pt") for name in names("put", uri))
+    assert checkpoints == n_trials * 20
+    rest = sum(CountedStore.requests.values()) - 2 * checkpoints
+    assert rest <= 24 * n_trials, CountedStore.requests
+
+
+def test_who_asks_for_the_status_fetches_no_terms_curves_models_or_logs(uri: str) -> None:
+    filled(uri, 20)
+    store = Store(uri)
+    for name in ("data/train.parquet", "logs/driver.log", "report/index.html", "code/x.py"):
+        store.put(name, b"large")
+    CountedStore.reset()
+    assert _facts(opened(uri, looking="status"))["n_finished"] == 20
+    fetched = Counter(name.split("/")[0] for name in names("get", uri))
+    assert fetched.keys() <= {"study.toml", "trials", "evidence", "logs", "lock"}
+    assert "logs/driver.log" not in names("get", uri)
+
+
+@pytest.mark.parametrize("looking", ["status", "results", "logs", None])
+def test_a_second_look_fetches_only_what_is_new(uri: str, looking: mirror_module.Looking) -> None:
+    spec = filled(uri, 40)
+    copy = opened(uri, looking=looking)
+    CountedStore.reset()
+    copy.pull()
+    assert set(CountedStore.requests) == {"list"}
+    other = Mirror(uri)
+    with other.held():
+        trial = asked(mlp(width=500), dataset=spec.dataset, plan=spec.plan)
+        write_record(other.folder, record_of(trial.model_copy(update={"trial_id": 40})), spec)
+        journal = Journal(other.folder)
+        journal.write("end", trial_id=40)
+        journal.close()
+    CountedStore.reset()
+    copy.pull()
+    new = set(names("get", uri))
+    assert "logs/events/000001.jsonl" in new, "the last part of the journal"
+    new = {name for name in new if not name.startswith(("logs/", "lock"))}
+    seen = {"logs": (), "status": ("trials", "evidence")}
+    tables = seen.get(str(looking), ("trials", "evidence", "terms", "curves"))
+    assert new == {f"{table}/000040-a1.parquet" for table in tables}
+    assert facts_in(copy.folder) == facts_in(other.folder)
+    if looking != "logs":
+        assert finished(copy.folder).keys() == set(range(41))
+
+
+def test_what_was_changed_here_is_fetched_again(uri: str) -> None:
+    filled(uri, 3)
+    copy = opened(uri)
+    (copy.folder / "trials" / "000001-a1.parquet").write_bytes(b"torn")
+    log_path(copy.folder).write_bytes(b"torn")
+    (copy.folder / "trials" / "000009-a1.parquet").write_bytes(b"of nobody")
+    copy.pull()
+    assert finished(copy.folder).keys() == {0, 1, 2}
+    assert not (copy.folder / "trials" / "000009-a1.parquet").exists()
+    assert len(facts_in(copy.folder)) == 3
+
+
+def test_a_journal_that_was_mended_is_fetched_anew(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "PART_BYTES", 10)
+    writer, reader = Mirror(uri), Mirror(uri)
+    path = log_path(writer.folder)
+    path.parent.mkdir(parents=True)
+    for text in (b"0123456789abcdefghijklmnop", b"0123456789ABCDEFGHIJKLMNOPQRSTU", b"01234"):
+        write_whole(path, text)
+        writer.push_journal()
+        reader.pull()
+        assert log_path(reader.folder).read_bytes() == text
+
+
+def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: str) -> None:
+    filled(uri, 20)
+    driver = Mirror(uri)
+    with driver.held():
+
+        def ended(seconds: float) -> None:
+            driver.look_for_requests()
+            assert is_open(driver.folder), "the driver has heard of it"
+            asked_for.extend(names("get", uri))
+            Store(uri).delete(["lock"])
+
+        asked_for: list[str] = []
+        CountedStore.reset()
+        assert "20 of 30 trials are stored" in cancel(Mirror(uri), sleep=ended)
+        assert set(asked_for) == {"lock", "study.toml"}
+        assert names("put", uri)[:1] == [request_name()]
+        (driver.folder / request_name()).unlink()
+
+
+def test_parts_of_the_journal_are_fetched_at_a_time(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "PART_BYTES", 1000)
+    filled(uri, 30)
+    copy = Mirror(uri)
+    copy.looking = "logs"
+    copy.pull()
+    assert CountedStore.requests["get"] > 60
+    assert CountedStore.most_at_a_time > 30
+    assert len(facts_in(copy.folder)) == 30
+
+
+def test_a_driver_that_is_taken_over_amid_many_files_begins_no_further_one(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Mirror(uri)
+    plain, written = CountedStore._pipe_file, list[str]()
+
+    async def pipe(self: CountedStore, path: str, value: bytes, **how: str) -> None:
+        await plain(self, path, value, **how)
+        if "/models/" in path:
+            written.append(path)
+            if len(written) == 5:
+                assert copy._lease is not None
+                copy._lease._lost = True  # as its thread finds out
+
+    monkeypatch.setattr(CountedStore, "_pipe_file", pipe)
+
+    def push() -> None:
+        with copy.held():
+            (copy.folder / "models").mkdir()
+            for number in range(200):
+                (copy.folder / "models" / f"{number:06d}.safetensors").write_bytes(b"weights")
+            copy.push()
+
+    with pytest.raises(StudyStoppedError):
+        push()
+    assert 5 <= len(written) < 5 + UPLOADED_AT_ONCE
