@@ -306,6 +306,12 @@ def drive(
     return driver
 
 
+def logged(folder: Path) -> None:
+    """Write the log of a study whose tables a test has written."""
+    with closing(Log(folder)) as log:
+        adopt(log, find_done(folder).found)
+
+
 def compacted(folder: Path, at_least: int = 1) -> None:
     """Compact the tables of a study that no driver holds."""
     with closing(Log(folder)) as log:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes import logged
 from faulty import call
 from messages import refused
 from rich.console import Console
@@ -139,6 +140,7 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     study = load(tmp_path, records)
     first = first_as_shown(tmp_path)
     assert (first.value, first.trial_id) == (study.winner.objective, study.winner.trial_id)
+    logged(tmp_path)
     best = _facts(working_copy(str(tmp_path)))["best"]
     assert list(best) == ["trial_id", "kfac_ggn", "unit"]
     assert (best["kfac_ggn"], best["unit"]) == (first.value, "nats per datum")

@@ -7,6 +7,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from fakes import logged
 from records import at, laplace, mlp, record_with
 
 import nas_evidence.driver.outcomes as results_module
@@ -99,6 +100,7 @@ def test_status_report_export_and_kept_weights_agree_on_the_winner(
     for one in TWO_SEEDS:
         write_record(tmp_path, one, STUDY)
         (models / f"{one.trial_id}.safetensors").touch()
+    logged(tmp_path)
     done = finished(tmp_path)
     best, winner = study_status(tmp_path).best, load_study_tables(tmp_path).winner
     monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 5)
@@ -198,6 +200,7 @@ def written(folder: Path, records: list[TrialRecord]) -> list[TrialRecord]:
     (folder / "study.toml").write_text(dump_study(FEW_ROWS), encoding="utf-8")
     for one in records:
         write_record(folder, one, FEW_ROWS)
+    logged(folder)
     return records
 
 

@@ -185,7 +185,7 @@ def test_a_machine_lost_at_any_write_costs_nothing(
     folder = pulled(uri)
     assert table(folder) == calm
     assert not list((folder / "checkpoints").glob("*"))
-    assert read_log(folder).state.ended.keys() == set(range(6))
+    assert read_log(folder).state.rows.keys() == set(range(6))
 
 
 def test_a_prefix_of_a_push_never_has_a_marker_without_its_tables(
