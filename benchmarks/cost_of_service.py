@@ -860,6 +860,8 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
             stage="search",
         )
         journal.write("end", trial_id=number, attempt=1, status="complete", wall_seconds=1.0)
+        told = {"values": [score.value], "pruned": False, "constraints": {}}
+        journal.write("tell", number=number, **told)
         if number >= n_trials - n_trials % tables.COMPACT_AT:  # not yet merged
             tables.write_record(folder, record, spec)
             continue

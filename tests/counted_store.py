@@ -16,7 +16,7 @@ from fsspec.asyn import AsyncFileSystem
 PAGE = 1000
 
 
-class CountedStore(AsyncFileSystem):
+class CountedStore(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
     """Objects and counts are of all instances.
 
     delay     seconds that each request takes; those made at a time pass together

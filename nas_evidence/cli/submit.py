@@ -266,8 +266,8 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
     if trial_id is None:
         print_foreign(client.logs(job.id))
     elif seen_from_here(job.store):
-        folder = opened(job.store, looking="logs").folder
-        print_foreign("\n".join([*log_lines(folder, trial_id), ""]))
+        lines = log_lines(opened(job.store, looking="logs").folder, trial_id)
+        print_foreign("\n".join([*lines, ""]))
     else:
         print_foreign(_asked(client, ["logs", "--", job.store, str(trial_id)]))
 

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from glob import has_magic
@@ -98,12 +98,13 @@ class Store:
         protocol = self.place.partition("://")[0]
         in_folder = not is_uri(self.place) or protocol in ("file", "local")
         try:
-            # Other processes write there too: do not cache listings.
-            self._fs, root = (
-                (_Folder(skip_instance_cache=True), LocalFileSystem._strip_protocol(self.place))
-                if in_folder
-                else url_to_fs(self.place, skip_instance_cache=True, use_listings_cache=False)
-            )
+            self._fs: Any
+            if in_folder:
+                self._fs = _Folder(skip_instance_cache=True)
+                root = self._fs._strip_protocol(self.place)
+            else:  # other processes write there too: do not cache listings
+                how = {"skip_instance_cache": True, "use_listings_cache": False}
+                self._fs, root = url_to_fs(self.place, **how)
         except ImportError as error:
             extra = _EXTRAS.get(protocol)
             package = (
@@ -260,10 +261,10 @@ class Store:
     def _upload(self, name: str, path: Path) -> None:
         self._change(lambda: self._fs.put_file(str(path), self._path(name)))
 
-    def _delete(self, paths: "list[str]") -> None:
+    def _delete(self, paths: Sequence[str]) -> None:
         try:
             if len(paths) > 1 and not has_magic(self._root):  # fsspec would expand it
-                self._fs.rm(paths)
+                self._fs.rm([*paths])
                 return
         except FileNotFoundError:  # of one of them; others may be left
             pass

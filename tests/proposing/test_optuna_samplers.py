@@ -107,9 +107,10 @@ def test_proposals_are_in_the_space_and_those_of_a_study_that_was_resumed(name: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [one for one in ARGUMENTS if one not in ("QMCSampler", "RandomSampler")], indirect=True
+)
 def test_draws_follow_the_values(name: str) -> None:
-    if name in ("QMCSampler", "RandomSampler"):
-        pytest.skip("does not learn")
     spec, means = spec_of(name, family={"mlp": WIDE["mlp"]}), []
     points = list(islice(quasi_random_points(spec), 40))
     for sign in (1.0, -1.0):
@@ -165,10 +166,8 @@ def test_one_worker_and_three_and_a_study_that_goes_on_propose_the_same(
     assert run(tmp_path / "again", 2) == calm
 
 
-def test_a_sequence_goes_on_where_it_was(name: str) -> None:
-    if name != "QMCSampler":
-        pytest.skip("is no sequence")
-    spec = spec_of(name, family={"mlp": WIDE["mlp"]})
+def test_a_sequence_goes_on_where_it_was() -> None:
+    spec = spec_of("QMCSampler", family={"mlp": WIDE["mlp"]})
     depths = [one.values["depth"] for one in searched(spec, 6 + 16)[6:]]
     assert {depths.count(depth) for depth in set(depths)} <= {2, 3, 4, 5}  # 3.2 each
     assert len(set(depths)) == 5
