@@ -274,6 +274,7 @@ class RayExecutor(Pool):
                 "resources.gpus=1"
             ).with_code("gpu-memory-unknown") from None
         if not memory:
+            self._look()
             n = sum(_has(node, "GPU") for node in self._nodes)
             raise UserError(
                 f"the cluster counts {n:g} GPUs, but torch finds none there; install torch for "

@@ -33,7 +33,7 @@ MOST_LOSSES = 3
 #: Seconds that a trial waits for a worker before an idle one of another share is given up for it.
 ROOM_AFTER = 2.0
 #: Seconds that workers wait for room before this is said.
-SAID_AFTER = 10.0
+SAID_AFTER = 20.0
 
 
 @dataclass(frozen=True)
