@@ -44,7 +44,7 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import LOG, log_path
 from nas_evidence.storage.remote_lease import RemoteLease
 from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
-from nas_evidence.workers.executor import Event, Executor, Launch, Lost
+from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
 
@@ -472,6 +472,12 @@ class MirroredExecutor:
         # Once it has passed the rung, that score cannot be recovered.
         self._keeper.push_rungs()
         self._inner.advance(trial_id, until_epoch, timeout=timeout)
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        """Store the scores at rungs, then ask for a trial's record."""
+        # The record reaches the store before the log: its rivals must know the score by then.
+        self._keeper.push_rungs()
+        self._inner.finish(trial_id, verdict)
 
     def poll(self, timeout: float) -> list[Event]:
         """Return what happened; fetch the weights of trials that are over.

@@ -143,8 +143,10 @@ def mend_log(folder: Path, past: Past) -> Past:
     """Set a damaged log aside and write one of its sound lines; return what is there then."""
     if not past.problems:
         return past
-    kept = list(events(folder))
+    kept: list[tuple[float, Event]] = list(events(folder))
     set_aside(folder, LOG)
+    begin = Began(pid=os.getpid(), host=socket.gethostname(), after=0)
+    kept = [(time.time(), begin), *kept]
     lines = [_line(1, n, t, event) for n, (t, event) in enumerate(kept)]
     write_whole(log_path(folder), b"".join(lines))
     return read_log(folder)
