@@ -157,11 +157,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def names() -> dict[str, Any]:
     """The names that a page uses without making them."""
-    frame, new = pets(96).drop(columns="price"), pets(20, 1).drop(columns=["price", "pet"])
+    frame, labelled = pets(96).drop(columns="price"), pets(20, 1).drop(columns="price")
+    new = labelled.drop(columns="pet")
     generator = np.random.default_rng(0)
     x = generator.normal(size=(96, 12)).astype(np.float32)
     y = (x[:, 0] > 0).astype(int)
-    given = {"X": x[:80], "y": y[:80], "X_new": x[80:], "frame": frame, "new": new}
+    given = {
+        "X": x[:80],
+        "y": y[:80],
+        "X_new": x[80:],
+        "frame": frame,
+        "new": new,
+        "labelled": labelled,
+    }
     return {"__name__": "page", "nas_evidence": nas_evidence, "np": np, "pd": pd, **given}
 
 

@@ -37,7 +37,6 @@ SOLE_IMPORTERS = {
     "fsspec": ["storage/remote.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
-    "matplotlib": ["reporting"],
     "jinja2": ["reporting", "exporting/model_card.py"],
     "torchvision": ["data"],
     "sklearn": ["data", "baselines/models.py", "api/estimators.py"],

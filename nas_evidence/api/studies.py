@@ -36,13 +36,16 @@ from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec, preset_overrides
 
 if TYPE_CHECKING:  # these import pandas and torch
+    import numpy as np
     import pandas as pd
 
+    from nas_evidence.api.figure import Figure
     from nas_evidence.api.trackers import Tracker
     from nas_evidence.baselines.comparison import Importance
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
-    from nas_evidence.exporting.predictor import Prediction, Predictor
+    from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
+    from nas_evidence.reporting.contents import Report
     from nas_evidence.reporting.live import Stamp
     from nas_evidence.reporting.study_tables import RankedArchitecture
     from nas_evidence.reporting.study_tables import Study as StudyAsShown
@@ -52,6 +55,12 @@ __all__ = ["Study", "load", "resume", "search"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: Architectures in the table of a notebook.
 _SHOWN = 10
+#: Columns of the leaderboard, with their types.
+LEADERBOARD = {
+    "rank": "Int64", "trial_id": "Int64", "family": "str", "depth": "Int64", "width": "Int64",
+    "shape": "object", "n_parameters": "Int64", "score": "float64", "estimate": "float64",
+    "error": "float64", "status": "str", "trials": "int64",
+}  # fmt: skip
 #: A line of the docstring of `search`, for which help() has one on each option.
 _OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
 
@@ -128,6 +137,50 @@ class Study:
             for one in self._ranked().ranking
         ]
         return pd.DataFrame(rows).dropna(axis=1, how="all")
+
+    def leaderboard(self) -> "pd.DataFrame":
+        """Return one row per architecture in the order of the ranking, whatever became of it.
+
+        The columns are always the same: `rank` (missing without a valid score), `trial_id` (of its
+        best trial), `family`, `depth`, `width`, `shape`, `n_parameters`, `score` (the objective,
+        larger is better), `estimate` and its `error` (a standard deviation, in the same unit),
+        `status` and `trials` (how many). Architectures without a complete trial are last.
+
+        Example:
+            study.leaderboard().query("family == 'mlp'").head()
+        """
+        import pandas as pd
+
+        from nas_evidence.storage.tables import ARCHITECTURE
+
+        shown, trials = self._ranked(), self._tables().trials
+        trials = trials.drop_duplicates("trial_id", keep="last")
+        counts = trials["architecture_key"].value_counts()
+        keys = trials.set_index("trial_id")["architecture_key"]
+        rows = [
+            {
+                "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
+                **{name: one.values.get(name) for name in ("depth", "width", "shape")},
+                "n_parameters": one.n_parameters, "score": one.objective,
+                "estimate": one.estimate, "error": one.estimate_error,
+                "status": TrialStatus.COMPLETE.value,
+                "trials": counts[keys[one.trial_id]],
+            }
+            for one in shown.ranking
+        ]  # fmt: skip
+        complete = {keys[one.trial_id] for one in shown.ranking}
+        others = trials[~trials["architecture_key"].isin(complete)]
+        for _, trial in others.drop_duplicates("architecture_key", keep="last").iterrows():
+            rows.append(
+                {
+                    name: trial.get(name)
+                    for name in ("trial_id", "family", "n_parameters", "status")
+                }
+                | {n: trial.get(f"{ARCHITECTURE}{n}") for n in ("depth", "width", "shape")}
+                | {"trials": counts[trial["architecture_key"]]}
+            )
+        table = pd.DataFrame(rows, columns=list(LEADERBOARD))
+        return table.astype(LEADERBOARD)
 
     @property
     def posterior(self) -> "pd.DataFrame":
@@ -252,6 +305,75 @@ class Study:
         return self._predictors[trial_id]
 
     @speaking_python()
+    def predict_proba(
+        self,
+        data: Any,
+        *,
+        method: Literal["probit", "mc", "map"] | None = None,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> "np.ndarray":
+        """Return class probabilities [n, C] in the order of the sorted classes; see `predict`.
+
+        Raises:
+            ValueError: if the targets are real numbers.
+
+        Example:
+            study.predict_proba(new)[:, 1]  # of two classes the probability of the second
+        """
+        return self.predictor(trial_id, top=top).predict_proba(data, method=method)
+
+    @speaking_python()
+    def evaluate(
+        self,
+        data: Any,
+        y: Any = None,
+        *,
+        method: Literal["probit", "mc", "map"] | None = None,
+        level: float = 0.9,
+        metric: str | None = None,
+        trial_id: int | None = None,
+        top: int | None = None,
+        raw: bool = False,
+    ) -> "Metrics":
+        """Return metrics of labelled data: the numbers that `nas-evidence predict` prints.
+
+        Rows without a label are left out. Rows that were trained on are counted in a warning.
+
+        Args:
+            data: as for `predict`, with the target column; or inputs, and the targets as `y`.
+            y: true labels or targets [n].
+            method: see `predict`, as all that follow.
+            level: probability of the intervals of real targets.
+            metric: the first of the result, by default that of the study.
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks.
+            raw: leave out the calibration factor.
+
+        Raises:
+            ValueError: for data without a label, or with one that is not among the classes.
+
+        Example:
+            study.evaluate("labelled.csv")["accuracy"]
+        """
+        from nas_evidence.data.given import rows_seen
+
+        predictor = self.predictor(trial_id, top=top)
+        given = predictor.given(data)
+        for doubt in given.doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=3)
+        found = predictor.evaluate(given, y, method=method, level=level, metric=metric, raw=raw)
+        with suppress(OSError, ValueError):  # without the data nobody can tell
+            if n_seen := rows_seen(given.inputs, self.arrays()):
+                warnings.warn(
+                    f"{n_seen} of {len(given.inputs)} rows were in the training data: these "
+                    "metrics are not of new data",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return found
+
+    @speaking_python()
     def importance(self, metric: str | None = None) -> "pd.DataFrame":
         """Return which columns of the table the best network uses, the most important first.
 
@@ -281,20 +403,30 @@ class Study:
             ).with_code("importance-without-columns")
         return found
 
-    def report(self, to: str | Path | None = None) -> Path:
+    def report(self, to: str | Path | None = None, *, metric: str | None = None) -> Path:
         """Write the report and return the path of its page.
+
+        `metric` is shown after the log loss, by default that of the study.
 
         Example:
             study.report("shown")  # Path("shown/index.html")
         """
+        from nas_evidence.reporting.page import write_report
+
+        found = self._report(metric)
+        return write_report(found, self.folder / "report" if to is None else Path(to)).html
+
+    def _report(self, metric: str | None = None) -> "Report":
+        from nas_evidence.baselines.comparison import read_comparison
         from nas_evidence.baselines.stored_comparison import kept_comparison
-        from nas_evidence.reporting.page import build_report
+        from nas_evidence.reporting.contents import report_on
 
         tables = self._tables()
-        with suppress(ValueError, OSError):  # without the data the report does without
-            kept_comparison(tables, self._source())
-        html: Path = build_report(tables, None if to is None else Path(to)).html
-        return html
+        try:
+            compared = kept_comparison(tables, self._source())
+        except (ValueError, OSError, RuntimeError):  # without the data the report does without
+            compared = read_comparison(self.folder)
+        return report_on(self._ranked(), compared, place=self.folder, metric=metric)
 
     def export(
         self,
@@ -345,83 +477,48 @@ class Study:
         """Return the data of the study as they are loaded for a search."""
         return self._source().arrays(seed=self.spec.seed)
 
-    def plot_ranking(self) -> Any:
-        """Return a matplotlib figure of the objective of every architecture."""
-        from nas_evidence.reporting.plots import plot_ranking
-
-        return plot_ranking(self._ranked())
-
-    def plot_curves(self) -> Any:
-        """Return a matplotlib figure of the training loss of every complete trial by epoch."""
-        from nas_evidence.reporting.plots import plot_curves
-
-        return plot_curves(self._ranked())
-
     @speaking_python()
-    def plot_importance(self, metric: str | None = None) -> Any:
-        """Return a matplotlib figure of what `importance` returns: which columns matter.
-
-        Raises:
-            ValueError: as `importance`.
-        """
-        from nas_evidence.reporting.plots import plot_importance
-
-        return plot_importance(self._importance(metric))
-
-    def plot_parameters(self) -> Any:
-        """Return a matplotlib figure of how much each parameter of the architecture decides.
-
-        Raises:
-            ValueError: while too few architectures are ranked to tell.
-        """
-        from nas_evidence.reporting.plots import plot_parameters
-
-        return plot_parameters(self._ranked())
-
-    def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
-        """Return a matplotlib figure of stated probabilities against what is true.
+    def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
+        """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
 
         Args:
-            data: with the target, see `predict`, and not trained on; by default the training
-                data, each datum predicted by a network of the same architecture that had not
-                seen its fold.
-            trial_id: of another network than the best.
+            name: `ranking` (score by parameters), `scatter` (score against test result),
+                `comparison` (beside simple models),
+                `correlations` (of each score), `loss` and `score` (by epoch), `epochs`
+                (correlation by epoch), `calibration`, `importance` (of columns, as `importance`
+                returns it), `parameters` (of the architecture), `confusion`, `pairs`, `quarters`,
+                `pit`, or `front_COST`. Which of them there are depends on the study.
+            data: for "calibration", labelled data that were not trained on, see `evaluate`; by
+                default the held-out data of the report.
+            metric: for "importance", see `importance`.
 
         Raises:
-            ValueError: if `data` does not hold the target, or no fold predicted the training data.
-        """
-        from nas_evidence.data.given import rows_seen
-        from nas_evidence.data.tensors import to_tensors
-        from nas_evidence.exporting.unseen import unseen_reliability
-        from nas_evidence.exporting.winner import load_winner
-        from nas_evidence.reporting.plots import plot_reliability
+            ValueError: for a figure that this study does not have; names those that it has.
 
-        if data is not None:
-            predictor = self.predictor(trial_id)
-            given = predictor.given(data).labelled()
-            if given is None or given.truth is None:
-                raise UserError(
-                    "calibration compares with the truth, but data has no target column"
-                ).with_code("calibration-without-target")
-            found = predictor.predict(given).reliability(given.truth)
-            if n_seen := rows_seen(given.inputs, self.arrays()):
-                n_rows = len(given.inputs)
-                warnings.warn(
-                    f"{n_seen} of {n_rows} rows were in the training data: this is not the "
-                    "calibration on new data",
-                    stacklevel=2,
-                )
-        else:
-            chosen = self.best.trial_id if trial_id is None else trial_id
-            if chosen not in set(self._tables().trials["trial_id"]):
-                raise UserError(f"{self.folder} has no finished trial {chosen}").with_code(
-                    "no-such-finished-trial"
-                )
-            arrays = self.arrays()
-            winner = load_winner(self._tables(), arrays, chosen)
-            found = unseen_reliability(winner, to_tensors(arrays, "cpu"))
+        Example:
+            study.plot("ranking").save("ranking.svg")
+        """
+        from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
+
         labels = self.spec.plan.likelihood == "categorical"
-        return plot_reliability(found, labels=labels)
+        if data is not None and name != "calibration":
+            raise UserError(f"data are for plot('calibration'), but not for {name!r}").with_code(
+                "figure-without-data"
+            )
+        if name == "importance":
+            return importance_of(self._importance(metric), labels=labels)
+        if data is not None:
+            return calibration_of(self.evaluate(data))
+        found = figures_of_report(self._report())
+        if name not in found:
+            if name == "parameters":
+                from nas_evidence.reporting.importance import importance_sentence
+
+                raise UserError(importance_sentence([])).with_code("no-importance")
+            raise UserError(
+                f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
+            ).with_code("no-such-figure")
+        return found[name]
 
     def _source(self) -> "Source":
         """Return the data, read when they are first asked for."""
@@ -519,7 +616,11 @@ def search(
         RuntimeError: if every trial failed, or none was complete in the time.
 
     Example:
-        study = nas_evidence.search(frame, target="price", n_trials=24, test_fraction=0.2)
+        from sklearn.datasets import load_diabetes
+
+        frame = load_diabetes(as_frame=True).frame
+        study = nas_evidence.search(frame, target="target", test_fraction=0.2, time_limit="10m")
+        study.leaderboard()
     """
     if unknown := options.keys() - DataOptions.__annotations__.keys():
         known = signature(search).parameters

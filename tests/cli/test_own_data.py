@@ -62,11 +62,11 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
         r"cross-fitted weights, on 60 data",
         text,
     )
-    options = ("--reliability", "r.png", "--ood", "pets.csv")
+    options = ("--reliability", "r.svg", "--ood", "pets.csv")
     said = run("predict", "both", "pets.csv", *options, "--to", "p.csv", folder=home).stdout
     assert "ood auroc\t0.5000" in said
     assert "calibration error\t" in said
-    assert (home / "r.png").read_bytes()[:4] == b"\x89PNG"
+    assert (home / "r.svg").read_text().startswith("<svg xmlns=")
     card = (home / "both" / "members" / "1" / "MODEL_CARD.md").read_text()
     assert "expected calibration error" in card
     bare = pets(9).drop(columns="pet")
@@ -91,7 +91,7 @@ def test_options_that_contradict_each_other_are_refused_before_anything_runs(hom
         predict("nowhere", data, top=2, trial_id=0)
     with refused("option-trial-and-top", 0, 2):
         export("nowhere", home / "x", top=2, trial_id=0)
-    with refused("output-ending", ".png, .svg", ".pdf", "r.txt"):
+    with refused("output-ending", "--reliability", ".svg", "r.txt"):
         predict("nowhere", data, reliability=home / "r.txt")
     with pytest.raises(ValueError, match="but got 'wandb'"):
         search(str(data), track=["wandb"])
