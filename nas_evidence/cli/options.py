@@ -121,18 +121,6 @@ def assigned(**keys: object) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
 
 
-def check_one(trial_id: int | None, top: int | None) -> None:
-    """Check that not both a trial and an ensemble are asked for.
-
-    Raises:
-        ValueError: if they are.
-    """
-    if trial_id is not None and top is not None:
-        raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
-            "option-trial-and-top"
-        )
-
-
 def with_ids(arguments: Sequence[str]) -> list[str]:
     """Return command-line arguments in which `--retry-failed` always has a value.
 

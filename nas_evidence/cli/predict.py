@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
@@ -14,7 +15,6 @@ from nas_evidence.cli.options import (
     Metric,
     Raw,
     Top,
-    check_one,
     opened,
 )
 from nas_evidence.cli.terminal import (

@@ -299,7 +299,7 @@ def test_a_finished_study_runs_nothing_again_and_rebuilds_its_report(
     for arguments in (("search", "tiny.toml", "--out", done), ("resume", done)):
         process = run(*arguments, folder=home)
         first, *_ = process.stdout.splitlines()
-        assert first == "tiny: all 4 trials are finished; writing the report"
+        assert first == "tiny: all 4 trials are finished"
         assert (done / "report" / "index.html").is_file()
         assert hashes(done) == before
 

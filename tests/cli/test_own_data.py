@@ -75,14 +75,14 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
     for wrong, says in (
         (lambda: predict(both, home / "pets.csv", top=2), "both is an export"),
         (
-            lambda: predict(both, home / "bare.csv", reliability=home / "q.png"),
+            lambda: predict(both, home / "bare.csv", reliability=home / "q.svg"),
             "not hold the targ",
         ),
         (lambda: export(study, home / "x", top=3), "top must be from 1 to 2"),
     ):
         with pytest.raises(ValueError, match=says):
             wrong()
-    assert not (home / "q.png").exists()
+    assert not (home / "q.svg").exists()
 
 
 def test_options_that_contradict_each_other_are_refused_before_anything_runs(home: Path) -> None:
