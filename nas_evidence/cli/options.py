@@ -20,6 +20,9 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
 ]
+StudyPlace = Annotated[
+    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
+]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of the study [0].")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]

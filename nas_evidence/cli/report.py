@@ -21,10 +21,10 @@ from nas_evidence.cli.options import (
     DataRoot,
     Metric,
     Raw,
+    StudyPlace,
     Top,
     opened,
 )
-from nas_evidence.cli.show import StudyPlace
 from nas_evidence.cli.terminal import (
     err,
     out,

@@ -19,7 +19,7 @@ from rich.live import Live
 
 import nas_evidence
 from nas_evidence.api.python_words import speaking_commands
-from nas_evidence.api.request import DataOptions
+from nas_evidence.api.request import DataOptions, as_overrides
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.cli.options import (
@@ -51,12 +51,13 @@ from nas_evidence.cli.terminal import (
     out,
     typed,
 )
+from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import StudySpec, preset_overrides
 from nas_evidence.workers.executor import Where
 from nas_evidence.workers.own_cluster import end_what_starts, is_starting
 
@@ -79,6 +80,9 @@ Executor = Annotated[
         help="Where trials run: processes of this machine (local), Ray workers, only this process "
         "(inline, for debugging); auto chooses local or ray, and says so.",
     ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only check study and data, and say what they are.")
 ]
 Cluster = Annotated[
     str | None,
@@ -104,6 +108,7 @@ def search(
     allow_code: AllowCode = False,
     metric: Metric = None,
     track: Track = None,
+    only_check: DryRun = False,
     **data: Unpack[DataOptions],
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
@@ -112,8 +117,17 @@ def search(
 
     Example: nas-evidence search digits --trials 12 --set plan.epochs=20
     Example: nas-evidence search mine.csv --target price
+    Example: nas-evidence search mine.toml --dry-run
     """
     limit = _limit(time)
+    if only_check:
+        named = {"n_trials": trials, "seed": seed, "metric": metric}
+        keys = {key: value for key, value in named.items() if value is not None}
+        overrides = [*preset_overrides(preset), *(overrides or ()), *as_overrides(keys)]
+        dry_run(
+            study, overrides, data, workers=workers, allow_code=allow_code, data_root=data_root
+        )
+        return
     with speaking_commands():
         nas_evidence.search(
             study,

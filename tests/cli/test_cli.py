@@ -26,8 +26,8 @@ from nas_evidence.storage.tables import read_table
 pytestmark = pytest.mark.slow
 
 VERBS = (
-    "search", "resume", "init", "status", "show", "validate", "report", "export", "predict",
-    "submit", "attach", "logs", "cancel", "check-family", "reproduce",
+    "search", "resume", "init", "status", "report", "compare", "watch", "predict", "export",
+    "submit", "cancel", "verify", "repair", "check-family", "audit", "reproduce",
 )  # fmt: skip
 INLINE = ("--executor", "inline")
 
@@ -97,6 +97,10 @@ def test_help_names_every_verb_and_keeps_its_brackets(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "Usage: nas-evidence"),
+        (["validate", "a.toml"], "use `nas-evidence search STUDY --dry-run`"),
+        (["attach", "runs/a"], "use `nas-evidence status DIR --follow`"),
+        (["status", ".", "--all"], "--all shows every column of a trial; name its id."),
+        (["status", ".", "--json", "--log"], "--json is of a status"),
         (["serch"], "No such command 'serch'. Did you mean 'search'?"),
         (["status", ".", "--jsn"], "No such option: --jsn"),
         (["status"], "give a study folder, or --address URL and --name NAME."),
@@ -137,7 +141,7 @@ def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
     commands = (
         as_command("report", "done", "--to", str(tmp_path / "r")),
         as_command("status", "done"),
-        as_command("show", "done", "0"),
+        as_command("status", "done", "0"),
     )
     assert not {"torch", "ray", "optuna"} & modules_after("\n".join(commands), home)
 
@@ -145,8 +149,8 @@ def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
 # --- study files
 
 
-def test_validate_says_what_the_study_is(home: Path) -> None:
-    text = run("validate", "tiny.toml", "--set", "n_trials=7", folder=home).stdout
+def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
+    text = run("search", "tiny.toml", "--dry-run", "--set", "n_trials=7", folder=home).stdout
     assert text.splitlines() == [
         "tiny: valid; 7 trials over mlp, linear on npz",
         "classification, 3 classes: 0, 1, 2; --task regression to change",
@@ -183,10 +187,10 @@ def test_a_preset_is_keys_and_what_is_given_besides_wins(home: Path) -> None:
         asked_for(str(home / "tiny.toml"), preset_overrides(name))
 
 
-def test_validate_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:
+def test_a_dry_run_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:
     bad = TINY.replace("width =", "widht =").replace("epochs = 4", 'epochs = "four"')
     write_study(tmp_path, bad + "[resources]\ncpu = 1\n")
-    process = run("validate", "tiny.toml", "--set", "sed=1", folder=tmp_path, code=2)
+    process = run("search", "tiny.toml", "--dry-run", "--set", "sed=1", folder=tmp_path, code=2)
     messages = process.stderr.splitlines()
     assert len(messages) == 4
     assert "unknown key 'widht' in [family.mlp]; did you mean 'width'?" in messages[0]
@@ -431,7 +435,7 @@ def test_names_are_printed_as_they_are(home: Path) -> None:
 
 
 def test_show_tells_all_of_one_trial(home: Path) -> None:
-    lines = run("show", "done", 1, folder=home).stdout.splitlines()
+    lines = run("status", "done", 1, folder=home).stdout.splitlines()
     rows = [line.split("\t") for line in lines]
     assert {len(row) for row in rows} == {2, 4, 5}
     facts = {row[0]: row[1] for row in rows if len(row) == 2}
@@ -439,7 +443,7 @@ def test_show_tells_all_of_one_trial(home: Path) -> None:
     assert facts["arch_depth"] == "1"
     terms = [row for row in rows if len(row) == 4]
     assert ["diag_ef", "log_det_ratio", "head.weight"] in [row[:3] for row in terms]
-    shown = json.loads(run("show", "done", 1, "--json", folder=home).stdout)
+    shown = json.loads(run("status", "done", 1, "--json", folder=home).stdout)
     trial = read_table(home / "done", "trials").set_index("trial_id").loc[1]
     assert shown["trial"]["seed"] == trial["seed"]
     assert shown["trial"]["test_nll_per_datum"] == pytest.approx(
@@ -450,11 +454,11 @@ def test_show_tells_all_of_one_trial(home: Path) -> None:
 
 
 def test_show_of_no_trial_says_so(home: Path) -> None:
-    process = run("show", "done", 99, folder=home, code=2)
+    process = run("status", "done", 99, folder=home, code=2)
     assert process.stderr == "error: done has no finished trial 99; see `nas-evidence status`.\n"
 
 
-@pytest.mark.parametrize("arguments", [("show", "done", 1), ("status", "done")])
+@pytest.mark.parametrize("arguments", [("status", "done", 1), ("status", "done")])
 def test_a_reader_that_stops_early_is_no_error(home: Path, arguments: tuple[object, ...]) -> None:
     with start(*arguments, folder=home, stderr=subprocess.STDOUT) as process:
         process.stdout.close()
@@ -540,7 +544,7 @@ def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
     done: Path, tmp_path: Path
 ) -> None:
     uri = done.as_uri()
-    assert "status\tcomplete" in run("show", uri, 1, folder=tmp_path).stdout
+    assert "status\tcomplete" in run("status", uri, 1, folder=tmp_path).stdout
     shutil.rmtree(done / "report")
     live, report = run("watch", uri, folder=tmp_path).stdout.splitlines()
     assert report == f"report: {live.removeprefix('live: ')}"
@@ -550,7 +554,7 @@ def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
     assert (done / "report" / "index.html").is_file()
     run("export", uri, "--to", tmp_path / "winner", folder=tmp_path)
     assert (tmp_path / "winner" / "MODEL_CARD.md").is_file()
-    process = run("show", f"{uri}-else", 1, folder=tmp_path, code=2)
+    process = run("status", f"{uri}-else", 1, folder=tmp_path, code=2)
     assert process.stderr == f"error: there is no study at {uri}-else: it has no study.toml.\n"
 
 

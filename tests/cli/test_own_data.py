@@ -18,7 +18,7 @@ from nas_evidence.cli.predict import predict
 from nas_evidence.cli.report import export
 from nas_evidence.cli.search import search
 from nas_evidence.cli.submit import submit
-from nas_evidence.cli.validate import init, validate
+from nas_evidence.cli.validate import init
 from nas_evidence.spec.toml import load_study
 
 SMALL = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2", "--set",
@@ -159,9 +159,10 @@ def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
     text = (home / "pets.toml").read_text()
     assert 'path = "pets.csv"' in text
     assert "# classification, 2 classes: cat, dog" in text
-    looked = run("validate", "pets.toml", folder=home).stdout
+    looked = run("search", "pets.toml", "--dry-run", folder=home).stdout
     assert "data: 45 training rows, 15 test rows, inputs 6, 2 classes" in looked
-    given = run("validate", "pets.csv", "--target", "pet", "--test-fraction", 0.25, folder=home)
+    asked = ("--target", "pet", "--test-fraction", 0.25, "--dry-run")
+    given = run("search", "pets.csv", *asked, folder=home)
     assert untimed(looked) == untimed(given.stdout)
     assert (
         "pets.toml exists"
@@ -216,7 +217,7 @@ def test_a_mistake_ends_the_command_with_its_sentence_and_writes_nothing(home: P
     assert sorted(home.iterdir()) == before
 
 
-@pytest.mark.parametrize("verb", [search, submit, validate, init, nas_evidence.search])
+@pytest.mark.parametrize("verb", [search, submit, init, nas_evidence.search])
 def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., object]) -> None:
     taken = [name for name in signature(verb).parameters if name in DataOptions.__annotations__]
     assert taken == ["target", "task", "test", "test_fraction", "drop", "categorical", "numeric",
@@ -227,7 +228,7 @@ def test_the_options_about_data_are_the_same_everywhere(verb: Callable[..., obje
 
 @pytest.mark.slow
 def test_the_command_line_says_what_the_options_about_data_mean() -> None:
-    said = run("validate", "--help", folder=Path.cwd()).stdout
+    said = run("search", "--help", folder=Path.cwd()).stdout
     for name, hint in get_type_hints(DataOptions, include_extras=True).items():
         meant = get_args(hint)[1]
         assert f"--{name.replace('_', '-')} " in said

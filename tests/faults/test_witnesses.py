@@ -231,7 +231,7 @@ def test_a_sound_row_with_the_key_of_another_architecture_is_named_by_every_read
     content = table.set_column(at, "architecture_key", other)
     pq.write_table(content.replace_schema_metadata(sealed(content)), path)
     assert [(one.place, one.problem[:8]) for one in verify(folder)] == [("trials", "trial 1 ")]
-    for verb in (("report", folder), ("show", folder, 1), ("compare", folder, folder)):
+    for verb in (("report", folder), ("status", folder, 1), ("compare", folder, folder)):
         said = cli(*verb, code=2)[1]
         assert f"{folder}/trials contradicts itself: trial 1 is" in said
 
