@@ -8,6 +8,7 @@ from nas_evidence.cli import submit
 from nas_evidence.cli.options import AsJson, Dashboard, JobName
 from nas_evidence.cli.show import show
 from nas_evidence.cli.terminal import print_foreign
+from nas_evidence.jobs.jobs import latest_job
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -54,7 +55,7 @@ def status(
         show(place, trial_id, every, as_json)
     else:
         client = submit.connect(address)
-        job = submit.latest_job(client, place)
+        job = latest_job(client, place)
         if submit.seen_from_here(job.store) is not None:
             show(job.store, trial_id, every, as_json)
         else:

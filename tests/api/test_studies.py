@@ -5,6 +5,7 @@ import inspect
 import pickle
 import pydoc
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -22,6 +23,7 @@ from records import asked, mlp
 
 import nas_evidence
 from nas_evidence.api.progress import Block
+from nas_evidence.api.request import as_overrides, of_memory
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
@@ -353,6 +355,56 @@ def test_probabilities_are_those_of_predict_in_the_order_of_the_classes(
     found = classified.predict_proba(table())
     np.testing.assert_array_equal(found, classified.predict(table()).probabilities)
     np.testing.assert_array_equal(found, classified.predictor().predict_proba(table()))
+
+
+def test_a_study_at_a_uri_is_searched_loaded_reported_and_resumed(tmp_path: Path) -> None:
+    uri = (tmp_path / "there").as_uri()
+    frame = table().drop(columns="price")
+    study = nas_evidence.search(frame, target="pet", n_trials=1, settings=QUICK, out=uri)
+    assert (study.place, study.report().name) == (uri, "index.html")
+    assert (tmp_path / "there" / "report" / "index.html").is_file()
+    study.export(trial_id=0)
+    assert (tmp_path / "there" / "export" / "evidence.json").is_file()
+    again = nas_evidence.load(uri)
+    assert again.ranking.equals(study.ranking)
+    np.testing.assert_array_equal(again.predict_proba(frame), study.predict_proba(frame))
+    assert len(nas_evidence.resume(uri, n_trials=2, steal=True).trials) == 2
+    assert nas_evidence.verify(uri).problems == ()
+    assert pickle.loads(pickle.dumps(again)).ranking["rank"].tolist() == [1, 2]
+
+
+def test_a_damaged_study_is_verified_and_repaired(
+    classified: nas_evidence.Study, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(classified.folder, tmp_path / "s"))
+    assert nas_evidence.verify(folder).problems == ()
+    (torn,) = sorted((folder / "evidence").glob("*.parquet"))[:1]
+    torn.write_bytes(torn.read_bytes()[:100])
+    found = nas_evidence.verify(folder)
+    assert {one.place for one in found.problems} == {f"evidence/{torn.name}"}
+    assert f"evidence/{torn.name}: " in repr(found)
+    assert nas_evidence.repair(folder)
+    assert nas_evidence.verify(folder).problems == ()
+    with refused("not-a-study"):
+        nas_evidence.verify(tmp_path)
+
+
+def test_settings_are_of_any_type_that_a_study_file_has(tmp_path: Path) -> None:
+    frame = table().drop(columns="price")
+    first = [{"family": "linear"}]
+    settings = {**QUICK, "first": first, "plan.online": {"every": "never"}}
+    asked = of_memory(frame, None, {"target": "pet"}, as_overrides(settings))
+    assert list(asked.spec.first) == first
+    assert asked.spec.plan.online.every == "never"
+    with refused("setting-of-no-type", "plan.epochs", "None"):
+        nas_evidence.search(frame, target="pet", settings={"plan.epochs": None})
+
+
+def test_executor_and_address_are_checked_before_the_data_are_read() -> None:
+    with refused("address-without-ray"):
+        nas_evidence.search("gone.csv", executor="local", address="auto")
+    with refused("address-of-dashboard"):
+        nas_evidence.resume("gone", executor="ray", address="http://host:8265")
 
 
 def test_a_leaderboard_has_every_architecture_in_the_order_of_the_ranking(
