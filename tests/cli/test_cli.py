@@ -13,11 +13,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cases import GOLDEN_FOLDER
-from commands import TINY, assert_same, environment, found, hashes, run, start, write_study
+from commands import TINY, environment, hashes, run, start, write_study
 
 import nas_evidence
-from nas_evidence.api.request import asked_for
-from nas_evidence.spec.study import PRESETS, preset_overrides
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table
@@ -180,13 +178,6 @@ def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refuse
         assert refused.count("\n") == 1
 
 
-def test_a_preset_is_keys_and_what_is_given_besides_wins(home: Path) -> None:
-    asked = asked_for(str(home / "tiny.toml"), [*preset_overrides("quick"), "plan.folds=5"])
-    assert (asked.spec.n_trials, asked.spec.plan.folds, asked.spec.finalists) == (8, 5, 0)
-    for name in PRESETS:
-        asked_for(str(home / "tiny.toml"), preset_overrides(name))
-
-
 def test_a_dry_run_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:
     bad = TINY.replace("width =", "widht =").replace("epochs = 4", 'epochs = "four"')
     write_study(tmp_path, bad + "[resources]\ncpu = 1\n")
@@ -324,20 +315,6 @@ def test_more_trials_run_the_rest_alone(home: Path, done: Path) -> None:
     assert sorted(read_table(done, "trials")["trial_id"]) == list(range(6))
 
 
-@pytest.mark.slow
-def test_another_study_is_refused_with_the_difference(home: Path, done: Path) -> None:
-    before = (done / "study.toml").read_bytes()
-    process = run(
-        "search", "tiny.toml", "--out", done, "--set", "plan.epochs=5", "--set", "seed=3",
-        folder=home, code=2,
-    )  # fmt: skip
-    assert "plan.epochs: 4 in the folder, 5 asked" in process.stderr
-    assert "seed: 0 in the folder, 3 asked" in process.stderr
-    assert (done / "study.toml").read_bytes() == before
-    # Workers and trials are free to change.
-    run("search", "tiny.toml", "--out", done, "--workers", 7, folder=home)
-
-
 def test_a_folder_at_work_is_refused_and_left_as_it_is(home: Path, done: Path) -> None:
     before = (done / "study.toml").read_bytes()
     with locked(done):
@@ -377,16 +354,6 @@ def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.slow
-def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_path: Path) -> None:
-    write_study(tmp_path, mix_test_labels=True)
-    run("search", "tiny.toml", "--out", "mixed", *INLINE, folder=tmp_path)
-    one, two = read_table(home / "done", "trials"), read_table(tmp_path / "mixed", "trials")
-    assert one["test_accuracy"].mean() > two["test_accuracy"].mean()
-    tests = ["test_accuracy", "test_nll_per_datum", "content_hash"]
-    assert_same(found(home / "done", without=tests), found(tmp_path / "mixed", without=tests))
-
-
 # --- looking at a study
 
 

@@ -239,20 +239,3 @@ def test_the_command_line_says_what_the_options_about_data_mean() -> None:
 def test_an_option_that_python_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="'traget'; did you mean 'target'"):
         nas_evidence.search(pets(), traget="pet")  # type: ignore[call-arg]
-
-
-@pytest.mark.slow
-def test_class_weights_decide_the_class_and_change_no_score(home: Path) -> None:
-    fast = ("--executor", "inline", "--trials", 2, "--set", "plan.epochs=2")
-    options = ("--target", "pet", "--class-weight", "dog=2.5", *fast)
-    said = run("search", "pets.csv", *options, folder=home).stdout
-    assert "class weights: cat 1, dog 2.5; the class with the largest weight times" in said
-    study = nas_evidence.Study(home / "runs" / "pets")
-    assert study.spec.objective == "conditional_evidence"
-    assert study.spec.dataset.class_weight == {"dog": 2.5}
-    assert pd.read_parquet(home / "runs" / "pets" / "evidence")["valid"].all()
-    text = run("predict", "runs/pets", "pets.csv", folder=home).stdout
-    assert "class: the largest class weight times probability (cat 1, dog 2.5)" in text
-    assert "metrics: accuracy is weighted by class (cat 1, dog 2.5); all others are not" in text
-    again = run("search", "pets.csv", "--target", "pet", *fast, folder=home, code=2)
-    assert "class_weight" in again.stderr
