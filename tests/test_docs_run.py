@@ -237,19 +237,24 @@ def run_sql(block: Block) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Searches in Python of few trials and epochs."""
+    """Searches in Python of few trials and epochs; those of commands have them already."""
     from nas_evidence.api import estimators
     from nas_evidence.api import studies as study
+    from nas_evidence.api.runs import Audience
 
     search, resume = study.search, study.resume
     settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}
 
     def few(data: Any, y: Any = None, **more: Any) -> Any:
+        if isinstance(more.get("progress"), Audience):
+            return search(data, y, **more)
         more["n_trials"] = min(more.get("n_trials") or 3, 3)
         more["settings"] = {**(more.get("settings") or {}), **settings}
         return search(data, y, **{**more, "workers": 1, "progress": False})
 
     def one_more(folder: Any, **more: Any) -> Any:
+        if isinstance(more.get("progress"), Audience):
+            return resume(folder, **more)
         more["n_trials"] = min(more.get("n_trials") or 3, 4)
         return resume(folder, **{**more, "workers": 1, "progress": False})
 

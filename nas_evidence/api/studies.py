@@ -98,6 +98,7 @@ class Study:
 
         self._store = store or open_store(str(folder))
         if store is None:
+            self._store.check_answers()
             self._store.pull()
         self.place, self.folder = self._store.place, self._store.folder
         self.data_root = None if data_root is None else Path(data_root)
