@@ -255,7 +255,7 @@ _HEAD = """\
 
 One TOML file is one study. A folder of results keeps its own copy as `study.toml`, with every key,
 and with the SHA-256 of your data (`content`), so that data that changed are refused.
-`nas-evidence validate FILE` reports all its errors at once; `search FILE --set table.key=value`
+`nas-evidence search FILE --dry-run` reports all its errors at once; `--set table.key=value`
 changes one key. A required key must be given; a default of "none" means that the key is absent.
 The shipped files in `search_spaces/` are complete examples.
 """

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers
+    from nas_evidence.api.checks import repair, verify
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
     from nas_evidence.api.studies import Study, load, resume, search
     from nas_evidence.evidence.estimate import estimate_evidence
@@ -37,6 +38,8 @@ _EXPORTS = {
     "search": "nas_evidence.api.studies",
     "resume": "nas_evidence.api.studies",
     "load": "nas_evidence.api.studies",
+    "verify": "nas_evidence.api.checks",
+    "repair": "nas_evidence.api.checks",
     "compare": "nas_evidence.reporting.compare",
     "Study": "nas_evidence.api.studies",
     "Predictor": "nas_evidence.exporting.predictor",
@@ -60,8 +63,10 @@ __all__ = [
     "load_study",
     "online_laplace",
     "read_table",
+    "repair",
     "resume",
     "search",
+    "verify",
 ]
 
 

@@ -157,11 +157,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def names() -> dict[str, Any]:
     """The names that a page uses without making them."""
-    frame, new = pets(96).drop(columns="price"), pets(20, 1).drop(columns=["price", "pet"])
+    frame, labelled = pets(96).drop(columns="price"), pets(20, 1).drop(columns="price")
+    new = labelled.drop(columns="pet")
     generator = np.random.default_rng(0)
     x = generator.normal(size=(96, 12)).astype(np.float32)
     y = (x[:, 0] > 0).astype(int)
-    given = {"X": x[:80], "y": y[:80], "X_new": x[80:], "frame": frame, "new": new}
+    given = {
+        "X": x[:80],
+        "y": y[:80],
+        "X_new": x[80:],
+        "frame": frame,
+        "new": new,
+        "labelled": labelled,
+    }
     return {"__name__": "page", "nas_evidence": nas_evidence, "np": np, "pd": pd, **given}
 
 
@@ -229,19 +237,24 @@ def run_sql(block: Block) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Searches in Python of few trials and epochs."""
+    """Searches in Python of few trials and epochs; those of commands have them already."""
     from nas_evidence.api import estimators
     from nas_evidence.api import studies as study
+    from nas_evidence.api.runs import Audience
 
     search, resume = study.search, study.resume
     settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}
 
     def few(data: Any, y: Any = None, **more: Any) -> Any:
+        if isinstance(more.get("progress"), Audience):
+            return search(data, y, **more)
         more["n_trials"] = min(more.get("n_trials") or 3, 3)
         more["settings"] = {**(more.get("settings") or {}), **settings}
         return search(data, y, **{**more, "workers": 1, "progress": False})
 
     def one_more(folder: Any, **more: Any) -> Any:
+        if isinstance(more.get("progress"), Audience):
+            return resume(folder, **more)
         more["n_trials"] = min(more.get("n_trials") or 3, 4)
         return resume(folder, **{**more, "workers": 1, "progress": False})
 

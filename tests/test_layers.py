@@ -36,7 +36,6 @@ SOLE_IMPORTERS = {
     "fsspec": ["storage/store.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
-    "matplotlib": ["reporting"],
     "jinja2": ["reporting", "exporting/model_card.py"],
     "torchvision": ["data"],
     "sklearn": ["data", "baselines/models.py", "api/estimators.py"],

@@ -1,9 +1,11 @@
 """Scikit-learn estimators around a search: `EvidenceClassifier` and `EvidenceRegressor`."""
 
+import io
 import shutil
 import tempfile
 import threading
 import weakref
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -43,6 +45,24 @@ def _seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31 - 1))
 
 
+def packed(export: Path) -> bytes:
+    """Return the files of an export folder as a zip archive."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for path in sorted(p for p in export.rglob("*") if p.is_file()):
+            archive.write(path, path.relative_to(export))
+    return held.getvalue()
+
+
+def unpacked(export: bytes) -> "Predictor":
+    """Return the network of an export that was packed."""
+    from nas_evidence.exporting.predictor import Predictor
+
+    with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
+        zipfile.ZipFile(io.BytesIO(export)).extractall(folder)
+        return Predictor.load(folder)
+
+
 def _base() -> tuple[type, type, type]:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
@@ -56,8 +76,8 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
     """What both estimators share.
 
     Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
-    `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the network, but not the
-    folder of the study: a temporary one goes with the estimator that was fitted.
+    `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as bytes, but
+    not the folder of the study: a temporary one goes with the estimator that was fitted.
     """
 
     _task: str
@@ -141,9 +161,22 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
                 progress=False,
             )
             self.predictor_: Predictor = self.study_.predictor()
+            self._export = packed(self.study_.folder / "export")
         if self._task == "classification":
             self.classes_ = np.array(self.predictor_.classes)
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs: the export, not the network in memory."""
+        state = dict(super().__getstate__())
+        state.pop("predictor_", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Load the network again from the bytes of its export."""
+        super().__setstate__(state)
+        if "_export" in state:
+            self.predictor_ = unpacked(state["_export"])
 
     def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return data and targets by the rules of scikit-learn; a DataFrame stays a table."""

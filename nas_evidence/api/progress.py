@@ -15,12 +15,14 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import Watcher
 
 
-def audience_for(progress: bool | None) -> Audience:
+def audience_for(progress: bool | Audience | None) -> Audience:
     """Return who is told what happens.
 
     Args:
         progress: whether to show it; None for on a terminal and in a notebook.
     """
+    if isinstance(progress, Audience):
+        return progress
     notebook = _in_notebook()
     if not (sys.stdout.isatty() or notebook if progress is None else progress):
         return Audience()

@@ -3,14 +3,16 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 #: Options of another name in Python, and those that Python does not have.
-_NAMES = {"trials": "n_trials", "time": "time_limit", "set": "settings"}
-_NOT_HERE = ("steal", "download", "retry-failed", "executor", "address", "ood", "table")
+_NAMES = {"trials": "n_trials", "trial": "trial_id", "time": "time_limit", "set": "settings"}
+_NOT_HERE = ("name", "ood", "store", "table")
 _OWN = ("n_trials", "seed", "metric")  # keys that are arguments, too
 _LISTS = ("drop", "categorical", "numeric")
-_FLAGS = ("allow-code", "onnx", "raw")
+_FLAGS = ("allow-code", "download", "onnx", "raw", "steal")
 _WORDS = ("as", "and", "or", "to", "in", "with", "names", "takes", "needs", "must", "for")
+_COMMANDS = ContextVar("commands", default=False)
 _OPTION = re.compile(
     r"--([a-z][a-z-]*[a-z])(?: ([\w.-]+=\[[^]]*\]|'[^']*'|[^\s;,(]*[^\s;,.:(?]))?"
 )
@@ -54,10 +56,22 @@ def _written(value: str) -> str:
 
 
 @contextmanager
+def speaking_commands() -> Iterator[None]:
+    """Let the errors of the functions of this package keep the words of the command line."""
+    before = _COMMANDS.set(True)
+    try:
+        yield
+    finally:
+        _COMMANDS.reset(before)
+
+
+@contextmanager
 def speaking_python() -> Iterator[None]:
     """Let errors speak Python; as a decorator, those of a function."""
     try:
         yield
     except (ValueError, RuntimeError) as error:
+        if _COMMANDS.get():
+            raise
         error.args = tuple(in_python(a) if isinstance(a, str) else a for a in error.args)
         raise

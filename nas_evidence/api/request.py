@@ -85,6 +85,53 @@ class DataOptions(TypedDict, total=False):
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 
 
+#: Keys of a study file with their values, or texts as `--set` takes them.
+Settings = Mapping[str, Any] | Sequence[str]
+
+
+def as_overrides(settings: Settings | None) -> list[str]:
+    """Return keys with values as `--set` takes them.
+
+    >>> as_overrides({"seed": 3, "first": [{"family": "linear"}]})
+    ['seed=3', 'first=[{"family" = "linear"}]']
+
+    Raises:
+        ValueError: for a value that a study file cannot hold.
+    """
+    if not isinstance(settings, Mapping):
+        return [settings] if isinstance(settings, str) else list(settings or ())
+    found = []
+    for key, value in settings.items():
+        try:
+            found.append(f"{key}={_toml(value)}")
+        except TypeError:
+            raise UserError(
+                f"settings[{key!r}] must be a number, text, bool, list or mapping, but is "
+                f"{value!r}; convert it, or leave the key out"
+            ).with_code("setting-of-no-type") from None
+    return found
+
+
+def check_one(trial_id: int | None, top: int | None) -> None:
+    """Check that not both a trial and an ensemble are asked for.
+
+    Raises:
+        ValueError: if they are.
+    """
+    if trial_id is not None and top is not None:
+        raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
+            "option-trial-and-top"
+        )
+
+
+def with_workers(spec: StudySpec, workers: int | None) -> StudySpec:
+    """Return a study with so many workers, if a number is given."""
+    if workers is None:
+        return spec
+    resources = spec.resources.model_copy(update={"workers": workers})
+    return spec.model_copy(update={"resources": resources})
+
+
 def data_parameters() -> list[Parameter]:
     """Return the options about data as parameters of a function, each absent by default."""
     hints = get_type_hints(DataOptions, include_extras=True)

@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nas_evidence.api.trackers import Tracker, Tracking
+from nas_evidence.api.trackers import Tracker, Tracking, check_track
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
@@ -19,16 +19,18 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, is_outside
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Watcher, Where
+from nas_evidence.workers.fork_server import ForkServer
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.storage.redo import DoneTrials
+    from nas_evidence.storage.tables import StudyTables
     from nas_evidence.workers.executor import Executor
-    from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
 #: Seconds for the forecast of a search, so that one architecture of a family is mostly timed.
@@ -55,6 +57,12 @@ def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
     return nullcontext(Watcher())
 
 
+def _unwatched(
+    spec: StudySpec, store: "WorkingCopy", run: Run
+) -> "AbstractContextManager[object]":
+    return nullcontext()
+
+
 @dataclass(frozen=True)
 class Audience:
     """Who is told what happens.
@@ -62,13 +70,44 @@ class Audience:
     say       one line of text
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
-    go_on     the command that continues the study, for the last line if Ray ends this process
+    go_on     returns the command that continues the study, for the last line if Ray ends this
+              process
+    begins    called once the study is held
+    running   around the trials
+    ends      called while the study is still held: with the `Study`, and whether trials ran
     """
 
     say: Callable[[str], None] = lambda line: None
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
-    go_on: str = "run the same again"
+    go_on: "Callable[[WorkingCopy, Run], str]" = lambda store, run: "run the same again"
+    begins: "Callable[[WorkingCopy], None]" = lambda store: None
+    running: "Callable[[StudySpec, WorkingCopy, Run], AbstractContextManager[object]]" = _unwatched
+    ends: "Callable[[Any, Run, bool], None]" = lambda study, run, ran: None
+
+
+def check_run(run: Run) -> None:
+    """Check trackers and the address of a cluster before anything slow.
+
+    Raises:
+        ValueError: for an unknown tracker, or an address that cannot be joined.
+    """
+    check_track(run.track)
+    if run.address is None:
+        return
+    if run.executor not in ("auto", "ray"):
+        raise UserError(
+            "--address joins a Ray cluster: it works only with --executor ray."
+        ).with_code("address-without-ray")
+    if "@" in run.address:
+        raise UserError(
+            "--address must hold no password; the token comes from RAY_AUTH_TOKEN."
+        ).with_code("address-with-password")
+    if "://" in run.address:
+        raise UserError(
+            f"--address must be auto or HOST:PORT to join a cluster from here, but got "
+            f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
+        ).with_code("address-of-dashboard")
 
 
 def begun(
@@ -129,6 +168,54 @@ def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
     return not is_finished(spec, finds.past.state.race, finds.done)
 
 
+@contextmanager
+def study_run(
+    spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, data: "Source"
+) -> "Iterator[tuple[StudyTables, bool]]":
+    """Run what is left of a study; give its tables, and whether trials ran, while it is locked.
+
+    Raises:
+        KeyboardInterrupt: also if another terminal cancels the study.
+        ValueError: if another process works on it, or the data do not fit it.
+    """
+    from nas_evidence.storage.redo import find_done
+    from nas_evidence.storage.study_folder import locked
+    from nas_evidence.storage.tables import read_study_tables
+
+    folder = store.folder
+    audience.begins(store)
+    forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
+    with locked(folder, steal=run.steal), closing(forks):
+        finds = find_done(folder)
+        left = unfinished(spec, finds)
+        reported = (folder / "report").is_dir()
+        before = Standings(spec, finds.done.values()).best if reported else None
+        if left:
+            with audience.running(spec, store, run):
+                run_trials(spec, store, run, audience, data=data, finds=finds, forks=forks)
+        else:
+            audience.say(f"{spec.name}: all {spec.n_trials} trials are finished")
+            finish_off(spec, store, run, audience, finds)
+        tables = read_study_tables(folder, spec)
+        if another := other_first(before, tables.standings.best):
+            audience.say(another)
+        yield tables, left
+
+
+def other_first(before: Standing | None, now: Standing | None) -> str:
+    """Say that another architecture comes first than in the last report; "" if none does."""
+    if before is None or now is None or before.key == now.key:
+        return ""
+    from nas_evidence.reporting.study_tables import architecture_text
+
+    was, is_now = (
+        f"{architecture_text(one.architecture.family, one.architecture.values)} "
+        f"(trial {one.trial_id})"
+        for one in (before, now)
+    )
+    return f"note:   {is_now} comes first now; in the last report it was {was}"
+
+
 def run_trials(
     spec: StudySpec,
     store: "WorkingCopy",
@@ -137,7 +224,7 @@ def run_trials(
     *,
     data: "Source",
     finds: "DoneTrials",
-    forks: "ForkServer | None" = None,
+    forks: ForkServer | None = None,
 ) -> None:
     """Announce the run, prepare the data, and run the rest of the study.
 
@@ -148,7 +235,7 @@ def run_trials(
         audience: who is told.
         data: of the study.
         finds: which trials are done.
-        forks: what forks workers, should they be plain processes; the caller's to close.
+        forks: forks workers, should they be plain processes; the caller's to close.
 
     Raises:
         KeyboardInterrupt: also if another terminal cancels the study.
@@ -308,7 +395,7 @@ def _executor(
     *,
     workers: int,
     code: Code,
-    forks: "ForkServer | None",
+    forks: ForkServer | None,
 ) -> "Executor":
     make_worker = store.make_worker
     logs = (store.folder / "logs").resolve()
@@ -342,7 +429,7 @@ def _executor(
             store=store.uri,
             limits=Limits(patience=patience),
             say=audience.say,
-            go_on=audience.go_on,
+            go_on=audience.go_on(store, run),
         )
 
 

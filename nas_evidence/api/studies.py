@@ -1,9 +1,8 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
-import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from difflib import get_close_matches
 from html import escape
 from inspect import signature
@@ -15,34 +14,43 @@ from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import (
     Asked,
     DataOptions,
+    Settings,
+    as_overrides,
     asked_for,
     check_not_fewer,
+    check_one,
     data_parameters,
     of_memory,
     with_families,
+    with_workers,
 )
 from nas_evidence.api.runs import (
     Audience,
     Run,
     begun,
-    finish_off,
+    check_run,
     left_out,
-    run_trials,
-    unfinished,
+    study_run,
 )
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec, preset_overrides
+from nas_evidence.workers.executor import Where
 
 if TYPE_CHECKING:  # these import pandas and torch
+    import numpy as np
     import pandas as pd
 
+    from nas_evidence.api.figure import Figure
     from nas_evidence.api.trackers import Tracker
     from nas_evidence.baselines.comparison import Importance
+    from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
-    from nas_evidence.exporting.predictor import Prediction, Predictor
+    from nas_evidence.driver.mirror import WorkingCopy
+    from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
+    from nas_evidence.reporting.contents import Report
     from nas_evidence.reporting.live import Stamp
     from nas_evidence.reporting.study_tables import RankedArchitecture
     from nas_evidence.reporting.study_tables import Study as StudyAsShown
@@ -52,12 +60,21 @@ __all__ = ["Study", "load", "resume", "search"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: Architectures in the table of a notebook.
 _SHOWN = 10
+#: Columns of the leaderboard, with their types.
+LEADERBOARD = {
+    "rank": "Int64", "trial_id": "Int64", "family": "str", "depth": "Int64", "width": "Int64",
+    "shape": "object", "n_parameters": "Int64", "score": "float64", "estimate": "float64",
+    "error": "float64", "status": "str", "trials": "int64",
+}  # fmt: skip
 #: A line of the docstring of `search`, for which help() has one on each option.
 _OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
 
 
 class Study:
     """A study in its folder; everything is read from there when it is asked for.
+
+    A study in a store at a URI is fetched into a folder here; a report or an export in its own
+    folder goes back to the store.
 
     Example:
         study = nas_evidence.load("runs/mine")
@@ -73,30 +90,49 @@ class Study:
         *,
         allow_code: bool = False,
         spec: StudySpec | None = None,  # if it was read already
+        store: "WorkingCopy | None" = None,  # if it is here already
     ) -> None:
+        from nas_evidence.driver.mirror import working_copy
         from nas_evidence.storage.outside_code import admitted
         from nas_evidence.storage.study_folder import read_study
 
-        self.folder = Path(folder).expanduser()
+        self._store = store or working_copy(str(folder))
+        if store is None:
+            self._store.check_answers()
+            self._store.pull()
+        self.place, self.folder = self._store.place, self._store.folder
         self.data_root = None if data_root is None else Path(data_root)
-        self.spec: StudySpec = spec or read_study(self.folder)
+        with self._store.named():
+            self.spec: StudySpec = spec or read_study(self.folder)
         if allow_code:
             admitted(self.spec, [self.folder.resolve() / "code"], allowed=True)
         self._predictors: dict[int | None, Predictor] = {}
         self._data: Source | None = None
         self._read: tuple[Stamp, StudyTables] | None = None
         self._shown: StudyAsShown | None = None
+        self._said: tuple[StudyTables, str | None, Report] | None = None
+        self.not_compared = ""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy in another process needs; the rest is read from the folder again."""
-        return {**self.__dict__, "_predictors": {}, "_data": None}
+        return {**self.__dict__, "_predictors": {}, "_data": None, "_store": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find the folder again, or fetch the store again."""
+        from nas_evidence.driver.mirror import working_copy
+
+        self.__dict__.update(state)
+        self._store = working_copy(self.place)
+        if self._store.uri is not None:
+            self._store.pull()
+            self.folder = self._store.folder
 
     def __repr__(self) -> str:
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
         order = "the estimate" if self.spec.rank_by == "estimate" else self.spec.objective
-        return f"Study({str(self.folder)!r}: {done}, ranked by {order})"
+        return f"Study({self.place!r}: {done}, ranked by {order})"
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -128,6 +164,50 @@ class Study:
             for one in self._ranked().ranking
         ]
         return pd.DataFrame(rows).dropna(axis=1, how="all")
+
+    def leaderboard(self) -> "pd.DataFrame":
+        """Return one row per architecture in the order of the ranking, whatever became of it.
+
+        The columns are always the same: `rank` (missing without a valid score), `trial_id` (of its
+        best trial), `family`, `depth`, `width`, `shape`, `n_parameters`, `score` (the objective,
+        larger is better), `estimate` and its `error` (a standard deviation, in the same unit),
+        `status` and `trials` (how many). Architectures without a complete trial are last.
+
+        Example:
+            study.leaderboard().query("family == 'mlp'").head()
+        """
+        import pandas as pd
+
+        from nas_evidence.storage.tables import ARCHITECTURE
+
+        shown, trials = self._ranked(), self._tables().trials
+        trials = trials.drop_duplicates("trial_id", keep="last")
+        counts = trials["architecture_key"].value_counts()
+        keys = trials.set_index("trial_id")["architecture_key"]
+        rows = [
+            {
+                "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
+                **{name: one.values.get(name) for name in ("depth", "width", "shape")},
+                "n_parameters": one.n_parameters, "score": one.objective,
+                "estimate": one.estimate, "error": one.estimate_error,
+                "status": TrialStatus.COMPLETE.value,
+                "trials": counts[keys[one.trial_id]],
+            }
+            for one in shown.ranking
+        ]  # fmt: skip
+        complete = {keys[one.trial_id] for one in shown.ranking}
+        others = trials[~trials["architecture_key"].isin(complete)]
+        for _, trial in others.drop_duplicates("architecture_key", keep="last").iterrows():
+            rows.append(
+                {
+                    name: trial.get(name)
+                    for name in ("trial_id", "family", "n_parameters", "status")
+                }
+                | {n: trial.get(f"{ARCHITECTURE}{n}") for n in ("depth", "width", "shape")}
+                | {"trials": counts[trial["architecture_key"]]}
+            )
+        table = pd.DataFrame(rows, columns=list(LEADERBOARD))
+        return table.astype(LEADERBOARD)
 
     @property
     def posterior(self) -> "pd.DataFrame":
@@ -183,7 +263,7 @@ class Study:
         winner = self._ranked().winner
         if winner is None:
             raise UserError(
-                f"no trial of {self.folder} is complete; continue it with resume"
+                f"no trial of {self.place} is complete; continue it with resume"
             ).with_code("study-without-complete-trial")
         return winner
 
@@ -252,6 +332,75 @@ class Study:
         return self._predictors[trial_id]
 
     @speaking_python()
+    def predict_proba(
+        self,
+        data: Any,
+        *,
+        method: Literal["probit", "mc", "map"] | None = None,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> "np.ndarray":
+        """Return class probabilities [n, C] in the order of the sorted classes; see `predict`.
+
+        Raises:
+            ValueError: if the targets are real numbers.
+
+        Example:
+            study.predict_proba(new)[:, 1]  # of two classes the probability of the second
+        """
+        return self.predictor(trial_id, top=top).predict_proba(data, method=method)
+
+    @speaking_python()
+    def evaluate(
+        self,
+        data: Any,
+        y: Any = None,
+        *,
+        method: Literal["probit", "mc", "map"] | None = None,
+        level: float = 0.9,
+        metric: str | None = None,
+        trial_id: int | None = None,
+        top: int | None = None,
+        raw: bool = False,
+    ) -> "Metrics":
+        """Return metrics of labelled data: the numbers that `nas-evidence predict` prints.
+
+        Rows without a label are left out. Rows that were trained on are counted in a warning.
+
+        Args:
+            data: as for `predict`, with the target column; or inputs, and the targets as `y`.
+            y: true labels or targets [n].
+            method: see `predict`, as all that follow.
+            level: probability of the intervals of real targets.
+            metric: the first of the result, by default that of the study.
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks.
+            raw: leave out the calibration factor.
+
+        Raises:
+            ValueError: for data without a label, or with one that is not among the classes.
+
+        Example:
+            study.evaluate("labelled.csv")["accuracy"]
+        """
+        from nas_evidence.data.given import rows_seen
+
+        predictor = self.predictor(trial_id, top=top)
+        given = predictor.given(data)
+        for doubt in given.doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=3)
+        found = predictor.evaluate(given, y, method=method, level=level, metric=metric, raw=raw)
+        with suppress(OSError, ValueError):  # without the data nobody can tell
+            if n_seen := rows_seen(given.inputs, self.arrays()):
+                warnings.warn(
+                    f"{n_seen} of {len(given.inputs)} rows were in the training data: these "
+                    "metrics are not of new data",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        return found
+
+    @speaking_python()
     def importance(self, metric: str | None = None) -> "pd.DataFrame":
         """Return which columns of the table the best network uses, the most important first.
 
@@ -281,21 +430,53 @@ class Study:
             ).with_code("importance-without-columns")
         return found
 
-    def report(self, to: str | Path | None = None) -> Path:
+    @speaking_python()
+    def report(self, to: str | Path | None = None, *, metric: str | None = None) -> Path:
         """Write the report and return the path of its page.
+
+        `metric` is shown after the log loss, by default that of the study.
 
         Example:
             study.report("shown")  # Path("shown/index.html")
         """
-        from nas_evidence.baselines.stored_comparison import kept_comparison
-        from nas_evidence.reporting.page import build_report
+        from nas_evidence.reporting.page import write_report
 
-        tables = self._tables()
-        with suppress(ValueError, OSError):  # without the data the report does without
-            kept_comparison(tables, self._source())
-        html: Path = build_report(tables, None if to is None else Path(to)).html
+        found = self.summary(metric)
+        html = write_report(found, self.folder / "report" if to is None else Path(to)).html
+        if to is None:
+            self._store.push()
         return html
 
+    @speaking_python()
+    def summary(self, metric: str | None = None, *, within: "Within" = nullcontext) -> "Report":
+        """Return what the report says, as values: `headline`, `verdict`, `problems`, ...
+
+        The winner is compared with simple models, if that is not stored. Where that fails, for
+        example without the data, `not_compared` says why.
+
+        Args:
+            metric: shown after the log loss, by default that of the study.
+            within: a context manager that limits the time of each simple model.
+
+        Example:
+            study.summary().headline.worth  # "The winner is clearly better than ..."
+        """
+        from nas_evidence.baselines.comparison import read_comparison
+        from nas_evidence.baselines.stored_comparison import kept_comparison
+        from nas_evidence.reporting.contents import report_on
+
+        tables = self._tables()
+        if self._said is None or self._said[0] is not tables or self._said[1] != metric:
+            self.not_compared = ""
+            try:
+                compared = kept_comparison(tables, self._source(), within=within)
+            except (ValueError, OSError, RuntimeError) as error:
+                self.not_compared, compared = str(error), read_comparison(self.folder)
+            found = report_on(self._ranked(), compared, place=Path(self.place), metric=metric)
+            self._said = tables, metric, found
+        return self._said[2]
+
+    @speaking_python()
     def export(
         self,
         to: str | Path | None = None,
@@ -318,10 +499,7 @@ class Study:
         from nas_evidence.exporting.ensemble import export_ensemble
         from nas_evidence.exporting.folder import export_winner
 
-        if trial_id is not None and top is not None:
-            raise UserError(f"give trial_id={trial_id} or top={top}, not both").with_code(
-                "trial-and-top"
-            )
+        check_one(trial_id, top)
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
         given = (self._tables(), folder, self.arrays())
@@ -329,6 +507,8 @@ class Study:
             export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
         else:
             export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw)
+        if to is None:
+            self._store.push()
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:
@@ -345,83 +525,48 @@ class Study:
         """Return the data of the study as they are loaded for a search."""
         return self._source().arrays(seed=self.spec.seed)
 
-    def plot_ranking(self) -> Any:
-        """Return a matplotlib figure of the objective of every architecture."""
-        from nas_evidence.reporting.plots import plot_ranking
-
-        return plot_ranking(self._ranked())
-
-    def plot_curves(self) -> Any:
-        """Return a matplotlib figure of the training loss of every complete trial by epoch."""
-        from nas_evidence.reporting.plots import plot_curves
-
-        return plot_curves(self._ranked())
-
     @speaking_python()
-    def plot_importance(self, metric: str | None = None) -> Any:
-        """Return a matplotlib figure of what `importance` returns: which columns matter.
-
-        Raises:
-            ValueError: as `importance`.
-        """
-        from nas_evidence.reporting.plots import plot_importance
-
-        return plot_importance(self._importance(metric))
-
-    def plot_parameters(self) -> Any:
-        """Return a matplotlib figure of how much each parameter of the architecture decides.
-
-        Raises:
-            ValueError: while too few architectures are ranked to tell.
-        """
-        from nas_evidence.reporting.plots import plot_parameters
-
-        return plot_parameters(self._ranked())
-
-    def plot_calibration(self, data: Any = None, *, trial_id: int | None = None) -> Any:
-        """Return a matplotlib figure of stated probabilities against what is true.
+    def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
+        """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
 
         Args:
-            data: with the target, see `predict`, and not trained on; by default the training
-                data, each datum predicted by a network of the same architecture that had not
-                seen its fold.
-            trial_id: of another network than the best.
+            name: `ranking` (score by parameters), `scatter` (score against test result),
+                `comparison` (beside simple models),
+                `correlations` (of each score), `loss` and `score` (by epoch), `epochs`
+                (correlation by epoch), `calibration`, `importance` (of columns, as `importance`
+                returns it), `parameters` (of the architecture), `confusion`, `pairs`, `quarters`,
+                `pit`, or `front_COST`. Which of them there are depends on the study.
+            data: for "calibration", labelled data that were not trained on, see `evaluate`; by
+                default the held-out data of the report.
+            metric: for "importance", see `importance`.
 
         Raises:
-            ValueError: if `data` does not hold the target, or no fold predicted the training data.
-        """
-        from nas_evidence.data.given import rows_seen
-        from nas_evidence.data.tensors import to_tensors
-        from nas_evidence.exporting.unseen import unseen_reliability
-        from nas_evidence.exporting.winner import load_winner
-        from nas_evidence.reporting.plots import plot_reliability
+            ValueError: for a figure that this study does not have; names those that it has.
 
-        if data is not None:
-            predictor = self.predictor(trial_id)
-            given = predictor.given(data).labelled()
-            if given is None or given.truth is None:
-                raise UserError(
-                    "calibration compares with the truth, but data has no target column"
-                ).with_code("calibration-without-target")
-            found = predictor.predict(given).reliability(given.truth)
-            if n_seen := rows_seen(given.inputs, self.arrays()):
-                n_rows = len(given.inputs)
-                warnings.warn(
-                    f"{n_seen} of {n_rows} rows were in the training data: this is not the "
-                    "calibration on new data",
-                    stacklevel=2,
-                )
-        else:
-            chosen = self.best.trial_id if trial_id is None else trial_id
-            if chosen not in set(self._tables().trials["trial_id"]):
-                raise UserError(f"{self.folder} has no finished trial {chosen}").with_code(
-                    "no-such-finished-trial"
-                )
-            arrays = self.arrays()
-            winner = load_winner(self._tables(), arrays, chosen)
-            found = unseen_reliability(winner, to_tensors(arrays, "cpu"))
+        Example:
+            study.plot("ranking").save("ranking.svg")
+        """
+        from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
+
         labels = self.spec.plan.likelihood == "categorical"
-        return plot_reliability(found, labels=labels)
+        if data is not None and name != "calibration":
+            raise UserError(f"data are for plot('calibration'), but not for {name!r}").with_code(
+                "figure-without-data"
+            )
+        if name == "importance":
+            return importance_of(self._importance(metric), labels=labels)
+        if data is not None:
+            return calibration_of(self.evaluate(data))
+        found = figures_of_report(self.summary())
+        if name not in found:
+            if name == "parameters":
+                from nas_evidence.reporting.importance import importance_sentence
+
+                raise UserError(importance_sentence([])).with_code("no-importance")
+            raise UserError(
+                f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
+            ).with_code("no-such-figure")
+        return found[name]
 
     def _source(self) -> "Source":
         """Return the data, read when they are first asked for."""
@@ -473,15 +618,19 @@ def search(
     families: Sequence[Any] | str | None = None,
     n_trials: int | None = None,
     seed: int | None = None,
-    time_limit: float | str | None = None,
+    time_limit: "float | str | TimeLimit | None" = None,
     preset: Literal["quick", "default", "thorough"] | None = None,
     metric: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: "Settings | None" = None,
     out: str | Path | None = None,
-    workers: int = 1,
+    workers: int | None = 1,
+    executor: Where | None = None,
+    address: str | None = None,
     data_root: str | Path | None = None,
+    download: bool = False,
+    steal: bool = False,
     allow_code: bool = False,
-    progress: bool | None = None,
+    progress: bool | Audience | None = None,
     track: "Sequence[str | Tracker] | Tracker" = (),
     **options: Unpack[DataOptions],
 ) -> Study:
@@ -501,10 +650,15 @@ def search(
             win.
         metric: to show first in report and `predict`: "f1", "rmse", ...; see the key
             `metric` of a study file.
-        settings: any key of a study file: {"plan.epochs": 50}.
-        out: study folder; by default runs/<name>.
-        workers: 1 for this process, more for as many worker processes.
+        settings: any key of a study file: {"plan.epochs": 50}; or as `--set` takes them.
+        out: study folder, or the URI of a store; by default runs/<name>.
+        workers: how many trials run at once; None for as many as the study file says.
+        executor: where trials run: "inline" (this process), "local" (processes of this machine),
+            "ray", or "auto" for local or ray; by default this process for one worker, else auto.
+        address: of a Ray cluster to join, HOST:PORT or "auto".
         data_root: folder of the named data sets.
+        download: fetch a named data set that is missing.
+        steal: take the study over from another host that is known to be dead.
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
@@ -519,19 +673,28 @@ def search(
         RuntimeError: if every trial failed, or none was complete in the time.
 
     Example:
-        study = nas_evidence.search(frame, target="price", n_trials=24, test_fraction=0.2)
+        from sklearn.datasets import load_diabetes
+
+        frame = load_diabetes(as_frame=True).frame
+        study = nas_evidence.search(frame, target="target", test_fraction=0.2, time_limit="10m")
+        study.leaderboard()
     """
+    from nas_evidence.driver.mirror import working_copy
+
     if unknown := options.keys() - DataOptions.__annotations__.keys():
         known = signature(search).parameters
         near = get_close_matches(min(unknown), known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}{hint}")
-    limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
-    named = {"n_trials": n_trials, "seed": seed, "metric": metric}
-    keys = {**(settings or {}), **{k: value for k, value in named.items() if value is not None}}
-    overrides = preset_overrides(preset)
-    overrides += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     root = None if data_root is None else Path(data_root)
+    run = Run(
+        executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
+        allow_code, _trackers(track), _limit(time_limit),
+    )  # fmt: skip
+    check_run(run)
+    named = {"n_trials": n_trials, "seed": seed, "metric": metric}
+    keys = {key: value for key, value in named.items() if value is not None}
+    overrides = [*preset_overrides(preset), *as_overrides(settings), *as_overrides(keys)]
     if isinstance(data, str | Path):
         if y is not None:
             raise UserError(
@@ -544,18 +707,17 @@ def search(
                 f"y must be values; to name a column write search(data, target={y!r})"
             ).with_code("y-names-column")
         asked = of_memory(data, y, options, overrides)
-    if out is not None:
-        folder = Path(out).expanduser()
-    else:
-        folder = _folder_of(asked, named=isinstance(data, str | Path))
-    run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
-    resources = asked.spec.resources.model_copy(update={"workers": workers})
-    spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
+    place = _folder_of(asked, named=isinstance(data, str | Path)) if out is None else out
+    spec = with_workers(with_families(asked.spec, families), workers)
     audience = audience_for(progress)
     for sentence in asked.decided:
         audience.say(sentence)
-    spec, source = begun(folder, spec, asked.source, data_root=root)
-    return _run(spec, folder, run, audience, source)
+    store = working_copy(str(place))
+    with store.held(steal=steal):
+        spec, source = begun(
+            store.folder, spec, asked.source, steal=steal, data_root=root, download=download
+        )
+        return _run(spec, store, run, audience, source)
 
 
 @speaking_python()
@@ -563,23 +725,35 @@ def resume(
     folder: str | Path,
     *,
     n_trials: int | None = None,
-    time_limit: float | str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    workers: int = 1,
+    time_limit: "float | str | TimeLimit | None" = None,
+    metric: str | None = None,
+    settings: "Settings | None" = None,
+    retry_failed: bool | Sequence[int] = False,
+    workers: int | None = 1,
+    executor: Where | None = None,
+    address: str | None = None,
     data_root: str | Path | None = None,
+    download: bool = False,
+    steal: bool = False,
     allow_code: bool = False,
-    progress: bool | None = None,
+    progress: bool | Audience | None = None,
     track: "Sequence[str | Tracker] | Tracker" = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials, time or another budget.
 
     Args:
-        folder: of the study.
+        folder: of the study, or the URI of its store.
         n_trials: trials in all; by default as before.
         time_limit: seconds for the whole call, or "10m", "2h".
+        metric: to show first in report and `predict`.
         settings: keys of the study file that may change between runs: {"finalists": 5}.
-        workers: 1 for this process, more for as many worker processes.
+        retry_failed: run failed trials again, all, or those with these ids.
+        workers: how many trials run at once; None for as many as the study says.
+        executor: where trials run, see `search`.
+        address: of a Ray cluster to join, HOST:PORT or "auto".
         data_root: folder of the named data sets.
+        download: fetch a named data set that is missing.
+        steal: take the study over from another host that is known to be dead.
         allow_code: run code that the study names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well; see `search`.
@@ -594,30 +768,46 @@ def resume(
     Example:
         study = nas_evidence.resume("runs/mine", n_trials=48)
     """
-    limit = None if time_limit is None else TimeLimit(seconds_of(time_limit))
     from nas_evidence.data.source import stored_source
+    from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.conditions import edits_of
     from nas_evidence.storage.outside_code import admitted
+    from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    folder = Path(folder).expanduser()
-    overrides = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
-    spec = read_study(folder, overrides)
-    check_not_fewer(spec, n_trials)
-    resources = spec.resources.model_copy(update={"workers": workers})
-    changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
-    spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
-    run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
-    spec = open_study(folder, spec)
-    source = stored_source(spec.dataset, base=folder.resolve(), data_root=root)
-    return _run(spec, folder, run, audience_for(progress), source)
+    run = Run(
+        executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
+        allow_code, _trackers(track), _limit(time_limit),
+    )  # fmt: skip
+    check_run(run)
+    audience = audience_for(progress)
+    store = working_copy(str(folder))
+    with store.held(steal=steal):
+        for edit in edits_of(store.folder):
+            audience.say(f"note: study.toml was edited: {edit}")
+        named = {} if metric is None else {"metric": metric}
+        spec = read_study(store.folder, [*as_overrides(settings), *as_overrides(named)])
+        check_not_fewer(spec, n_trials)
+        spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
+        code = [store.folder.resolve() / "code"]
+        spec = admitted(with_workers(spec, workers), code, allowed=allow_code)
+        spec = open_study(store.folder, spec, steal=steal)
+        if retry_failed is not False:
+            n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
+            audience.say(f"retry: {n} failed trial{'s' * (n != 1)}")
+        base = store.folder.resolve()
+        source = stored_source(spec.dataset, base=base, data_root=root, download=download)
+        return _run(spec, store, run, audience, source)
 
 
 @speaking_python()
 def load(
     folder: str | Path, *, data_root: str | Path | None = None, allow_code: bool = False
 ) -> Study:
-    """Return the study in a folder; with `allow_code`, import the code that it names.
+    """Return the study in a folder, or in the store at a URI, of which a copy is fetched.
+
+    With `allow_code` the code that it names is imported.
 
     Raises:
         ValueError: if it is not a study folder.
@@ -628,51 +818,40 @@ def load(
     return Study(folder, data_root, allow_code=allow_code)
 
 
-def _run_with(
-    workers: int,
-    data_root: Path | None,
-    *,
-    allow_code: bool,
-    track: "Sequence[str | Tracker] | Tracker",
-    limit: TimeLimit | None,
-) -> Run:
-    from nas_evidence.api.trackers import Tracker, check_track
-
-    wanted = (track,) if isinstance(track, str | Tracker) else tuple(track)
-    check_track(wanted)
-    return Run(
-        "inline" if workers == 1 else "auto",
-        data_root=data_root,
-        allow_code=allow_code,
-        track=wanted,
-        limit=limit,
-    )
+def _limit(time_limit: "float | str | TimeLimit | None") -> TimeLimit | None:
+    if time_limit is None or isinstance(time_limit, TimeLimit):
+        return time_limit
+    return TimeLimit(seconds_of(time_limit))
 
 
-def _run(spec: StudySpec, folder: Path, run: Run, audience: Audience, data: "Source") -> Study:
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.redo import find_done
-    from nas_evidence.storage.study_folder import locked
+def _trackers(track: "Sequence[str | Tracker] | Tracker") -> "tuple[str | Tracker, ...]":
+    from nas_evidence.api.trackers import Tracker
 
-    with locked(folder):
-        finds = find_done(folder)
-        if unfinished(spec, finds):
-            run_trials(spec, working_copy(str(folder)), run, audience, data=data, finds=finds)
-        else:
-            finish_off(spec, working_copy(str(folder)), run, audience, finds)
-    study = Study(folder, run.data_root, spec=spec)
-    study._data = data
-    statuses = set(study._tables(spec).trials["status"])
-    cut = left_out(spec, folder, run.limit) if run.limit is not None else ""
+    return (track,) if isinstance(track, str | Tracker) else tuple(track)
+
+
+def _run(
+    spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, data: "Source"
+) -> Study:
+    from nas_evidence.reporting.live import stamp
+
+    with study_run(spec, store, run, audience, data) as (tables, ran):
+        study = Study(store.place, run.data_root, spec=spec, store=store)
+        study._data, study._read = data, (stamp(store.folder), tables)
+        audience.ends(study, run, ran)
+    statuses = set(tables.trials["status"])
+    cut = left_out(spec, store.folder, run.limit) if run.limit is not None else ""
     if cut:
         audience.say(f"time: {cut}; resume the study for the others")
     if cut and not statuses:
-        raise RuntimeError(f"no trial of {folder} was complete in its time; resume it with more")
+        raise RuntimeError(
+            f"no trial of {store.place} was complete in its time; resume it with more"
+        )
     if statuses and TrialStatus.COMPLETE.value not in statuses:
         from nas_evidence.reporting.problems import problems
 
         why = problems(study._ranked())[0].detail
-        raise RuntimeError(f"no trial of {folder} is complete, most often because: {why}")
+        raise RuntimeError(f"no trial of {store.place} is complete, most often because: {why}")
     return study
 
 

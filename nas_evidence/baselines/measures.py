@@ -177,7 +177,7 @@ def drawn(
         return {
             "recall": {str(k): v for k, v in recall(chosen, y).items()},
             "confusion": tuple(tuple(map(int, row)) for row in counts),
-            "calibration": _points(reliability(predicted.outputs, y)),
+            "calibration": points_of(reliability(predicted.outputs, y)),
         }
     at = np.linspace(0, len(y) - 1, min(MOST_PAIRS, len(y))).astype(int)
     density = predicted.density
@@ -185,13 +185,14 @@ def drawn(
         "pairs": tuple(
             zip(y[at].ravel().tolist(), density.mean[at].ravel().tolist(), strict=True)
         ),
-        "calibration": _points(interval_reliability(density, y, n=_N_LEVELS)),
+        "calibration": points_of(interval_reliability(density, y, n=_N_LEVELS)),
         "quarters": tuple(by_quartile(density, y)),
         "pit": tuple(n_pit(density, y)),
     }
 
 
-def _points(found: Reliability) -> tuple[CalibrationPoint, ...]:
+def points_of(found: Reliability) -> tuple[CalibrationPoint, ...]:
+    """Return bins of confidence, or intervals, as the points of a figure."""
     return tuple(
         CalibrationPoint(n=int(n), confidence=float(confidence), accuracy=float(accuracy))
         for n, confidence, accuracy in zip(

@@ -18,17 +18,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from nas_evidence.cli.check_family import check_family
+from nas_evidence.cli.look import status
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predict import predict
 from nas_evidence.cli.report import audit_estimators, compare, export, report
 from nas_evidence.cli.reproduce import reproduce
 from nas_evidence.cli.search import resume, search
-from nas_evidence.cli.show import show
-from nas_evidence.cli.submit import attach, cancel, logs, status, submit
+from nas_evidence.cli.submit import cancel, submit
 from nas_evidence.cli.terminal import err, out
-from nas_evidence.cli.validate import init, validate
+from nas_evidence.cli.validate import init
 from nas_evidence.cli.verify import repair, verify
 from nas_evidence.cli.watch import watch
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError
@@ -65,6 +66,10 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         # Not standalone: typer.Exit returns a number, and errors are raised here.
+        if successor := MOVED.get(next(iter(sys.argv[1:]), "")):
+            raise UserError(
+                f"there is no verb {sys.argv[1]!r}; use `nas-evidence {successor}`."
+            ).with_code("verb-moved")
         code = app(with_ids(sys.argv[1:]), standalone_mode=False, prog_name="nas-evidence")
         if code == _INTERRUPTED:  # by typer, which prints nothing
             _say_interrupted()
@@ -113,12 +118,19 @@ def _root(
         raise typer.Exit(0)
 
 
+#: What does now what verbs of other names did.
+MOVED = {
+    "validate": "search STUDY --dry-run",
+    "show": "status DIR TRIAL",
+    "logs": "status DIR [TRIAL] --log",
+    "attach": "status DIR --follow",
+}
 #: The verbs by what they are for.
 VERBS = {
-    "Search": (search, resume, init, validate),
-    "Look": (status, show, report, compare, watch),
+    "Search": (search, resume, init),
+    "Look": (status, report, compare, watch),
     "Use": (predict, export),
-    "Cluster": (submit, attach, logs, cancel),
+    "Cluster": (submit, cancel),
     "Check": (verify, repair, check_family, audit_estimators, reproduce),
 }
 for group, verbs in VERBS.items():

@@ -20,6 +20,9 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
 ]
+StudyPlace = Annotated[
+    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
+]
 Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of the study [0].")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
@@ -119,18 +122,6 @@ def assigned(**keys: object) -> list[str]:
     ['seed=3']
     """
     return [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
-
-
-def check_one(trial_id: int | None, top: int | None) -> None:
-    """Check that not both a trial and an ensemble are asked for.
-
-    Raises:
-        ValueError: if they are.
-    """
-    if trial_id is not None and top is not None:
-        raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
-            "option-trial-and-top"
-        )
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:

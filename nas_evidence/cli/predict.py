@@ -1,13 +1,13 @@
 """The verb that predicts new data with an exported network."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
@@ -15,7 +15,6 @@ from nas_evidence.cli.options import (
     Metric,
     Raw,
     Top,
-    check_one,
     opened,
 )
 from nas_evidence.cli.terminal import (
@@ -29,7 +28,6 @@ from nas_evidence.cli.terminal import (
 )
 from nas_evidence.plumbing.foreign_text import csv_cell, shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
-from nas_evidence.spec.metric_names import METRICS
 
 if TYPE_CHECKING:  # these import pandas and torch
     import pandas as pd
@@ -91,7 +89,7 @@ def predict(
     raw: Raw = False,
     reliability: Annotated[
         Path | None,
-        typer.Option("--reliability", metavar="FILE.png", help="Plot the calibration here."),
+        typer.Option("--reliability", metavar="FILE.svg", help="Plot the calibration here."),
     ] = None,
     as_json: AsJson = False,
     data_root: DataRoot = None,
@@ -101,7 +99,7 @@ def predict(
 
     Example: nas-evidence predict runs/mine new.csv
     Example: nas-evidence predict runs/mine new.csv --quantiles 0.1,0.5,0.9
-    Example: nas-evidence predict runs/mine labelled.csv --reliability r.png
+    Example: nas-evidence predict runs/mine labelled.csv --reliability r.svg
     """
     from nas_evidence.exporting.soundness import is_export
 
@@ -111,7 +109,7 @@ def predict(
         if not path.expanduser().exists():
             raise no_such_file(path)
     _check_place("--to", to, (".csv", ".parquet"), data)
-    _check_place("--reliability", reliability, (".png", ".svg", ".pdf"), data)
+    _check_place("--reliability", reliability, (".svg",), data)
     study = None
     if not is_export(Path(place)):
         from nas_evidence.api.studies import Study
@@ -127,7 +125,7 @@ def predict(
 
     # Only now, since it imports torch, which takes seconds.
     from nas_evidence.data.weights import listed_weights
-    from nas_evidence.exporting.predictor import Predictor, out_of_distribution
+    from nas_evidence.exporting.predictor import Metrics, Predictor, out_of_distribution
     from nas_evidence.exporting.program import import_family_of
 
     if study is None:
@@ -139,15 +137,9 @@ def predict(
         say_edits(study.folder)
         predictor = study.predictor(trial_id, top=top)
     given = predictor.given(data)
-    ask = partial(
-        predictor.predict,
-        method=method,
-        level=level,
-        quantiles=probabilities,
-        metric=metric,
-        raw=raw,
+    found = predictor.predict(
+        given, method=method, level=level, quantiles=probabilities, metric=metric, raw=raw
     )
-    found = ask(given)
     for doubt in (*given.doubts, *filter(None, [found.doubt])):
         err.print(f"warning: {doubt}")
     if found.cut:
@@ -156,18 +148,16 @@ def predict(
         more = f" and {len(given.unused) - _LISTED} more" * (len(given.unused) > _LISTED)
         listed = ", ".join(map(shortened, given.unused[:_LISTED]))
         err.print(f"note: columns that the network does not use: {listed}{more}")
-    judged, truth, measures = found, None, dict[str, float]()
-    weights = predictor.meaning.get("weights")
-    try:
-        labelled = given.labelled()
-        if labelled is not None:
-            truth = labelled.truth
-            if given.weights is not None or len(labelled.inputs) < len(given.inputs):
-                judged = ask(labelled)
-            measures = judged.measures(truth)
-    except ValueError as error:  # a class that training has not seen, ...
-        err.print(f"warning: metrics are left out: {error}")
+    measures = Metrics({}, n=0, labels=bool(predictor.classes))
+    if given.truth is not None:
+        try:
+            measures = predictor.evaluate(
+                given, method=method, level=level, metric=metric, raw=raw, predicted=found
+            )
+        except ValueError as error:  # a class that training has not seen, ...
+            err.print(f"warning: metrics are left out: {error}")
     are_judged = bool(measures)
+    weights = predictor.meaning.get("weights")
     if are_judged and (n_seen := _seen(place, study, given)):
         err.print(
             f"warning: {n_seen} of {len(given.inputs)} rows were in the training data: these "
@@ -181,14 +171,13 @@ def predict(
         )
         measures["ood_auroc"] = out_of_distribution(known, other)
     if reliability is not None:
-        if truth is None:
+        if measures.reliability is None:
             raise UserError(
                 f"--reliability compares with the truth, but {data} does not hold the target."
             ).with_code("reliability-without-target")
-        from nas_evidence.reporting.plots import plot_reliability
+        from nas_evidence.api.figure import calibration_of
 
-        labels = found.probabilities is not None
-        plot_reliability(judged.reliability(truth), labels=labels).savefig(reliability)
+        calibration_of(measures).save(reliability)
     table = found.to_frame()
     for at, (name, values) in enumerate(copied.items()):
         table.insert(at, f"{name} (given)" if name in table else name, values)
@@ -214,7 +203,6 @@ def predict(
         )
     elif listed:
         out.print(f"class: the largest class weight times probability ({listed})")
-    names = METRICS["categorical" if predictor.classes else "gaussian"]
     if weights is not None and are_judged:
         times = (
             "once: there is no column" if given.weights is None else "as often as in the column"
@@ -222,7 +210,7 @@ def predict(
         out.print(f"metrics: each row counts {times} {weights!r} of weights")
     if listed and are_judged:
         out.print(f"metrics: accuracy is weighted by class ({listed}); all others are not")
-    for words, value in metric_lines(measures, names):
+    for words, value in measures.lines():
         print_line(words, f"{value:.4f}")
 
 
@@ -239,26 +227,6 @@ def _probabilities(text: str | None) -> tuple[float, ...]:
             f"--quantiles takes probabilities with commas between, such as 0.1,0.5,0.9, but got "
             f"{text!r}."
         ).with_code("quantiles-form") from None
-
-
-def metric_lines(
-    measures: Mapping[str, float], names: Mapping[str, str]
-) -> Iterator[tuple[str, float]]:
-    """Yield metrics by the words that the report has; coverage once for each level."""
-    asked = measures.get("level")
-    for name, value in measures.items():
-        level = asked if name == "coverage" else _level(name)
-        if level is not None:
-            if name == "coverage" or level != asked:
-                yield f"{100 * level:g} % intervals cover", value
-        elif name != "level":
-            yield names.get(name, name.replace("_", " ")), value
-
-
-def _level(name: str) -> float | None:
-    """Return the probability of the intervals of `coverage_90`, None of another metric."""
-    percent = name.removeprefix("coverage_")
-    return int(percent) / 100 if percent.isdigit() else None
 
 
 def _beside(data: Path, *, force: bool) -> Path:
@@ -285,9 +253,8 @@ def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data:
     if path is None:
         return
     if path.suffix not in endings:
-        *others, last = endings
         raise UserError(
-            f"{option} must be {', '.join(others)} or {last}, but got {path}."
+            f"{option} must end with {' or '.join(endings)}, but got {path}."
         ).with_code("output-ending")
     if not path.absolute().parent.is_dir():
         raise UserError(

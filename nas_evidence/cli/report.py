@@ -3,6 +3,8 @@
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
+import json
+import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,18 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import nas_evidence
+from nas_evidence.api.python_words import speaking_commands
+from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import (
     AllowCode,
     AsJson,
     DataRoot,
     Metric,
     Raw,
+    StudyPlace,
     Top,
-    check_one,
     opened,
-    shown,
 )
-from nas_evidence.cli.show import StudyPlace
 from nas_evidence.cli.terminal import (
     err,
     out,
@@ -32,17 +35,14 @@ from nas_evidence.cli.terminal import (
     say_missing,
     statistic_text,
     trust_line,
+    typed,
 )
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
-    from nas_evidence.baselines.comparison import Comparison
+    from nas_evidence.api.studies import Study
     from nas_evidence.baselines.stored_comparison import Within
-    from nas_evidence.data import ArrayData
-    from nas_evidence.data.source import Source
-    from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
-    from nas_evidence.storage.tables import StudyTables
 
 
 def report(
@@ -87,16 +87,11 @@ def report(
             ).with_code("metric-with-table")
         _report_table(table, score, target, group, baseline or (), to)
         return
-    from nas_evidence.storage.tables import read_study_tables
-
-    store = opened(place or _latest_study())
-    tables = read_study_tables(store.folder)
-    say_missing(tables.missing)
-    say_edits(tables.folder)
-    compared = judged(tables, _data_of(tables, data_root))
-    say_results(tables, compared, store, to=to, metric=metric)
-    if to is None:
-        store.push()
+    study = nas_evidence.load(place or _latest_study(), data_root=data_root)
+    say_missing(study.missing)
+    say_edits(study.folder)
+    with speaking_commands():
+        say_results(study, to=to, metric=metric)
 
 
 def compare(
@@ -177,56 +172,42 @@ def export(
     Example: nas-evidence export runs/digits --to five --top 5
     """
     check_one(trial_id, top)
-    from nas_evidence.storage.tables import read_study_tables
-
-    store = opened(place)
-    tables = read_study_tables(store.folder)
-    say_missing(tables.missing)
-    say_edits(tables.folder)
-    if allow_code:
-        from nas_evidence.storage.outside_code import admitted
-
-        admitted(tables.spec, [store.folder.resolve() / "code"], allowed=True)
-    data = _data_of(tables, data_root)
-    if top is None:
-        arrays = data.arrays(seed=tables.spec.seed)
-        out.print(exported(tables, to, arrays, trial_id, pt2=pt2, onnx=onnx, raw=raw))
-    else:
-        _write_ensemble(tables, to, top, data, pt2=pt2, onnx=onnx, raw=raw)
+    study = nas_evidence.load(place, data_root=data_root, allow_code=allow_code)
+    say_missing(study.missing)
+    say_edits(study.folder)
+    with speaking_commands():
+        folder = study.export(to, trial_id=trial_id, top=top, pt2=pt2, onnx=onnx, raw=raw)
+    say_export(folder, str(to))
 
 
 # ---------------------------------------------------------------------------------------------
 
 
-def _data_of(tables: "StudyTables", data_root: Path | None) -> "Source":
-    """Return the data of a study, read when they are first asked for."""
-    from nas_evidence.data.source import stored_source
-
-    return stored_source(tables.spec.dataset, base=tables.folder.resolve(), data_root=data_root)
-
-
 def say_results(
-    tables: "StudyTables",
-    compared: "Comparison | None",
-    store: "WorkingCopy",
+    study: "Study",
     *,
     to: Path | None = None,
     metric: str | None = None,
+    within: "Within" = nullcontext,
 ) -> "Report":
-    """Write the report of a study, print its ranking and its first screen, and return it."""
-    from nas_evidence.reporting.contents import report_on
-    from nas_evidence.reporting.glossary import brief
-    from nas_evidence.reporting.page import write_report
-    from nas_evidence.reporting.study_tables import ranked_study
+    """Write the report of a study, print its ranking and its first screen, and return it.
 
-    spec, study = tables.spec, ranked_study(tables)
-    report = report_on(study, compared, place=Path(store.place), metric=metric)
-    header, rows = ranking_rows(study.ranking, spec)
+    `within` limits the time of each simple model beside the winner.
+    """
+    from nas_evidence.reporting.glossary import brief
+
+    report = study.summary(metric, within=within)
+    if study.not_compared:
+        err.print(f"warning: the winner is not compared with simple models: {study.not_compared}")
+    if compared := report.comparison if within is not nullcontext else None:
+        _say_lacking(study, compared.lacks)
+    shown, spec = report.study, study.spec
+    header, rows = ranking_rows(shown.ranking, spec)
     print_rows(
-        f"Ranking of {spec.name} by {study.ranks_by} ({study.objective_unit})", header, rows
+        f"Ranking of {spec.name} by {shown.ranks_by} ({shown.objective_unit})", header, rows
     )
-    out.print(study.order)
-    paths = write_report(report, to or store.folder / "report")
+    out.print(shown.order)
+    page = study.report(to, metric=metric)
     said = report.headline
     if said.answer:
         out.print(f"answer: {said.answer}")
@@ -238,85 +219,55 @@ def say_results(
     for sentence in filter(None, notes):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    screen = (study.objective_unit, *header, study.order, said.worth, report.verdict)
+    screen = (shown.objective_unit, *header, shown.order, said.worth, report.verdict)
     if words := brief(" ".join(map(str, screen))):
         out.print(f"words:  {words}.")
-    out.print(f"report: {paths.html if to else shown(paths.html, store)}")
+    out.print(f"report: {page if to else as_named(study, page)}")
     return report
 
 
-def judged(
-    tables: "StudyTables",
-    data: "Source",
-    within: "Within" = nullcontext,
-) -> "Comparison | None":
-    """Return the winner of a study beside simple models, computed and stored if it is new.
-
-    Where the data or the weights cannot be read it is the stored one, and the reason is said.
-    For `within` see `kept_comparison`.
-    """
-    from nas_evidence.baselines.comparison import read_comparison
-    from nas_evidence.baselines.stored_comparison import kept_comparison
-
-    try:
-        return kept_comparison(tables, data, within=within)
-    except (ValueError, OSError, RuntimeError) as error:
-        err.print(f"warning: the winner is not compared with simple models: {error}")
-        return read_comparison(tables.folder)
+def as_named(study: "Study", path: Path) -> str:
+    """Return the place of a file of a study, as the user named the study."""
+    return f"{study.place}/{path.relative_to(study.folder).as_posix()}"
 
 
-def exported(
-    tables: "StudyTables",
-    to: Path,
-    arrays: "ArrayData",
-    trial_id: int | None,
-    *,
-    pt2: bool = False,
-    onnx: bool = False,
-    raw: bool = False,
-    place: str = "",
-) -> str:
-    """Export a trial of a study, by default the best, and say where it is; imports torch.
+def report_command(study: "Study") -> str:
+    """Return the command that writes the report."""
+    root = () if study.data_root is None else ("--data-root", study.data_root)
+    return typed("report", study.place, *root)
 
-    `place` is what `to` is called where the user will look for it.
-    """
-    from nas_evidence.exporting.folder import export_winner
+
+def _say_lacking(study: "Study", lacks: Sequence[str]) -> None:
+    if lacks:
+        out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
+
+
+def say_export(folder: Path, place: str) -> None:
+    """Say what an export holds, and of an ensemble what it gains; `place` is what it is called."""
+    from nas_evidence.exporting.soundness import ENSEMBLE
     from nas_evidence.reporting.study_tables import architecture_text
 
-    done = export_winner(tables, to, arrays, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
-    again = "" if done.rescored_value is None else ", evidence recomputed: identical"
-    name = architecture_text(done.architecture.family, done.architecture.values)
-    return f"export: {place or done.folder} (trial {done.trial_id}: {name}{again})"
-
-
-def _write_ensemble(
-    tables: "StudyTables",
-    to: Path,
-    top: int,
-    data: "Source",
-    *,
-    pt2: bool,
-    onnx: bool,
-    raw: bool,
-) -> None:
-    """Export an ensemble of the best networks of a study, and print what it gains."""
-    from nas_evidence.exporting.ensemble import export_ensemble
-
-    arrays = data.arrays(seed=tables.spec.seed)
-    done = export_ensemble(tables, to, arrays, top=top, pt2=pt2, onnx=onnx, raw=raw)
-    members = ", ".join(
-        f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
-    )
-    out.print(f"export: {done.folder} (weights: {members})")
-    if done.left_out:
-        out.print(f"note:   left out, with weight 0: trials {', '.join(map(str, done.left_out))}")
-    if done.refitted:
+    if not (folder / ENSEMBLE).is_file():
+        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
+        described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
+        again = "" if written["rescored_sum"] is None else ", evidence recomputed: identical"
+        name = architecture_text(described["family"], described["values"])
+        out.print(f"export: {place} (trial {written['trial_id']}: {name}{again})")
+        return
+    whole = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
+    kept = {one["trial_id"]: one["weight"] for one in whole["members"]}
+    members = ", ".join(f"trial {i} {weight:.2f}" for i, weight in kept.items())
+    out.print(f"export: {place} (weights: {members})")
+    if left_out := [str(i) for i in whole["chosen"] if i not in kept]:
+        out.print(f"note:   left out, with weight 0: trials {', '.join(left_out)}")
+    if whole["refitted"]:
         out.print(
-            f"note:   {done.refitted} trained again, since the study kept no predictions of them"
+            f"note:   {whole['refitted']} trained again, since the study kept no predictions of "
+            "them"
         )
     out.print(
-        f"gain:   {done.gain:.4f} ± {done.gain_error:.4f} nats per datum over the best network "
-        f"alone, with cross-fitted weights, on {done.n} data"
+        f"gain:   {whole['gain_per_datum']:.4f} ± {whole['gain_standard_error']:.4f} nats per "
+        f"datum over the best network alone, with cross-fitted weights, on {whole['n_data']} data"
     )
 
 

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import types
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,11 @@ def reproduce(
         raise UserError(
             "reproduce needs a name: nas-evidence reproduce --list shows them."
         ).with_code("reproduce-without-name")
+    if find_spec("matplotlib") is None:
+        raise UserError(
+            "reproduce draws its figure with matplotlib, which is not installed: run "
+            "`pip install '.[bench]'` in the clone."
+        ).with_code("reproduce-needs-matplotlib")
     found = published.reproduced(name, quick=quick, data=data, to=to, say=err.print)
     if as_json:
         print_json(found)

@@ -5,7 +5,7 @@ import logging
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from math import inf
@@ -17,17 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 from rich.live import Live
 
-from nas_evidence.api.request import DataOptions, check_not_fewer
-from nas_evidence.api.runs import (
-    Audience,
-    Run,
-    begun,
-    finish_off,
-    left_out,
-    run_trials,
-    unfinished,
-)
-from nas_evidence.api.trackers import check_track
+import nas_evidence
+from nas_evidence.api.python_words import speaking_commands
+from nas_evidence.api.request import DataOptions, as_overrides
+from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
@@ -46,37 +39,30 @@ from nas_evidence.cli.options import (
     Trials,
     Workers,
     as_arguments,
-    assigned,
-    shown,
     trial_ids,
     with_data_options,
-    with_options,
 )
-from nas_evidence.cli.report import exported, judged, say_results
+from nas_evidence.cli.report import as_named, say_export, say_results
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import (
     Progress,
-    counted,
     err,
     out,
     typed,
 )
+from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec, preset_overrides
-from nas_evidence.storage.best import Standing, Standings
-from nas_evidence.storage.outside_code import admitted
 from nas_evidence.workers.executor import Where
-from nas_evidence.workers.fork_server import ForkServer
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.baselines.comparison import Comparison
-    from nas_evidence.data.source import Source
+    from nas_evidence.api.studies import Study
     from nas_evidence.driver.mirror import WorkingCopy
-    from nas_evidence.storage.tables import StudyTables
+    from nas_evidence.reporting.contents import Report
 
 #: Report and export of a few trials take as long as starting (2.8 and 2.5 s on x86-64, 300 rows).
 _AFTER = 1.25
@@ -92,6 +78,9 @@ Executor = Annotated[
         help="Where trials run: processes of this machine (local), Ray workers, only this process "
         "(inline, for debugging); auto chooses local or ray, and says so.",
     ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only check study and data, and say what they are.")
 ]
 Cluster = Annotated[
     str | None,
@@ -117,6 +106,7 @@ def search(
     allow_code: AllowCode = False,
     metric: Metric = None,
     track: Track = None,
+    only_check: DryRun = False,
     **data: Unpack[DataOptions],
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
@@ -125,31 +115,38 @@ def search(
 
     Example: nas-evidence search digits --trials 12 --set plan.epochs=20
     Example: nas-evidence search mine.csv --target price
+    Example: nas-evidence search mine.toml --dry-run
     """
-    from nas_evidence.api.request import asked_for
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.study_folder import default_folder
-
     limit = _limit(time)
-    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()), limit)
-    check_track(run.track)
-    _check_address(run)
-    asked = asked_for(
-        study,
-        [*preset_overrides(preset), *(overrides or ()), *assigned(seed=seed, metric=metric)],
-        data,
-        allow_code=allow_code,
-        data_root=data_root,
-    )
-    spec = with_options(asked.spec, trials, workers)
-    for sentence in asked.decided:
-        out.print(sentence)
-    store = working_copy(place or str(default_folder(spec)))
-    with store.held(steal=steal):
-        spec, kept = begun(
-            store.folder, spec, asked.source, steal=steal, data_root=data_root, download=download
+    if only_check:
+        named = {"n_trials": trials, "seed": seed, "metric": metric}
+        keys = {key: value for key, value in named.items() if value is not None}
+        overrides = [*preset_overrides(preset), *(overrides or ()), *as_overrides(keys)]
+        dry_run(
+            study, overrides, data, workers=workers, allow_code=allow_code, data_root=data_root
         )
-        _run(spec, store, run, kept)
+        return
+    with speaking_commands():
+        nas_evidence.search(
+            study,
+            n_trials=trials,
+            seed=seed,
+            time_limit=limit,
+            preset=preset,  # type: ignore[arg-type]
+            metric=metric,
+            settings=overrides,
+            out=place,
+            workers=workers,
+            executor=executor,
+            address=address,
+            data_root=data_root,
+            download=download,
+            steal=steal,
+            allow_code=allow_code,
+            progress=_audience(limit),
+            track=track or (),
+            **data,
+        )
 
 
 def resume(
@@ -182,7 +179,6 @@ def resume(
 
     Example: nas-evidence resume runs/digits --trials 48
     """
-    limit = _limit(time)
     if address is not None and address.startswith(("http://", "https://")):
         options = as_arguments(
             trials=trials,
@@ -202,30 +198,25 @@ def resume(
         raise UserError(
             "resume needs a study folder, or --address URL and --name NAME."
         ).with_code("resume-without-place")
-    from nas_evidence.data.source import stored_source
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.conditions import edits_of
-    from nas_evidence.storage.redo import ask_to_retry
-    from nas_evidence.storage.study_folder import open_study, read_study
-
-    run = Run(executor, address, data_root, download, steal, allow_code, tuple(track or ()), limit)
-    check_track(run.track)
-    _check_address(run)
-    store = working_copy(place)
-    with store.held(steal=steal):
-        for edit in edits_of(store.folder):
-            out.print(f"note: study.toml was edited: {edit}")
-        stored = read_study(store.folder, [*(overrides or ()), *assigned(metric=metric)])
-        check_not_fewer(stored, trials)
-        spec = with_options(stored, trials, workers)
-        spec = admitted(spec, [store.folder.resolve() / "code"], allowed=allow_code)
-        spec = open_study(store.folder, spec, steal=steal)
-        if retry_failed is not None:
-            again = ask_to_retry(store.folder, trial_ids(retry_failed))
-            out.print(f"retry: {counted(len(again), 'failed trial')}")
-        base = store.folder.resolve()
-        data = stored_source(spec.dataset, base=base, data_root=data_root, download=download)
-        _run(spec, store, run, data)
+    limit = _limit(time)
+    with speaking_commands():
+        nas_evidence.resume(
+            place,
+            n_trials=trials,
+            time_limit=limit,
+            metric=metric,
+            settings=overrides,
+            retry_failed=False if retry_failed is None else trial_ids(retry_failed) or True,
+            workers=workers,
+            executor=executor,
+            address=address,
+            data_root=data_root,
+            download=download,
+            steal=steal,
+            allow_code=allow_code,
+            progress=_audience(limit),
+            track=track or (),
+        )
 
 
 def _limit(text: str | None) -> TimeLimit | None:
@@ -235,111 +226,98 @@ def _limit(text: str | None) -> TimeLimit | None:
     return TimeLimit(seconds_of(text), begun=monotonic() - seconds_running())
 
 
-def _check_address(run: Run) -> None:
-    if run.address is None:
-        return
-    if run.executor not in ("auto", "ray"):
-        raise UserError(
-            "--address joins a Ray cluster: it works only with --executor ray."
-        ).with_code("address-without-ray")
-    if "@" in run.address:
-        raise UserError(
-            "--address must hold no password; the token comes from RAY_AUTH_TOKEN."
-        ).with_code("address-with-password")
-    if "://" in run.address:
-        raise UserError(
-            f"--address must be auto or HOST:PORT to join a cluster from here, but got "
-            f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
-        ).with_code("address-of-dashboard")
+@contextlib.contextmanager
+def _running(spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
+    """Say what is stored and how to go on when the trials are interrupted, and end within 2 s."""
+    from nas_evidence.storage.tables import finished
+
+    def stopped(say: Callable[[str], None]) -> None:
+        n_stored = n_searched(finished(store.folder))
+        root = () if run.data_root is None else ("--data-root", run.data_root)
+        ranking = f"\nRanking:  {typed('report', store.place, *root)}" if n_stored else ""
+        say(
+            f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are stored, the "
+            f"others resume from their last checkpoint.\nContinue: {_again(store, run)}{ranking}"
+        )
+
+    def late(say: Callable[[str], None]) -> bool:
+        if store.uri is None and run.executor == "inline":
+            stopped(say)
+            return True
+        say("Stopping: waiting for the workers to store what they have.")
+        return False
+
+    try:
+        with interruptible(late):
+            if run.limit is not None:
+                _plan_the_end(run.limit)
+            yield
+    except KeyboardInterrupt:
+        stopped(err.print)
+        raise SystemExit(130) from None
 
 
-def _run(spec: StudySpec, store: "WorkingCopy", run: Run, data: "Source") -> None:
-    from nas_evidence.storage.redo import find_done
-    from nas_evidence.storage.study_folder import locked
-    from nas_evidence.storage.tables import finished, read_study_tables
-
-    folder, again = store.folder, typed("resume", store.place) + _options(run)
-    _log_to(folder / "logs" / "driver.log")
-    forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
-    with locked(folder, steal=run.steal), closing(forks):
-        finds = find_done(folder)
-        left = unfinished(spec, finds)
-        reported = (folder / "report").is_dir()
-        before = Standings(spec, finds.done.values()).best if reported else None
-        if left:
-
-            def stopped(say: Callable[[str], None]) -> None:
-                n_stored = n_searched(finished(folder))
-                ranking = f"\nRanking:  {_report_command(store, run)}" if n_stored else ""
-                say(
-                    f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are "
-                    f"stored, the others resume from their last checkpoint.\nContinue: {again}"
-                    f"{ranking}"
-                )
-
-            def late(say: Callable[[str], None]) -> bool:
-                if store.uri is None and run.executor == "inline":
-                    stopped(say)
-                    return True
-                say("Stopping: waiting for the workers to store what they have.")
-                return False
-
-            try:
-                with interruptible(late):
-                    if run.limit is not None:
-                        _plan_the_end(run.limit)
-                    run_trials(
-                        spec,
-                        store,
-                        run,
-                        _audience(run.limit, again),
-                        data=data,
-                        finds=finds,
-                        forks=forks,
-                    )
-            except KeyboardInterrupt:
-                stopped(err.print)
-                raise SystemExit(130) from None
-        else:
-            out.print(f"{spec.name}: all {spec.n_trials} trials are finished; writing the report")
-            finish_off(spec, store, run, _audience(), finds)
-        tables = read_study_tables(folder, spec)
-        if another := other_first(before, tables.standings.best):
-            out.print(another)
-        n_stored = n_searched(tables.trials["trial_id"])
-        cut = left_out(spec, folder, run.limit) if run.limit is not None else ""
-        if cut:
-            out.print(f"time: {cut}; the others: {again}")
-        elif left and n_stored < spec.n_trials:
-            out.print(
-                f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
-                f"{again} --set budget.KEY=SECONDS"
-            )
-        if (
-            run.limit is not None
-            and cut
-            and TrialStatus.COMPLETE not in set(tables.trials["status"])
-        ):
-            err.print(
-                "error: no trial finished within the time limit; with a longer one the study "
-                f"continues from its last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
-            )
-            raise typer.Exit(1)
-        _conclude(store, run, data, tables)
+def _ends(study: "Study", run: Run, ran: bool) -> None:
+    """Say what a limit has left out; then print the ranking, and write report and export."""
+    spec, again, statuses = study.spec, _again(study, run), Counter(study.trials["status"])
+    n_stored = n_searched(study.trials["trial_id"])
+    cut = left_out(spec, study.folder, run.limit) if run.limit is not None else ""
+    if cut:
+        out.print(f"time: {cut}; the others: {again}")
+    elif ran and n_stored < spec.n_trials:
+        out.print(
+            f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
+            f"{again} --set budget.KEY=SECONDS"
+        )
+    complete = statuses[TrialStatus.COMPLETE.value]
+    if run.limit and cut and not complete:
+        err.print(
+            "error: no trial finished within the time limit; with a longer one the study "
+            f"continues from its last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
+        )
+        raise typer.Exit(1)
+    report = _conclude(study, run)
+    counts = ", ".join(f"{n} {word}" for word, n in sorted(statuses.items()))
+    raced = len(study.trials) - n_stored
+    race = f" ({raced} of them in the race of the best)" * (raced > 0)
+    out.print(f"trials: {counts}{race}")
+    more = typed("resume", study.place, "--trials", 2 * spec.n_trials)
+    out.print(f"more:   {more}{_options(run)}")
+    if not complete:
+        why = report.problems[0].detail if report.problems else f"see {study.place}/logs"
+        err.print(f"error: no trial is complete, most often because: {why}")
+        raise typer.Exit(1)
 
 
-def other_first(before: Standing | None, now: Standing | None) -> str:
-    """Say that another architecture comes first than in the last report; "" if none does."""
-    if before is None or now is None or before.key == now.key:
-        return ""
-    from nas_evidence.reporting.study_tables import architecture_text
+def _conclude(study: "Study", run: Run) -> "Report":
+    """Print the ranking, and write report and export."""
+    from nas_evidence.exporting.soundness import is_export_of, wrong_files
+    from nas_evidence.storage.set_aside import set_aside
 
-    was, is_now = (
-        f"{architecture_text(one.architecture.family, one.architecture.values)} "
-        f"(trial {one.trial_id})"
-        for one in (before, now)
-    )
-    return f"note:   {is_now} comes first now; in the last report it was {was}"
+    to, limit = study.folder / "export", run.limit
+    wrong = wrong_files(to) if to.is_dir() else []
+    if wrong:
+        set_aside(study.folder, "export")
+
+    def within() -> contextlib.AbstractContextManager[None]:
+        assert limit is not None
+        return limit.stopping(max(1.0, limit.left() - limit.after))
+
+    report = say_results(study, within=nullcontext if limit is None else within)
+    if wrong:
+        out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
+    winner = report.study.winner
+    if winner is None:
+        return report
+    if is_export_of(to, winner.trial_id, study.spec.metric):
+        out.print(f"export: {as_named(study, to)}")
+    else:
+        say_export(study.export(trial_id=winner.trial_id), as_named(study, to))
+    return report
+
+
+def _again(study: "Study | WorkingCopy", run: Run) -> str:
+    return typed("resume", study.place) + _options(run)
 
 
 def _plan_the_end(limit: TimeLimit) -> None:
@@ -352,7 +330,7 @@ def _plan_the_end(limit: TimeLimit) -> None:
     Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 
-def _audience(limit: TimeLimit | None = None, go_on: str = "") -> Audience:
+def _audience(limit: TimeLimit | None = None) -> Audience:
     def starting() -> contextlib.AbstractContextManager[object]:
         return out.status("starting the workers") if out.is_terminal else nullcontext()
 
@@ -360,7 +338,10 @@ def _audience(limit: TimeLimit | None = None, go_on: str = "") -> Audience:
         say=out.print,
         watching=partial(_watching, left=(lambda: inf) if limit is None else limit.left),
         starting=starting,
-        go_on=go_on,
+        go_on=_again,
+        begins=lambda store: _log_to(store.folder / "logs" / "driver.log"),
+        running=_running,
+        ends=_ends,
     )
 
 
@@ -372,61 +353,6 @@ def _watching(spec: StudySpec, n_done: int, *, left: Callable[[], float]) -> Ite
             yield progress
     else:
         yield Progress(spec, n_done, say=lambda line: out.print(line), limit=left)
-
-
-def _compared(
-    store: "WorkingCopy", run: Run, tables: "StudyTables", data: "Source"
-) -> "Comparison | None":
-    """Return the winner beside the simple models there is time for; say which are left out."""
-    if (limit := run.limit) is None:
-        return judged(tables, data)
-
-    def within() -> contextlib.AbstractContextManager[None]:
-        return limit.stopping(max(1.0, limit.left() - limit.after))
-
-    found = judged(tables, data, within=within)
-    if found is not None and found.lacks:
-        out.print(
-            f"note:   there was no time for {', '.join(found.lacks)}: "
-            f"{_report_command(store, run)}"
-        )
-    return found
-
-
-def _report_command(store: "WorkingCopy", run: Run) -> str:
-    root = () if run.data_root is None else ("--data-root", run.data_root)
-    return typed("report", store.place, *root)
-
-
-def _conclude(store: "WorkingCopy", run: Run, data: "Source", tables: "StudyTables") -> None:
-    """Print the ranking, write report and export, and print how to continue."""
-    from nas_evidence.exporting.soundness import is_export_of, wrong_files
-    from nas_evidence.storage.set_aside import set_aside
-
-    folder, spec = store.folder, tables.spec
-    to, best = folder / "export", tables.standings.best
-    wrong = wrong_files(to) if to.is_dir() else []
-    if wrong:
-        set_aside(folder, "export")
-    report = say_results(tables, _compared(store, run, tables, data), store)
-    if wrong:
-        out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
-    if best is not None and not is_export_of(to, best.trial_id, spec.metric):
-        arrays = data.arrays(seed=spec.seed)
-        out.print(exported(tables, to, arrays, best.trial_id, place=shown(to, store)))
-    elif best is not None:
-        out.print(f"export: {shown(to, store)}")
-    by_status = Counter(tables.trials["status"])
-    counts = ", ".join(f"{n} {word}" for word, n in sorted(by_status.items()))
-    raced = len(tables.trials) - n_searched(tables.trials["trial_id"])
-    race = f" ({raced} of them in the race of the best)" * (raced > 0)
-    out.print(f"trials: {counts}{race}")
-    more = typed("resume", store.place, "--trials", 2 * spec.n_trials)
-    out.print(f"more:   {more}{_options(run)}")
-    if not by_status[TrialStatus.COMPLETE.value]:
-        why = report.problems[0].detail if report.problems else f"see {store.place}/logs"
-        err.print(f"error: no trial is complete, most often because: {why}")
-        raise typer.Exit(1)
 
 
 def _options(run: Run) -> str:

@@ -1,20 +1,15 @@
-"""The verb show: one trial, the sentence that matters first."""
+"""One trial on the screen, the sentence that matters first."""
 
 import json
 import math
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from nas_evidence.cli.options import AsJson, opened
+from nas_evidence.cli.options import opened
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, score_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
 
-StudyPlace = Annotated[
-    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
-]
 #: The numbers of a trial that a screen shows, by their words; some are real.
 _FACTS = {
     "parameters": "n_parameters", "rows": "n_data", "epochs": "epochs",
@@ -32,18 +27,8 @@ _ENDED = {
 _HIDDEN = ("error", "versions", "attempt", "architecture_key", "checksum")
 
 
-def show(
-    place: StudyPlace,
-    trial_id: Annotated[int, typer.Argument(metavar="TRIAL", help="A trial id.")],
-    all_terms: Annotated[
-        bool, typer.Option("--all", help="Every column, and the terms of its evidence.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show one trial: how it ended and its scores; everything with --all or through a pipe.
-
-    Example: nas-evidence show runs/digits 7
-    """
+def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = False) -> None:
+    """Show one trial: how it ended and its scores; everything with `all_terms` or to a pipe."""
     from nas_evidence.storage.tables import TABLES, read_study_tables
 
     stored = read_study_tables(opened(place, looking="results").folder)

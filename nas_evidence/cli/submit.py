@@ -1,4 +1,4 @@
-"""The verbs for a study that runs elsewhere: submit, status, attach, logs, cancel.
+"""The verbs for a study that runs elsewhere: submit and cancel, and what `status` says of it.
 
 Each takes a study folder or the URI of a store, or `--address` of a cluster's dashboard and
 `--name`. If a store cannot be seen from here, a small job on the cluster reads it.
@@ -19,7 +19,6 @@ import typer
 from nas_evidence.api.request import Asked, DataOptions, to_submit
 from nas_evidence.cli.options import (
     AllowCode,
-    AsJson,
     Dashboard,
     DataRoot,
     Download,
@@ -176,18 +175,13 @@ def resubmit(
 
 
 def status(
-    folder: Annotated[
-        str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
-    ] = None,
-    address: Dashboard = None,
-    name: JobName = None,
-    as_json: AsJson = False,
+    folder: str | None = None,
+    address: str | None = None,
+    name: str | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Show the status of a study.
-
-    Example: nas-evidence status runs/digits --json
-    """
-    place, _ = _place([folder] if folder else None, address, name)
+    """Print the status of a study."""
+    place, _ = place_and_trial([folder] if folder else None, address, name)
     job: Job | None = None
     if address is None:
         facts = _facts(opened(place, looking="status"))
@@ -198,7 +192,7 @@ def status(
             facts = _facts(opened(job.store, looking="status"))
         else:
             try:
-                facts = facts_in(_asked(client, ["status", "--json", "--", job.store]))
+                facts = facts_in(asked_there(client, ["status", "--json", "--", job.store]))
             except ValueError:
                 if as_json:
                     raise
@@ -214,17 +208,16 @@ def status(
         _print_status(facts, _where(place, address), job)
 
 
-def attach(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
-    """Follow a study to its end; it keeps running after Ctrl-C.
-
-    Example: nas-evidence attach --address URL --name digits
-    """
-    place, trial_id = _place(folder, address, name)
+def attach(
+    folder: list[str] | None = None, address: str | None = None, name: str | None = None
+) -> None:
+    """Follow a study to its end; it keeps running after Ctrl-C."""
+    place, trial_id = place_and_trial(folder, address, name)
     if trial_id is not None:
         raise UserError(
-            f"attach follows a whole study, but got the trial {trial_id}; use logs."
-        ).with_code("attach-to-trial")
-    again = typed("attach", *_where(place, address))
+            f"--follow is for a whole study, but got the trial {trial_id}; use --log."
+        ).with_code("follow-a-trial")
+    again = typed("status", "--follow", *_where(place, address))
     try:
         if address is None:
             _follow_folder(place)
@@ -245,14 +238,13 @@ def attach(folder: Place = None, address: Dashboard = None, name: JobName = None
         raise SystemExit(130 if job.state == "STOPPED" else 1)
 
 
-def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
-    """Print the log of a study, or of one trial.
-
-    Example: nas-evidence logs runs/digits 7
-    """
+def logs(
+    folder: list[str] | None = None, address: str | None = None, name: str | None = None
+) -> None:
+    """Print the log of a study, or of one trial."""
     from nas_evidence.storage.log_lines import log_lines
 
-    place, trial_id = _place(folder, address, name)
+    place, trial_id = place_and_trial(folder, address, name)
     if address is None:
         lines = log_lines(opened(place, looking="logs").folder, trial_id)
         if not lines and trial_id is not None:
@@ -269,7 +261,7 @@ def logs(folder: Place = None, address: Dashboard = None, name: JobName = None) 
         lines = log_lines(opened(job.store, looking="logs").folder, trial_id)
         print_foreign("\n".join([*lines, ""]))
     else:
-        print_foreign(_asked(client, ["logs", "--", job.store, str(trial_id)]))
+        print_foreign(asked_there(client, ["status", "--log", "--", job.store, str(trial_id)]))
 
 
 def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None) -> None:
@@ -277,7 +269,7 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
 
     Example: nas-evidence cancel runs/digits 7
     """
-    place, trial_id = _place(folder, address, name)
+    place, trial_id = place_and_trial(folder, address, name)
     if address is None:
         _cancel_in(place, trial_id)
         return
@@ -296,7 +288,7 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
     elif seen_from_here(job.store):
         _cancel_in(job.store, trial_id)
     else:
-        print_foreign(_asked(client, ["cancel", "--", job.store, str(trial_id)]))
+        print_foreign(asked_there(client, ["cancel", "--", job.store, str(trial_id)]))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -336,12 +328,16 @@ def _submit(
         _print_job(before)
     state = "submitted" if is_new else f"{job.state.lower()} already; nothing was submitted"
     out.print(f"job:    {job.id} {state}, store {store}")
-    for verb in ("attach", "logs", "status", "cancel"):
-        out.print(f"{verb}:".ljust(8) + typed(verb, *_where(name, address)))
+    where = _where(name, address)
+    out.print(f"follow: {typed('status', '--follow', *where)}")
+    out.print(f"log:    {typed('status', '--log', *where)}")
+    out.print(f"status: {typed('status', *where)}")
+    out.print(f"cancel: {typed('cancel', *where)}")
     out.print(f"resume: {typed('resume', store, *_where(name, address))}")
 
 
-def _asked(client: "RayClient", arguments: Sequence[str]) -> str:
+def asked_there(client: "RayClient", arguments: Sequence[str]) -> str:
+    """Return what a small job on the cluster prints when it is asked with these words."""
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
         size = write_package(Path(folder), None, package=package_to_send())
         text, job = ask_there(client, arguments, folder=folder if size else None)
@@ -375,7 +371,7 @@ def facts_in(printed: str) -> dict[str, Any]:
     ).with_code("cluster-status-unknown")
 
 
-def _place(
+def place_and_trial(
     words: Sequence[str] | None, address: str | None, name: str | None
 ) -> tuple[str, int | None]:
     """Return the study, by folder or by name on the cluster, and the trial if given."""

@@ -1,5 +1,6 @@
-"""The verbs that look before a search: init and validate."""
+"""What looks before a search: init, and search --dry-run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -7,10 +8,6 @@ import typer
 
 from nas_evidence.api.request import DataOptions
 from nas_evidence.cli.options import (
-    AllowCode,
-    DataRoot,
-    Override,
-    StudyFile,
     with_data_options,
 )
 from nas_evidence.cli.terminal import err, out, typed
@@ -59,28 +56,20 @@ def init(
     out.print(f"study file: {file}; run it with {typed('search', file)}")
 
 
-@with_data_options
-def validate(
-    study: StudyFile,
-    overrides: Override = None,
-    data_root: DataRoot = None,
-    allow_code: AllowCode = False,
-    **data: Unpack[DataOptions],
+def dry_run(
+    study: str,
+    overrides: Sequence[str],
+    data: DataOptions,
+    *,
+    workers: int | None,
+    allow_code: bool,
+    data_root: Path | None,
 ) -> None:
-    """Check a study file and its data: every error of the file at once, then what is there.
+    """Check a study file and its data: every error of the file at once, then what is there."""
+    from nas_evidence.api.request import asked_for, with_workers
 
-    Example: nas-evidence validate search_spaces/digits.toml
-    """
-    from nas_evidence.api.request import asked_for
-
-    asked = asked_for(
-        study,
-        overrides or (),
-        data,
-        allow_code=allow_code,
-        data_root=data_root,
-    )
-    spec, arrays = asked.spec, asked.arrays
+    asked = asked_for(study, overrides, data, allow_code=allow_code, data_root=data_root)
+    spec, arrays = with_workers(asked.spec, workers), asked.arrays
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
         f"{spec.dataset.name}"

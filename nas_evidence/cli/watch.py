@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nas_evidence.cli.options import opened, shown
-from nas_evidence.cli.show import StudyPlace
+from nas_evidence.cli.options import StudyPlace, opened, shown
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.user_error import UserError
 

@@ -202,7 +202,14 @@ class Driver:
             if not self._leased or holds_lease(self._folder):
                 self._ledger.account(self._executor.now(), len(self._running))
                 idle = self._executor.idle_share()
-                self._log.write(Stopped(idle_share=idle, **self._ledger.spent.facts))
+                spent = self._ledger.spent
+                self._log.write(
+                    Stopped(
+                        idle_share=idle,
+                        wall_seconds=spent.wall_seconds,
+                        device_seconds=spent.device_seconds,
+                    )
+                )
                 self.requests.done()
 
     def _recover(self) -> None:
@@ -447,7 +454,14 @@ class Driver:
         files = write_record(self._folder, record, self._study)
         crash_point("written")
         row = TrialRow.of(record)
-        self._log.write(Ended(row=row, files=files, **self._ledger.spent.facts), durable=True)
+        spent = self._ledger.spent
+        fact = Ended(
+            row=row,
+            files=files,
+            wall_seconds=spent.wall_seconds,
+            device_seconds=spent.device_seconds,
+        )
+        self._log.write(fact, durable=True)
         del self._running[trial_id]
         self._deadline.ended(trial_id, self._executor.now())
         self._done[trial_id] = row

@@ -94,8 +94,8 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
         rows = log.state.rows
         complete(log, known_proposals(study, log.state.proposals, rows))
     for kind, place in sorted({(one.kind, one.place) for one in problems}):
-        if kind is Kind.WEIGHTS and (trial_id := trial_of_weights(place)) is not None:
-            _restore_model(folder, study, data, rows.get(trial_id), done)
+        if kind is Kind.WEIGHTS and (weights := trial_of_weights(place)) is not None:
+            _restore_model(folder, study, data, rows.get(weights), done)
         elif kind in _THEN:
             whole = place.partition("/")[0] if kind is Kind.EXPORT else place
             if (folder / whole).exists():

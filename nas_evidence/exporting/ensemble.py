@@ -123,6 +123,7 @@ def export_ensemble(
         for weight, k in zip(weights, kept, strict=True)
     ]
     described = _described(study.name, study.objective, top, found, members, chosen)
+    described["refitted"] = sum(again for _, again in unseen)
     described["thresholds"] = _thresholds([unseen[k][0] for k in kept], weights, data)
     whole = Mixed(
         [with_preprocessing(winners[k].raw() if raw else winners[k], arrays) for k in kept],
@@ -145,7 +146,7 @@ def export_ensemble(
         gain=found.gain,
         gain_error=found.error,
         n=found.n,
-        refitted=sum(again for _, again in unseen),
+        refitted=described["refitted"],
     )
 
 

@@ -23,6 +23,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -52,7 +53,7 @@ from nas_evidence.maths.metrics import (
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, TargetScale, identity
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.metric_names import check_metric
+from nas_evidence.spec.metric_names import METRICS, check_metric
 
 Method = Literal["probit", "mc", "map"]
 METHODS = ("probit", "mc", "map")
@@ -254,6 +255,52 @@ class Prediction:
                 f"{', '.join(number)}"
             ).with_code("unknown-true-label")
         return np.array(found)
+
+
+class Metrics(dict[str, float]):
+    """Metrics of labelled data by name, as `maths/metrics.py` defines them.
+
+    n            labelled rows
+    labels       whether they are of classes
+    reliability  confidence and accuracy by bin, or probability and coverage of intervals
+
+    >>> Metrics({"accuracy": 0.912, "log_loss": 0.25}, n=125, labels=True)
+    accuracy                            0.9120
+    log loss                            0.2500
+    of 125 labelled rows
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, float],
+        *,
+        n: int,
+        labels: bool,
+        reliability: Reliability | None = None,
+    ) -> None:
+        super().__init__(found)
+        self.n, self.labels, self.reliability = n, labels, reliability
+
+    def lines(self) -> list[tuple[str, float]]:
+        """Return each metric by the words of the report; coverage once for each level."""
+        names, asked = METRICS["categorical" if self.labels else "gaussian"], self.get("level")
+        lines = []
+        for name, value in self.items():
+            percent = name.removeprefix("coverage_")
+            level = int(percent) / 100 if percent.isdigit() else None
+            if name == "coverage" or (level is not None and level != asked):
+                share = 100 * (asked if level is None else level)  # type: ignore[operator]
+                lines.append((f"{share:g} % intervals cover", value))
+            elif level is None and name != "level":
+                lines.append((names.get(name, name.replace("_", " ")), value))
+        return lines
+
+    def __repr__(self) -> str:
+        lines = [f"{words:34}  {value:.4f}" for words, value in self.lines()]
+        return "\n".join([*lines, f"of {self.n} labelled rows"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Metrics, **self.__dict__), (dict(self),)
 
 
 def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
@@ -509,6 +556,82 @@ class Predictor:
             joined = _in_own_unit(joined, self.scale)
             joined["unit"] = np.array(self.meaning["target_std"])
         return Prediction(self.classes, self.targets, level, **joined, **asked)
+
+    def predict_proba(self, data: Any, *, method: Method | None = None) -> np.ndarray:
+        """Return class probabilities [n, C] in the order of `classes`; for `data` see `predict`.
+
+        Raises:
+            ValueError: if the network predicts real targets.
+
+        Example:
+            predictor.predict_proba(new).argmax(1)  # number of the most probable class of each row
+        """
+        if not self.classes:
+            raise UserError(
+                "predict_proba is of classes, but this network predicts the real targets "
+                f"{', '.join(self.targets)}; use predict, whose result has mean and std"
+            ).with_code("probabilities-of-real-targets")
+        found = self.predict(data, method=method).probabilities
+        assert found is not None
+        return found
+
+    def evaluate(
+        self,
+        data: Any,
+        y: Any = None,
+        *,
+        method: Method | None = None,
+        level: float = 0.9,
+        metric: str | None = None,
+        raw: bool = False,
+        predicted: Prediction | None = None,
+    ) -> Metrics:
+        """Return metrics of labelled data; rows without a label are left out.
+
+        A column of weights that the training had counts each row as often as it says.
+
+        Args:
+            data: as for `predict`, with the target column if `y` is not given.
+            y: true labels or targets [n] or [n, C] of arrays, or of a table without them.
+            method: see `predict`, as `level` and `raw`.
+            level: probability of the intervals of real targets.
+            metric: the first of the result, by default that of the study.
+            raw: leave out the factor on the spread.
+            predicted: the prediction of the same data, if it is there already.
+
+        Raises:
+            ValueError: for data without a label, or with one that is not among the classes.
+
+        Example:
+            predictor.evaluate("labelled.csv")["accuracy"]
+        """
+        given = data if isinstance(data, Given) else self.given(data)
+        if given is not data:
+            for doubt in given.doubts:
+                warnings.warn(doubt, UserWarning, stacklevel=2)
+        if y is not None:
+            truth = np.asarray(y)
+            if len(truth) != len(given.inputs):
+                raise UserError(
+                    f"there are {len(given.inputs)} rows of data, but {len(truth)} true values"
+                ).with_code("evaluate-length")
+            given = replace(given, truth=truth)
+        labelled = given.labelled()
+        if labelled is None:
+            name = f"the target {', '.join(self.targets)}" if self.targets else "the target"
+            raise UserError(
+                f"metrics compare with the truth, but the data do not hold {name}; add it, or "
+                "give the true values as y"
+            ).with_code("evaluate-without-target")
+        same = given.weights is None and len(labelled.inputs) == len(given.inputs)
+        if predicted is None or not same:
+            predicted = self.predict(labelled, method=method, level=level, metric=metric, raw=raw)
+        return Metrics(
+            predicted.measures(labelled.truth),
+            n=len(labelled.inputs),
+            labels=bool(self.classes),
+            reliability=predicted.reliability(labelled.truth),
+        )
 
     def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
         """Return the network's outputs [n, C] and their covariance [n, C, C], float64."""

@@ -15,17 +15,13 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import (
-    Reliability,
     best_thresholds,
     class_metrics,
     coverage_by_level,
-    interval_reliability,
-    reliability,
 )
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.maths.stacking import Floats
-from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, cross_fitted, targets_of_folds
 
 
@@ -81,25 +77,6 @@ def unseen_measures(winner: Winner, data: TensorData) -> Mapping[str, float] | N
     if isinstance(predicted, Normals):
         return count | coverage_by_level(predicted, y)
     return count | class_metrics(predicted, y, class_weights=data.class_weights)
-
-
-def unseen_reliability(winner: Winner, data: TensorData) -> Reliability:
-    """Return accuracy by confidence, or coverage by probability, on the same predictions.
-
-    Raises:
-        ValueError: if no fold of the trial predicted them.
-    """
-    found = _unseen(winner, data)
-    if found is None:
-        raise UserError(
-            f"trial {winner.assignment.trial_id} keeps no out-of-fold predictions: "
-            "give data with the target, or search with the score "
-            "conditional_evidence"
-        ).with_code("no-unseen-predictions")
-    predicted, y = found
-    if isinstance(predicted, Normals):
-        return interval_reliability(predicted, y)
-    return reliability(predicted, y)
 
 
 def unseen_thresholds(winner: Winner, data: ArrayData) -> dict[str, float]:

@@ -163,7 +163,7 @@ def write_report(report: Report, to: Path, *, reload_seconds: int | None = None)
     to.mkdir(parents=True, exist_ok=True)
     values = _values(report)
     values["reload_seconds"] = reload_seconds
-    values["figures"] = _figures(report)
+    values["figures"] = figures_of(report)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
     (to / NAME).unlink(missing_ok=True)  # until all is written anew
     write_page(paths.html, "study.html.j2", values)
@@ -198,7 +198,7 @@ def _values(report: Report) -> dict[str, object]:
         "captions": {
             **CAPTIONS,
             **({} if labels else {"calibration": CAPTIONS["coverage"]}),
-            "columns": _columns_caption(judged.importance) if judged else "",
+            "columns": columns_caption(judged.importance) if judged else "",
         },
         "history": _history(study)[:MOST_ROWS],
         "headline": report.headline,
@@ -240,7 +240,8 @@ def _ranked_by(study: Study) -> str:
     return f"{words}: {score}"
 
 
-def _figures(report: Report) -> dict[str, Markup]:
+def figures_of(report: Report) -> dict[str, Markup]:
+    """Return every figure of the page by its name."""
     study, judged = report.study, report.trust
     target = study.targets[0]
     x_title = f"{study.spec.objective} ({study.objective_unit})"
@@ -290,7 +291,7 @@ def _judged_figures(report: Report) -> dict[str, Markup]:
     if judged.pairs:
         figures["pairs"] = draw.pairs_figure(judged.pairs)
     if judged.importance:
-        words = _worsening(judged.importance.metric, labels=labels)
+        words = worsening(judged.importance.metric, labels=labels)
         bars = column_bars(judged.importance)
         figures["columns"] = draw.measured_figure(bars, words=words, name="by column")
     return figures
@@ -303,7 +304,7 @@ def _class_name(judged: Comparison, label: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def _worsening(metric: str, *, labels: bool) -> str:
+def worsening(metric: str, *, labels: bool) -> str:
     """Say in which direction predictions become worse by a metric."""
     if metric == "coverage":
         return "coverage of the 90 % intervals: further from 90 %"
@@ -311,7 +312,7 @@ def _worsening(metric: str, *, labels: bool) -> str:
     return f"{side} in {_named(metric, labels=labels)}"
 
 
-def _columns_caption(found: Importance | None) -> str:
+def columns_caption(found: Importance | None) -> str:
     """Say what the importance of columns is, and on which rows it was found."""
     if found is None:
         return ""

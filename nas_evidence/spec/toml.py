@@ -254,7 +254,8 @@ def toml_line(key: str, value: Any) -> str:
     """
     if isinstance(value, Mapping):
         parts = (
-            f"{json.dumps(name, ensure_ascii=False)} = {times}" for name, times in value.items()
+            f"{json.dumps(name, ensure_ascii=False)} = {toml_line('v', item).partition(' = ')[2]}"
+            for name, item in value.items()
         )
         return f"{key} = {{{', '.join(parts)}}}"
     if isinstance(value, list | tuple):

@@ -89,11 +89,6 @@ class Spent:
         limit = budget.wall_seconds
         return limit is not None and self.wall_seconds >= limit
 
-    @property
-    def facts(self) -> dict[str, float]:
-        """Return the seconds by name, as events carry them."""
-        return {"wall_seconds": self.wall_seconds, "device_seconds": self.device_seconds}
-
 
 @dataclass
 class State:

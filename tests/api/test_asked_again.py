@@ -5,10 +5,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from commands import assert_same, found, write_study
 from messages import refused
 
+import nas_evidence
 from nas_evidence.api.request import asked_for, check_not_fewer
 from nas_evidence.api.runs import begun
+from nas_evidence.spec.study import PRESETS, preset_overrides
+from nas_evidence.storage.tables import read_table
 
 
 @pytest.fixture
@@ -48,3 +52,56 @@ def test_a_study_is_not_resumed_with_fewer_trials(table: Path) -> None:
     check_not_fewer(spec, 12)
     with refused("fewer-trials-than-before", 12, 2):
         check_not_fewer(spec, 2)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study file, its data, and the finished study `done`."""
+    home = tmp_path_factory.mktemp("home")
+    nas_evidence.search(write_study(home), out=home / "done")
+    return home
+
+
+def test_a_preset_is_keys_and_what_is_given_besides_wins(home: Path) -> None:
+    asked = asked_for(str(home / "tiny.toml"), [*preset_overrides("quick"), "plan.folds=5"])
+    assert (asked.spec.n_trials, asked.spec.plan.folds, asked.spec.finalists) == (8, 5, 0)
+    for name in PRESETS:
+        asked_for(str(home / "tiny.toml"), preset_overrides(name))
+
+
+@pytest.mark.slow
+def test_another_study_is_refused_with_the_difference(home: Path) -> None:
+    path, out = home / "tiny.toml", home / "done"
+    before = (out / "study.toml").read_bytes()
+    with refused("folder-of-another-study", "plan.epochs: 4 in the folder, 5 asked", "seed: 0"):
+        nas_evidence.search(path, out=out, seed=3, settings={"plan.epochs": 5})
+    assert (out / "study.toml").read_bytes() == before
+    again = nas_evidence.search(path, out=out, workers=7)  # free to change
+    assert len(again.trials) == 4
+
+
+@pytest.mark.slow
+def test_permuting_the_test_labels_changes_test_columns_alone(home: Path, tmp_path: Path) -> None:
+    nas_evidence.search(write_study(tmp_path, mix_test_labels=True), out=tmp_path / "mixed")
+    one, two = read_table(home / "done", "trials"), read_table(tmp_path / "mixed", "trials")
+    assert one["test_accuracy"].mean() > two["test_accuracy"].mean()
+    tests = ["test_accuracy", "test_nll_per_datum", "content_hash"]
+    assert_same(found(home / "done", without=tests), found(tmp_path / "mixed", without=tests))
+
+
+@pytest.mark.slow
+def test_class_weights_decide_the_class_and_change_no_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weight = np.random.default_rng(0).normal(10, 4, 60)
+    pets = pd.DataFrame({"weight": weight, "pet": np.where(weight > 10, "dog", "cat")})
+    fast = {"n_trials": 2, "settings": {"plan.epochs": 2}, "out": tmp_path / "s"}
+    costs = {"class_weight": {"dog": 2.5}, "progress": True}
+    study = nas_evidence.search(pets, target="pet", **costs, **fast)  # type: ignore[arg-type]
+    assert "class weights: cat 1, dog 2.5; the class with the largest" in capsys.readouterr().out
+    assert study.spec.objective == "conditional_evidence"
+    assert study.spec.dataset.class_weight == {"dog": 2.5}
+    assert read_table(tmp_path / "s", "evidence")["valid"].all()
+    assert study.predict(pets).class_weight == {"cat": 1.0, "dog": 2.5}
+    with pytest.raises(ValueError, match="class_weight"):
+        nas_evidence.search(pets, target="pet", **fast)  # type: ignore[arg-type]

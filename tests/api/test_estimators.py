@@ -1,5 +1,7 @@
 """Estimators where scikit-learn takes them: into other processes, threads and searches."""
 
+import pickle
+import pickletools
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
 
 import nas_evidence
 
@@ -21,6 +23,12 @@ y = np.where(x[:, 0] > 0, "up", "down")
 fitted = nas_evidence.EvidenceClassifier(n_trials=1, settings={QUICK!r}).fit(x, y)
 joblib.dump((fitted, str(fitted.study_.folder), fitted.predict_proba(x)), "fitted.joblib")
 """
+
+
+def packages_in(pickled: bytes) -> set[str]:
+    """The packages whose objects a pickle holds."""
+    texts = [arg for _, arg, _ in pickletools.genops(pickled) if isinstance(arg, str)]
+    return {text.split(".")[0] for text in texts}
 
 
 def rows(n: int = 40) -> tuple[Any, Any]:
@@ -64,6 +72,29 @@ def test_an_estimator_takes_time_metric_and_groups(tmp_path: Path) -> None:
     assert fitted.predictor_.meaning["metric"] == "f1"
     with pytest.raises(RuntimeError, match="in its time"):
         nas_evidence.EvidenceRegressor(settings=QUICK, time_limit=0.001).fit(x, x[:, 0])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_estimators_are_fitted_and_scored_in_two_processes() -> None:
+    x, y = rows()
+    estimator = nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK)
+    scores = cross_val_score(estimator, x, y, cv=2, n_jobs=2, error_score="raise")
+    np.testing.assert_allclose(
+        scores, cross_val_score(estimator, x, y, cv=2, error_score="raise"), atol=0.051
+    )
+    grid = GridSearchCV(estimator, {"n_trials": [1]}, cv=2, n_jobs=2, error_score="raise")
+    assert grid.fit(x, y).predict(x).shape == (40,)
+
+
+@pytest.mark.slow
+def test_a_pickle_of_a_pickle_predicts_and_holds_no_object_of_the_network(tmp_path: Path) -> None:
+    x, y = rows()
+    fitted = nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK).fit(x, y)
+    assert "torch" not in packages_in(pickle.dumps(fitted))
+    twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(fitted))))
+    np.testing.assert_array_equal(twice.predict_proba(x), fitted.predict_proba(x))
+    assert pickle.loads(pickle.dumps(nas_evidence.EvidenceClassifier())).n_trials == 24
 
 
 @pytest.mark.long

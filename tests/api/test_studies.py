@@ -1,11 +1,17 @@
 """A search in Python: two lines from data to predictions with uncertainty."""
 
+import functools
+import inspect
+import pickle
 import pydoc
 import re
+import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -17,6 +23,7 @@ from records import asked, mlp
 
 import nas_evidence
 from nas_evidence.api.progress import Block
+from nas_evidence.api.request import as_overrides, of_memory
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
@@ -109,10 +116,10 @@ def test_importance_and_its_figure_are_of_the_columns_of_the_table(
     classified: nas_evidence.Study,
 ) -> None:
     found = classified.importance("accuracy")
-    axes = classified.plot_importance("accuracy").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == found["column"].tolist()
-    assert [bar.get_width() for bar in axes.patches] == found["mean"].tolist()
-    assert "accuracy" in axes.get_xlabel()
+    drawn = classified.plot("importance", metric="accuracy").svg
+    named = [f"{row.column}: {row.mean:.2f}" for row in found.itertuples()]
+    assert re.findall(r'<rect class="box"[^>]*><title>(\w+: -?[\d.]{4})', drawn) == named
+    assert "fall in accuracy" in drawn
 
 
 def test_a_notebook_shows_a_study_as_a_table_with_nothing_unescaped(
@@ -131,6 +138,19 @@ def test_help_on_search_has_each_option_about_the_data_in_plain_types() -> None:
     assert "test_fraction: float | None = None" in text
     assert "        test_fraction: rows to split off" in text
     assert not {"Annotated", "Meant"} & set(re.findall(r"\w+", text))
+
+
+@pytest.mark.slow
+def test_the_example_of_search_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = inspect.getdoc(nas_evidence.search).partition("Example:")[2]
+    short = functools.partial(nas_evidence.search, n_trials=1, settings=QUICK)
+    monkeypatch.setattr(nas_evidence, "search", short, raising=False)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {"nas_evidence": nas_evidence}
+    exec(textwrap.dedent(example), found)
+    assert found["study"].leaderboard()["rank"].tolist() == [1]
 
 
 def test_a_search_in_python_prints_and_refuses_in_the_words_of_python(
@@ -152,8 +172,6 @@ def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
     assert len(more.trials) == 3
     assert "3 of 3 trials" in repr(more)
     assert more.report().is_file()
-    for figure in (more.plot_ranking(), more.plot_curves()):
-        assert figure.axes
 
 
 @pytest.mark.slow
@@ -176,6 +194,8 @@ def test_real_targets_have_intervals_in_their_unit(tmp_path: Path) -> None:
     assert found.std.mean() == pytest.approx(np.hypot(found.std_model, noise).mean(), rel=0.2)
     assert abs(found.mean.mean() - frame["price"].mean()) < 2 * frame["price"].std()
     assert found.measures(frame["price"])["level"] == 0.8
+    with refused("probabilities-of-real-targets", "price"):
+        study.predict_proba(frame)
 
 
 @pytest.mark.slow
@@ -266,17 +286,140 @@ def test_an_estimator_takes_missing_numbers_in_arrays_as_in_frames() -> None:
 
 def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
     with pytest.warns(UserWarning, match="17 of 30 rows were in the training data"):
-        axes = classified.plot_calibration(table(30)).axes[0]
+        figure = classified.plot("calibration", table(30))
     found = classified.predict(table(30)).reliability(table(30)["pet"])
-    drawn = axes.lines[1].get_xydata()
-    np.testing.assert_allclose(drawn, np.stack([found.confidence, found.accuracy], 1))
-    assert f"{found.error:.3f}, n = 30" in axes.get_title()
-    with pytest.raises(ValueError, match="has no target column"):
-        classified.plot_calibration(table(30).drop(columns="pet"))
-    with refused("no-unseen-predictions"):
-        classified.plot_calibration()  # this study has no folds
+    points = zip(found.confidence, found.accuracy, strict=True)
+    stated = [f"stated {p:.0%}: {a:.0%}" for p, a in points]
+    assert re.findall(r'class="dot".*?<title>(stated \d+%: \d+%)', figure.svg) == stated
+    assert figure.caption.endswith(f"Of 30 rows. Calibration error: {found.error:.3f}.")
+    with refused("evaluate-without-target", "y"):
+        classified.plot("calibration", table(30).drop(columns="pet"))
     with refused("no-importance", "unknown"):
-        classified.plot_parameters()
+        classified.plot("parameters")
+
+
+def test_a_figure_that_is_not_there_is_refused_with_those_that_are(
+    classified: nas_evidence.Study,
+) -> None:
+    with refused("no-such-figure", "'rankings'", "loss", "ranking"):
+        classified.plot("rankings")
+    with refused("figure-without-data", "'ranking'"):
+        classified.plot("ranking", table())
+
+
+def test_a_figure_is_shown_by_a_notebook_and_saved_whole(
+    classified: nas_evidence.Study, tmp_path: Path
+) -> None:
+    figure = classified.plot("ranking")
+    shown = figure._repr_html_()
+    assert shown.count("<svg viewBox") == 1
+    assert "one marker per architecture" in shown
+    path = figure.save(tmp_path / "ranking.svg")
+    root = ElementTree.fromstring(path.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len([e for e in root.iter() if e.get("class") == "dot"]) == len(classified.ranking)
+    with refused("figure-ending", "ranking.png"):
+        figure.save(tmp_path / "ranking.png")
+    with refused("figure-folder-missing", "none"):
+        figure.save(tmp_path / "none" / "ranking.svg")
+
+
+def test_evaluate_gives_the_metrics_of_labelled_data_in_any_form(
+    classified: nas_evidence.Study, tmp_path: Path
+) -> None:
+    new = table(90)[60:]
+    expected = classified.predict(new).measures(new["pet"])
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for given in ((new,), (new.drop(columns="pet"), new["pet"]), (tmp_path / "new.csv",)):
+        found = classified.evaluate(*given)
+        assert dict(found) == pytest.approx(expected, rel=1e-6)
+        assert found.n == 30
+    assert re.search(rf"accuracy +{expected['accuracy']:.4f}\n", repr(found))
+    assert dict(pickle.loads(pickle.dumps(found))) == dict(found)
+    some = new.assign(pet=new["pet"].where(np.arange(30) < 12))
+    with pytest.warns(UserWarning, match="'pet' is empty in 18 of 30 rows"):
+        assert classified.evaluate(some).n == 12
+    with pytest.warns(UserWarning, match="60 of 60 rows were in the training data"):
+        classified.evaluate(table())
+    with refused("evaluate-without-target", "pet"):
+        classified.evaluate(new.drop(columns="pet"))
+    with refused("evaluate-length", 30, 2):
+        classified.evaluate(new.drop(columns="pet"), ["dog", "cat"])
+    with refused("unknown-true-label", "'cow'"):
+        classified.evaluate(new.assign(pet="cow"))
+
+
+def test_probabilities_are_those_of_predict_in_the_order_of_the_classes(
+    classified: nas_evidence.Study,
+) -> None:
+    found = classified.predict_proba(table())
+    np.testing.assert_array_equal(found, classified.predict(table()).probabilities)
+    np.testing.assert_array_equal(found, classified.predictor().predict_proba(table()))
+
+
+def test_a_study_at_a_uri_is_searched_loaded_reported_and_resumed(tmp_path: Path) -> None:
+    uri = (tmp_path / "there").as_uri()
+    frame = table().drop(columns="price")
+    study = nas_evidence.search(frame, target="pet", n_trials=1, settings=QUICK, out=uri)
+    assert (study.place, study.report().name) == (uri, "index.html")
+    assert (tmp_path / "there" / "report" / "index.html").is_file()
+    study.export(trial_id=0)
+    assert (tmp_path / "there" / "export" / "evidence.json").is_file()
+    again = nas_evidence.load(uri)
+    assert again.ranking.equals(study.ranking)
+    np.testing.assert_array_equal(again.predict_proba(frame), study.predict_proba(frame))
+    assert len(nas_evidence.resume(uri, n_trials=2, steal=True).trials) == 2
+    assert nas_evidence.verify(uri).problems == ()
+    assert pickle.loads(pickle.dumps(again)).ranking["rank"].tolist() == [1, 2]
+
+
+def test_a_damaged_study_is_verified_and_repaired(
+    classified: nas_evidence.Study, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(classified.folder, tmp_path / "s"))
+    assert nas_evidence.verify(folder).problems == ()
+    (torn,) = sorted((folder / "evidence").glob("*.parquet"))[:1]
+    torn.write_bytes(torn.read_bytes()[:100])
+    found = nas_evidence.verify(folder)
+    assert {one.place for one in found.problems} == {f"evidence/{torn.name}"}
+    assert f"evidence/{torn.name}: " in repr(found)
+    assert nas_evidence.repair(folder)
+    assert nas_evidence.verify(folder).problems == ()
+    with refused("not-a-study"):
+        nas_evidence.verify(tmp_path)
+
+
+def test_settings_are_of_any_type_that_a_study_file_has(tmp_path: Path) -> None:
+    frame = table().drop(columns="price")
+    first = [{"family": "linear"}]
+    settings = {**QUICK, "first": first, "plan.online": {"every": "never"}}
+    asked = of_memory(frame, None, {"target": "pet"}, as_overrides(settings))
+    assert list(asked.spec.first) == first
+    assert asked.spec.plan.online.every == "never"
+    with refused("setting-of-no-type", "plan.epochs", "None"):
+        nas_evidence.search(frame, target="pet", settings={"plan.epochs": None})
+
+
+def test_executor_and_address_are_checked_before_the_data_are_read() -> None:
+    with refused("address-without-ray"):
+        nas_evidence.search("gone.csv", executor="local", address="auto")
+    with refused("address-of-dashboard"):
+        nas_evidence.resume("gone", executor="ray", address="http://host:8265")
+
+
+def test_a_leaderboard_has_every_architecture_in_the_order_of_the_ranking(
+    classified: nas_evidence.Study,
+) -> None:
+    found = classified.leaderboard()
+    assert list(found) == [
+        "rank", "trial_id", "family", "depth", "width", "shape", "n_parameters", "score",
+        "estimate", "error", "status", "trials",
+    ]  # fmt: skip
+    ranking = classified.ranking
+    for name, own in (("rank", "rank"), ("trial_id", "trial_id"), ("score", "diag_ef")):
+        assert found[name].tolist() == ranking[own].tolist()
+    assert found["trials"].sum() == len(classified.trials)
+    assert set(found["status"]) == {"complete"}
 
 
 def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:

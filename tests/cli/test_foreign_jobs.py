@@ -51,7 +51,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Cluster:
 OF = ("--address", "http://h:1", "--name", "mine")
 
 
-@pytest.mark.parametrize("words", [("logs",), ("attach",), ("logs", "3")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("status", "--log"), ("status", "--follow"), ("status", "--log", "3")], ids=" ".join
+)
 def test_what_a_job_prints_moves_no_cursor(
     words: tuple[str, ...], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +66,7 @@ def test_what_a_job_prints_moves_no_cursor(
 def test_what_the_log_of_a_study_says_moves_no_cursor(tmp_path: Path, cli: Cli) -> None:
     run(open_study(tmp_path, study(n_trials=1)), tmp_path)
     (tmp_path / "logs" / "driver.log").write_text(f"2026-11-24 10:00:00 trial_id=0 {TITLE}\n")
-    for words in (("logs", tmp_path), ("logs", tmp_path, "0")):
+    for words in (("status", "--log", tmp_path), ("status", "--log", tmp_path, "0")):
         out = cli(*words, code=None)[0]
         assert "\\x1b]0;owned\\x07\n" in out
         assert "\033" not in out
@@ -78,7 +80,7 @@ def test_a_store_in_a_printed_command_is_one_word_and_no_option(
     out = cli("cancel", *OF, code=None)[0]
     assert f"resume: nas-evidence resume {shlex.quote(store)} --address http://h:1" in out
     cluster.state = "RUNNING"
-    for words in (("status",), ("cancel", "3"), ("logs", "3")):
+    for words in (("status",), ("status", "3"), ("cancel", "3"), ("status", "--log", "3")):
         cli(*words, *OF, code=None)
         asked = shlex.split(cluster.asked[-1][1])
         assert asked[asked.index("--") + 1] == store
@@ -110,6 +112,6 @@ def test_following_a_study_in_a_folder_says_with_its_code_whether_it_has_ended(
 ) -> None:
     spec = open_study(tmp_path, study(n_trials=3))
     stopped(spec, tmp_path, 1)
-    cli("attach", tmp_path, code=130)
+    cli("status", "--follow", tmp_path, code=130)
     run(spec, tmp_path)
-    cli("attach", tmp_path)
+    cli("status", "--follow", tmp_path)

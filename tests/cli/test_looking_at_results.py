@@ -14,12 +14,12 @@ from searched import EPOCHS, folder, load, record
 
 import nas_evidence
 from nas_evidence.cli import terminal
-from nas_evidence.cli.predict import metric_lines
 from nas_evidence.cli.show import trial_sentence
 from nas_evidence.cli.submit import _facts
 from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
 from nas_evidence.cli.watch import served
 from nas_evidence.driver.mirror import working_copy
+from nas_evidence.exporting.predictor import Metrics
 from nas_evidence.reporting.study_tables import first_as_shown
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.record import TrialStatus
@@ -85,10 +85,10 @@ def test_a_heading_breaks_at_a_blank_and_never_inside_a_word(
     assert {"conditional_evidence", "test", "accuracy"} <= {*text.split()}
 
 
-def test_predict_names_metrics_as_the_report_does_and_each_coverage_once() -> None:
+def test_metrics_are_named_as_in_the_report_and_each_coverage_once() -> None:
     found = {"rmse": 1.0, "r2": 0.5, "coverage": 0.9, "level": 0.9}
     found |= {"coverage_50": 0.4, "coverage_90": 0.9, "coverage_95": 1.0}
-    names = [words for words, _ in metric_lines(found, METRICS["gaussian"])]
+    names = [words for words, _ in Metrics(found, n=9, labels=False).lines()]
     inside = [f"{p} % intervals cover" for p in (90, 50, 95)]
     assert names == ["RMSE", "R²", *inside]
     assert METRICS["gaussian"]["coverage"] in names

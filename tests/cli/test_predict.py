@@ -61,6 +61,17 @@ def test_predict_says_which_rows_were_trained_on(home: Path) -> None:
 
 
 @pytest.mark.slow
+def test_predict_says_how_class_weights_decide(home: Path, tmp_path: Path) -> None:
+    nas_evidence.search(
+        visits(0), target="ill", drop=["key"], class_weight={"yes": 2.5}, n_trials=1,
+        settings=QUICK, progress=False, out=tmp_path / "s",
+    )  # fmt: skip
+    said = run("predict", tmp_path / "s", "new.csv", "--to", "w.csv", folder=home).stdout
+    assert "class: the largest class weight times probability (no 1, yes 2.5)" in said
+    assert "metrics: accuracy is weighted by class (no 1, yes 2.5); all others are not" in said
+
+
+@pytest.mark.slow
 def test_a_class_that_training_has_not_seen_leaves_out_the_metrics_alone(home: Path) -> None:
     said = run("predict", "runs/ills", "odd.csv", "--to", "odd-p.csv", folder=home)
     assert "metrics are left out: true label 'perhaps' is not among the classes" in said.stderr

@@ -11,7 +11,7 @@ from matrix import pairs
 
 pytestmark = pytest.mark.slow
 
-VERBS = ("report", "export", "predict", "verify", "resume", "repair", "status", "show")
+VERBS = ("report", "export", "predict", "verify", "resume", "repair", "status", "status-trial")
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,10 @@ def arguments(verb: str, folder: Path) -> tuple[object, ...]:
         "export": ("--to", out),
         "predict": (folder.parent / "new.csv",),
         "resume": ("--trials", 3, "--executor", "inline"),
-        "show": (0,),
+        "status-trial": (0,),
     }
     (folder.parent / "new.csv").write_text("a,b,c,d,e,f\n1,2,3,4,5,6\n")
-    return (verb, folder, *more.get(verb, ()))
+    return (verb.removesuffix("-trial"), folder, *more.get(verb, ()))
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ def test_a_report_of_a_study_without_any_trial(
     code, text, said = call(capsys, "report", tmp_path)
     assert (code, said) == (0, "")
     assert "report: " in text
-    said = cli("show", tmp_path, 0, code=2)[1]
+    said = cli("status", tmp_path, 0, code=2)[1]
     assert "no finished trial 0" in said
 
 

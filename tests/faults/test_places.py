@@ -223,6 +223,6 @@ def test_an_unexpected_error_leaves_no_file_in_the_working_folder(
         raise RuntimeError("no such luck\nsecond line")
 
     monkeypatch.setattr("nas_evidence.api.request.load_study", wrong)
-    said = cli("validate", "digits", code=1)[1]
+    said = cli("search", "digits", "--dry-run", code=1)[1]
     assert said.startswith("unexpected RuntimeError: no such luck; ")
     assert not list(tmp_path.iterdir())

@@ -88,7 +88,7 @@ def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head)
         # The same name again: nothing is started, and the way to follow is told.
         again = submit(head, "first")
         assert "already; nothing was submitted" in again
-        assert f"attach --address {head.url} --name first" in again
+        assert f"status --follow --address {head.url} --name first" in again
         other = ("--address", head.url, "--store", "/elsewhere", "--name", "first")
         assert "another --name" in head.run("submit", "far.toml", *other, code=2)
 
@@ -99,7 +99,7 @@ def test_cancelled_and_resumed_a_job_ends_with_the_undisturbed_table(head: Head)
     assert "has already ended" in head.run("cancel", *of(head, "first"), code=2)
 
     assert "nas-first-2 submitted" in head.run("resume", store, *of(head, "first"))
-    followed = head.run("attach", *of(head, "first"))
+    followed = head.run("status", "--follow", *of(head, "first"))
     assert "nas-first-2 succeeded" in followed
     assert "[8/8]" in followed
     assert_undisturbed(head, store)
@@ -114,7 +114,7 @@ def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     wait_for(lambda: n_stored(store) >= 1 and under_way(store), "a trial and a checkpoint")
     for pid in head.drivers("killed"):
         os.kill(pid, signal.SIGKILL)
-    told = head.run("attach", *of(head, "killed"), code=1)
+    told = head.run("status", "--follow", *of(head, "killed"), code=1)
     assert "nas-killed-1 failed" in told
     assert f"resume {store} --address" in told
 
@@ -133,10 +133,10 @@ def test_killed_driver_and_killed_head_change_nothing(head: Head) -> None:
     assert n_before < 8
     assert "does not answer" in head.run("status", *of(head, "killed"), code=2)
     head.start()
-    assert "knows no study named" in head.run("attach", *of(head, "killed"), code=2)
+    assert "knows no study named" in head.run("status", "--follow", *of(head, "killed"), code=2)
 
     assert "nas-killed-1 submitted" in head.run("resume", store, *of(head, "killed"))
-    assert "nas-killed-1 succeeded" in head.run("attach", *of(head, "killed"))
+    assert "nas-killed-1 succeeded" in head.run("status", "--follow", *of(head, "killed"))
     assert_undisturbed(head, store)
 
 
@@ -151,9 +151,9 @@ def test_two_studies_at_once_and_one_trial_cancelled_in_one_of_them(head: Head) 
     wait_for(lambda: under_way(one) and under_way(other), "a checkpoint of both")
     trial = under_way(one)[0]
     assert f"trial {trial}: cancelled" in head.run("cancel", trial, *of(head, "one"))
-    assert "status=cancelled" in head.run("logs", trial, *of(head, "one"))
+    assert "status=cancelled" in head.run("status", "--log", trial, *of(head, "one"))
     for name in ("one", "other"):
-        assert f"nas-{name}-1 succeeded" in head.run("attach", *of(head, name))
+        assert f"nas-{name}-1 succeeded" in head.run("status", "--follow", *of(head, name))
     statuses = {row.trial_id: row.status for row in finished(one).values()}
     assert statuses.pop(trial) is TrialStatus.CANCELLED
     assert set(statuses.values()) == {TrialStatus.COMPLETE}
@@ -161,11 +161,13 @@ def test_two_studies_at_once_and_one_trial_cancelled_in_one_of_them(head: Head) 
 
 
 def test_a_wrong_or_missing_token_is_one_line(head: Head, tmp_path: Path) -> None:
-    wrong = head.run("logs", *of(head, "far"), code=2, RAY_AUTH_TOKEN="wrong")
+    wrong = head.run("status", "--log", *of(head, "far"), code=2, RAY_AUTH_TOKEN="wrong")
     assert wrong.count("\n") == 1
     assert "refuses the token" in wrong
     assert "wrong" not in wrong
-    missing = head.run("logs", *of(head, "far"), code=2, HOME=str(tmp_path), RAY_AUTH_MODE="")
+    missing = head.run(
+        "status", "--log", *of(head, "far"), code=2, HOME=str(tmp_path), RAY_AUTH_MODE=""
+    )
     assert missing.count("\n") == 1
     assert "none was found" in missing
 
@@ -182,4 +184,4 @@ def test_nodes_on_one_host_do_not_take_the_working_directory_from_each_other(hea
     wait_for(lambda: "Ray runtime started" in (head.folder / "node.log").read_text(), "the node")
     short = ("--set", "plan.epochs=4", "--set", "plan.online.every=2")
     submit(head, "hosted", "--trials", "4", "--workers", "3", *short)
-    assert "nas-hosted-1 succeeded" in head.run("attach", *of(head, "hosted"))
+    assert "nas-hosted-1 succeeded" in head.run("status", "--follow", *of(head, "hosted"))

@@ -18,8 +18,8 @@ try:
     main()
 except SystemExit:
     shutil.rmtree(sys.path[-1])
-    from nas_evidence.storage import journal
-    print(open("study.toml").read(), journal.__file__)
+    from nas_evidence.storage import log
+    print(open("study.toml").read(), log.__file__)
 """
 
 WORKER = """

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from messages import refused
 from numpy.testing import assert_allclose
 from scipy import stats
 from searched import EPOCHS, N_DATA, QUALITY, estimate_of, folder, load, record
@@ -21,8 +20,7 @@ from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.correlations import trust
 from nas_evidence.reporting.importance import importance_sentence, importances
-from nas_evidence.reporting.page import build_report, write_report
-from nas_evidence.reporting.plots import plot_parameters
+from nas_evidence.reporting.page import build_report, figures_of, write_report
 from nas_evidence.reporting.problems import flags, problems, statuses
 from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
@@ -276,12 +274,11 @@ def test_what_sets_the_best_apart_is_named(tmp_path: Path) -> None:
         "The best architectures differ most from all in width of mlp (46 to 60 among the best 8, "
         "4 to 62 among all 30). That may be chance."
     )
-    figure = plot_parameters(study)
-    assert len(figure.axes[0].patches) == len(found)
+    drawn = figures_of(report_on(study))["importance"]
+    assert drawn.count('class="box"') == len(found)
     few = load(tmp_path / "few", records[:5], family={"mlp": widths})
     assert importances(few) == []
-    with refused("no-importance", "unknown"):
-        plot_parameters(few)
+    assert "unknown" in importance_sentence([])
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from records import at, laplace, mlp, record_with
 
 import nas_evidence.driver.outcomes as results_module
 import nas_evidence.storage.best as best_module
+from nas_evidence.api.runs import other_first
 from nas_evidence.api.studies import Study
-from nas_evidence.cli.search import other_first
 from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.folder import trial_to_export

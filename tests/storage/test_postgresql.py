@@ -142,7 +142,7 @@ def copies(url: str) -> dict[str, list[tuple[object, object]]]:
         storage.engine.dispose()
 
 
-def in_journal(folder: Path) -> list[tuple[object, object]]:
+def in_log(folder: Path) -> list[tuple[object, object]]:
     told = told_in(folder)
     return [
         (point.model_dump(mode="json"), list(told[number].values or ()) or None)
@@ -157,7 +157,7 @@ def test_two_studies_of_one_name_are_copied_to_a_server_and_gone_on_with(
     for place, n_trials in (("a", 4), ("b", 6), ("a", 6)):
         assert run(study(n_trials=n_trials), tmp_path / place, url) == []
     found = [copy for name, copy in copies(url).items() if name not in before]
-    wanted = [in_journal(tmp_path / place) for place in ("a", "b")]
+    wanted = [in_log(tmp_path / place) for place in ("a", "b")]
     assert sorted(map(str, found)) == sorted(map(str, wanted))
     for path in tmp_path.rglob("*"):
         assert path.is_dir() or PASSWORD.encode() not in path.read_bytes()
@@ -190,9 +190,7 @@ def test_a_server_that_goes_away_is_one_warning_and_the_copy_is_completed_later(
     finally:
         server.start()
     assert run(study(), tmp_path, url) == []
-    assert [copy for name, copy in copies(url).items() if name not in before] == [
-        in_journal(tmp_path)
-    ]
+    assert [copy for name, copy in copies(url).items() if name not in before] == [in_log(tmp_path)]
 
 
 def test_a_wrong_password_is_one_warning(

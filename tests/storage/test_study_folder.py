@@ -189,7 +189,13 @@ def test_the_ledger_charges_walls_and_devices_and_goes_on_after_a_stop(tmp_path:
             ledger = Ledger(log, now=100.0)
             ledger.account(110.0, 3)
             ledger.account(112.0, 1)
-            log.write(Stopped(idle_share=0.0, **ledger.spent.facts))
+            log.write(
+                Stopped(
+                    idle_share=0.0,
+                    wall_seconds=ledger.spent.wall_seconds,
+                    device_seconds=ledger.spent.device_seconds,
+                )
+            )
     assert Log(tmp_path).state.spent == Spent(24.0, 64.0)
     assert Spent(24.0, 64.0).exceeds(BudgetSpec(wall_seconds=24))
     assert not Spent(24.0, 64.0).exceeds(BudgetSpec(wall_seconds=25))
