@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.spec.toml import load_study
     from nas_evidence.storage.tables import read_table
     from nas_evidence.training.own_loop import online_laplace
+    from nas_evidence.workers.executor import Watcher
 
 from nas_evidence.plumbing.version import __version__
 
@@ -37,6 +38,7 @@ _EXPORTS = {
     "search": "nas_evidence.api.studies",
     "resume": "nas_evidence.api.studies",
     "load": "nas_evidence.api.studies",
+    "Watcher": "nas_evidence.workers.executor",
     "compare": "nas_evidence.reporting.compare",
     "Study": "nas_evidence.api.studies",
     "Predictor": "nas_evidence.exporting.predictor",
@@ -52,6 +54,7 @@ __all__ = [
     "Scorer",
     "Study",
     "StudySpec",
+    "Watcher",
     "__version__",
     "compare",
     "estimate_evidence",

@@ -20,7 +20,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, Watcher
 
 N_DATA = 100
 
@@ -214,7 +214,7 @@ class Noisy(FakeExecutor):
         self.events.append(record)
 
 
-class Silent:
+class Silent(Watcher):
     """A watcher that only counts."""
 
     def __init__(self) -> None:
@@ -225,9 +225,6 @@ class Silent:
 
     def launched(self, assignment: Assignment) -> None:
         self.launches.append(assignment)
-
-    def progressed(self, report: SliceReport) -> None:
-        pass
 
     def parked(self, trial_id: int) -> None:
         self.parks.append(trial_id)

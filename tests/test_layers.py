@@ -42,7 +42,7 @@ SOLE_IMPORTERS = {
     "torchvision": ["data"],
     "sklearn": ["data", "baselines/models.py", "api/estimators.py"],
     "PIL": ["data/images.py"],
-    "mlflow": ["api/trackers.py"],
+    "mlflow": ["api/trackers/mlflow.py"],
     "onnxruntime": ["exporting/onnx_program.py"],
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")

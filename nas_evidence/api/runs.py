@@ -1,6 +1,7 @@
 """Run the trials of a study in its store; used by the command line and by Python alike."""
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,9 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from nas_evidence.api.trackers import Tracker, Tracking
+from nas_evidence.api.callbacks import Callbacks, Called, InThread
+from nas_evidence.api.python_words import in_python
+from nas_evidence.api.trackers import tracker_of
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
@@ -28,7 +31,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.mirror import Store
     from nas_evidence.storage.redo import DoneTrials
     from nas_evidence.storage.tables import TrialRow
-    from nas_evidence.workers.executor import Executor
+    from nas_evidence.workers.executor import Executor, MakeExecutor
     from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
@@ -42,18 +45,23 @@ _FEW = 2
 class Run:
     """How to run a study: where its trials run, and where its data are."""
 
-    executor: Where = "inline"
+    executor: "Where | MakeExecutor" = "inline"
     address: str | None = None  # cluster to join
     data_root: Path | None = None
     download: bool = False
     steal: bool = False
     allow_code: bool = False
-    track: tuple[str | Tracker, ...] = ()  # checked; see api/trackers.py
+    track: tuple[str, ...] = ()  # checked; see api/trackers
     limit: TimeLimit | None = None
+    callbacks: tuple[Watcher, ...] = ()
 
 
 def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
     return nullcontext(Watcher())
+
+
+def _warn(line: str) -> None:
+    warnings.warn(in_python(line), RuntimeWarning, stacklevel=2)
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Audience:
     """Who is told what happens.
 
     say       one line of text
+    warn      one line, of what has stopped while the search goes on
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
     cluster_lost  called from a thread if Ray dies on this machine, with the place of the study;
@@ -68,6 +77,7 @@ class Audience:
     """
 
     say: Callable[[str], None] = lambda line: None
+    warn: Callable[[str], None] = _warn
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     cluster_lost: "Callable[[str, Run], None] | None" = None
@@ -207,7 +217,7 @@ def run_trials(
             from nas_evidence.driver.driver import Driver
 
             with audience.watching(spec, n_done) as shown:
-                watcher = Tracking(run.track, spec, store.folder, shown, audience.say)
+                watcher = _callbacks(spec, store.folder, run, audience, shown)
                 driver = Driver(
                     spec,
                     store.folder.resolve(),
@@ -221,6 +231,10 @@ def run_trials(
                     audience.say(f"note: {notice}")
                 with watcher:  # now that the driver has mended what trackers read
                     driver.run()
+                    if not unfinished(spec, store.folder, driver.done):
+                        watcher.status = "complete"
+                    else:
+                        watcher.status = "cancelled" if driver.requests.study else "incomplete"
             audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
@@ -283,13 +297,31 @@ def finish_off(
     from nas_evidence.workers.nobody import Nobody
 
     folder = store.folder.resolve()
-    watcher = Tracking(run.track, spec, folder, Watcher(), audience.say)
+    watcher = _callbacks(spec, folder, run, audience, Watcher())
     driver = Driver(spec, folder, Nobody(), watcher, finds=finds)
     for notice in driver.notices:
         audience.say(f"note: {notice}")
     with watcher:
         if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
             driver.run()
+        watcher.status = "complete"
+
+
+def _same(watcher: Watcher) -> Watcher:
+    return watcher
+
+
+def _callbacks(
+    spec: StudySpec, folder: Path, run: Run, audience: Audience, shown: Watcher
+) -> Callbacks:
+    """Return the watcher of a driver: what shows the study, callbacks, and trackers."""
+    called = [
+        Called(partial(_same, one), f"callback {type(one).__name__}") for one in run.callbacks
+    ]
+    tracking = [
+        InThread(partial(tracker_of, text, spec, folder), f"--track {text}") for text in run.track
+    ]
+    return Callbacks(shown, [*called, *tracking], spec, folder, audience.warn)
 
 
 def _executor(
@@ -309,6 +341,9 @@ def _executor(
         from nas_evidence.workers.process import worker_with_code
 
         make_worker = partial(worker_with_code, code, outside, make_worker)
+    if not isinstance(run.executor, str):
+        resources = spec.resources.model_copy(update={"workers": workers})
+        return run.executor(arrays, resources, logs, make_worker=make_worker)
     if run.executor == "inline":
         from nas_evidence.workers.inline import InlineExecutor
 

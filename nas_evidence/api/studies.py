@@ -34,11 +34,11 @@ from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec, preset_overrides
+from nas_evidence.workers.executor import MakeExecutor, Watcher, Where
 
 if TYPE_CHECKING:  # these import pandas and torch
     import pandas as pd
 
-    from nas_evidence.api.trackers import Tracker
     from nas_evidence.baselines.comparison import Importance
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
@@ -482,7 +482,9 @@ def search(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
-    track: "Sequence[str | Tracker] | Tracker" = (),
+    track: str | Sequence[str] = (),
+    callbacks: Sequence[Watcher] = (),
+    executor: Where | MakeExecutor | None = None,
     **options: Unpack[DataOptions],
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
@@ -508,7 +510,11 @@ def search(
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
-            "tensorboard:DIR", "optuna", "optuna:URL" or a `nas_evidence.api.trackers.Tracker`.
+            "tensorboard:DIR", "optuna", "optuna:URL", "wandb", "wandb:PROJECT", "trackio" or
+            "trackio:PROJECT".
+        callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
+        executor: where trials run: "inline", "local", "ray" or "auto", or what makes an executor
+            of your own, see `nas_evidence.testing.ExecutorContract`; by default as `workers` says.
         options: about the data, see `nas_evidence.api.request.DataOptions`.
 
     Returns:
@@ -548,7 +554,14 @@ def search(
         folder = Path(out).expanduser()
     else:
         folder = _folder_of(asked, named=isinstance(data, str | Path))
-    run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
+    run = _run_with(
+        executor or ("inline" if workers == 1 else "auto"),
+        root,
+        allow_code=allow_code,
+        track=track,
+        callbacks=callbacks,
+        limit=limit,
+    )
     resources = asked.spec.resources.model_copy(update={"workers": workers})
     spec = with_families(asked.spec, families).model_copy(update={"resources": resources})
     audience = audience_for(progress)
@@ -569,7 +582,9 @@ def resume(
     data_root: str | Path | None = None,
     allow_code: bool = False,
     progress: bool | None = None,
-    track: "Sequence[str | Tracker] | Tracker" = (),
+    track: str | Sequence[str] = (),
+    callbacks: Sequence[Watcher] = (),
+    executor: Where | MakeExecutor | None = None,
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials, time or another budget.
 
@@ -583,6 +598,8 @@ def resume(
         allow_code: run code that the study names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well; see `search`.
+        callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
+        executor: where trials run; see `search`.
 
     Returns:
         The study with the old and the new trials.
@@ -607,7 +624,14 @@ def resume(
     changes = {"resources": resources, "n_trials": n_trials or spec.n_trials}
     spec = admitted(spec.model_copy(update=changes), [folder / "code"], allowed=allow_code)
     root = None if data_root is None else Path(data_root)
-    run = _run_with(workers, root, allow_code=allow_code, track=track, limit=limit)
+    run = _run_with(
+        executor or ("inline" if workers == 1 else "auto"),
+        root,
+        allow_code=allow_code,
+        track=track,
+        callbacks=callbacks,
+        limit=limit,
+    )
     spec = open_study(folder, spec)
     source = stored_source(spec.dataset, base=folder.resolve(), data_root=root)
     return _run(spec, folder, run, audience_for(progress), source)
@@ -629,22 +653,24 @@ def load(
 
 
 def _run_with(
-    workers: int,
+    executor: Where | MakeExecutor,
     data_root: Path | None,
     *,
     allow_code: bool,
-    track: "Sequence[str | Tracker] | Tracker",
+    track: str | Sequence[str],
+    callbacks: Sequence[Watcher],
     limit: TimeLimit | None,
 ) -> Run:
-    from nas_evidence.api.trackers import Tracker, check_track
+    from nas_evidence.api.trackers import check_track
 
-    wanted = (track,) if isinstance(track, str | Tracker) else tuple(track)
+    wanted = (track,) if isinstance(track, str) else tuple(track)
     check_track(wanted)
     return Run(
-        "inline" if workers == 1 else "auto",
+        executor,
         data_root=data_root,
         allow_code=allow_code,
         track=wanted,
+        callbacks=tuple(callbacks),
         limit=limit,
     )
 
