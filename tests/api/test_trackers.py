@@ -2,10 +2,9 @@
 
 import json
 import sqlite3
-import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +19,7 @@ from fakes import report_of
 from faulty import flipped, run, study
 from messages import refused
 from records import asked, curve_of, record_with
+from wandb_files import wandb_runs
 
 import nas_evidence
 from nas_evidence.api import trackers
@@ -299,43 +299,6 @@ def test_runs_read_back_from_files_of_wandb(
         assert {name: points[-1][1] for name, points in run["series"].items()} == {
             f"final/{name}": value for name, value in one.final.items()
         }
-
-
-def wandb_records(path: Path) -> Iterator[bytes]:
-    """The records of a file in the format of LevelDB's logs, after a header of 7 bytes."""
-    data, at, parts = path.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:  # what is too short for a header ends a block
-            at += 32768 - at % 32768
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        parts += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield parts
-            parts = b""
-
-
-def wandb_runs(folder: Path) -> list[dict[str, Any]]:
-    """What the files of the offline runs below a folder hold."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    runs = []
-    for path in (folder / "wandb").glob("offline-run-*/*.wandb"):
-        run: dict[str, Any] = {"series": {}}
-        for part in map(Record.FromString, wandb_records(path)):
-            if part.HasField("run"):
-                given = {item.key: json.loads(item.value_json) for item in part.run.config.update}
-                given.pop("_wandb", None)
-                run |= {"name": part.run.display_name, "project": part.run.project}
-                run |= {"group": part.run.run_group, "config": given}
-            for item in part.history.item:
-                name = item.key or "/".join(item.nested_key)
-                if not name.startswith("_"):
-                    value = json.loads(item.value_json)
-                    run["series"].setdefault(name, []).append((part.history.step.num, value))
-        runs.append(run)
-    return runs
 
 
 @pytest.mark.long

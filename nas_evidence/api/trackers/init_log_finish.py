@@ -15,10 +15,13 @@ from typing import Any
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.executor import StudyStatus
 
 
 class InitLogFinish(Tracker):
     """One run for each trial: values by epoch as steps, the architecture as its configuration.
+
+    Of a killed process, the run of a trial under way may lack what the tool had not sent yet.
 
     Args:
         tool: the package: wandb or trackio.
@@ -36,9 +39,12 @@ class InitLogFinish(Tracker):
             "resume": "allow",
         }
         if tool == "wandb":  # several runs in one process, which is not its own
-            about = {"silent": True, "console": "off", "x_disable_stats": True}
-            self._given |= {"reinit": "create_new", "settings": self._tool.Settings(**about)}
-            self._given |= {} if "WANDB_DIR" in os.environ else {"dir": str(folder)}
+            settings = self._tool.Settings(
+                silent=True, console="off", disable_git=True, disable_code=True,
+                x_disable_stats=True, x_disable_meta=True, x_save_requirements=False,
+            )  # fmt: skip
+            self._given |= {"reinit": "create_new", "settings": settings}
+            self._given["dir"] = os.environ.get("WANDB_DIR", str(folder))
         else:
             self._given |= {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._is_wandb = tool == "wandb"
@@ -67,10 +73,14 @@ class InitLogFinish(Tracker):
             last.update(dict.fromkeys(values, epoch))
         self._keep_note()
 
-    def pause(self, trial_id: int) -> None:
-        """Finish a run; `init` with its name continues it."""
-        if run := self._runs.pop(trial_id, None):
+    def study_ended(self, status: StudyStatus) -> None:
+        """Finish all runs; `init` with the name of one continues it.
+
+        Not earlier: wandb writes two runs of a name into one file if they begin in one second.
+        """
+        for run in self._runs.values():
             run.finish()
+        self._runs.clear()
 
     def finish(self, trial: Tracked) -> None:
         """Write how the trial ended, at the last step."""
@@ -78,7 +88,7 @@ class InitLogFinish(Tracker):
         final = {f"final/{name}": value for name, value in trial.final.items()}
         step = max((points[-1][0] for points in trial.series.values()), default=0)
         self._run(trial_id, trial.about).log({"status": str(trial.status), **final}, step=step)
-        self.pause(trial_id)
+        self._runs.pop(trial_id).finish()
         self._noted[str(trial_id)] = attempt
         self._last.pop(str(trial_id), None)
         self._keep_note()
