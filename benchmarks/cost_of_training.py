@@ -242,7 +242,7 @@ def parts_of(out: Path, began: float) -> dict[str, float]:
     launched = next(e["t"] for e in events if e["event"] == "launch")
     stopped = next(e["t"] for e in reversed(events) if e["event"] == "stop")
     reported = (out / "report" / "index.html").stat().st_mtime
-    exported = (out / "export" / "MODEL_CARD.md").stat().st_mtime
+    exported = (out / "export" / "README.md").stat().st_mtime
     return parts | {
         "start_seconds": launched - began,
         "search_seconds": stopped - launched,

@@ -305,11 +305,13 @@ class Study:
         pt2: bool = False,
         onnx: bool = False,
         raw: bool = False,
+        license: str | None = None,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
         With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
-        that name. `raw` leaves out the calibration factor. An ensemble has `ensemble.json`
+        that name. `raw` leaves out the calibration factor. `license`, such as "mit", is stated in
+        the model card. An ensemble has `ensemble.json`
         with its weights, and with what it gains over its best member in nats per datum.
 
         Raises:
@@ -326,9 +328,9 @@ class Study:
         folder = Path(to or self.folder / name)
         given = (self._tables(), folder, self.arrays())
         if top is None:
-            export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
+            export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw, license=license)
         else:
-            export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw)
+            export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw, license=license)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:

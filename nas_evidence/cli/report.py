@@ -6,7 +6,7 @@ Each takes a study folder or the URI of a store; a report is written where the s
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -168,6 +168,10 @@ def export(
         bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
     ] = False,
     raw: Raw = False,
+    license: Annotated[
+        str | None,
+        typer.Option("--license", metavar="NAME", help="State it in the model card, as mit."),
+    ] = None,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
@@ -188,11 +192,12 @@ def export(
 
         admitted(tables.spec, [store.folder.resolve() / "code"], allowed=True)
     data = _data_of(tables, data_root)
+    asked: dict[str, Any] = {"pt2": pt2, "onnx": onnx, "raw": raw, "license": license}
     if top is None:
         arrays = data.arrays(seed=tables.spec.seed)
-        out.print(exported(tables, to, arrays, trial_id, pt2=pt2, onnx=onnx, raw=raw))
+        out.print(exported(tables, to, arrays, trial_id, **asked))
     else:
-        _write_ensemble(tables, to, top, data, pt2=pt2, onnx=onnx, raw=raw)
+        _write_ensemble(tables, to, top, data, **asked)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -271,19 +276,17 @@ def exported(
     arrays: "ArrayData",
     trial_id: int | None,
     *,
-    pt2: bool = False,
-    onnx: bool = False,
-    raw: bool = False,
     place: str = "",
+    **asked: Any,
 ) -> str:
     """Export a trial of a study, by default the best, and say where it is; imports torch.
 
-    `place` is what `to` is called where the user will look for it.
+    `place` is what `to` is called where the user will look for it; `asked` is for `export_winner`.
     """
     from nas_evidence.exporting.folder import export_winner
     from nas_evidence.reporting.study_tables import architecture_text
 
-    done = export_winner(tables, to, arrays, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
+    done = export_winner(tables, to, arrays, trial_id=trial_id, **asked)
     again = "" if done.rescored_value is None else ", evidence recomputed: identical"
     name = architecture_text(done.architecture.family, done.architecture.values)
     return f"export: {place or done.folder} (trial {done.trial_id}: {name}{again})"
@@ -294,16 +297,13 @@ def _write_ensemble(
     to: Path,
     top: int,
     data: "Source",
-    *,
-    pt2: bool,
-    onnx: bool,
-    raw: bool,
+    **asked: Any,
 ) -> None:
     """Export an ensemble of the best networks of a study, and print what it gains."""
     from nas_evidence.exporting.ensemble import export_ensemble
 
     arrays = data.arrays(seed=tables.spec.seed)
-    done = export_ensemble(tables, to, arrays, top=top, pt2=pt2, onnx=onnx, raw=raw)
+    done = export_ensemble(tables, to, arrays, top=top, **asked)
     members = ", ".join(
         f"trial {i} {weight:.2f}" for i, weight in zip(done.trial_ids, done.weights, strict=True)
     )
