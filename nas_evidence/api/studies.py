@@ -306,17 +306,21 @@ class Study:
         onnx: bool = False,
         raw: bool = False,
         license: str | None = None,
+        track: str | None = None,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
         With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
         that name. `raw` leaves out the calibration factor. `license`, such as "mit", is stated in
-        the model card. An ensemble has `ensemble.json`
+        the model card. `track`, "mlflow" or "mlflow:URI", also writes the folder of one network as
+        the artifact `export` of the run of its trial. An ensemble has `ensemble.json`
         with its weights, and with what it gains over its best member in nats per datum.
 
         Raises:
-            ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
+            ValueError: for a trial or `track` with `top`, or fewer complete architectures than
+                `top`.
         """
+        from nas_evidence.api.trackers import keep_export
         from nas_evidence.exporting.ensemble import export_ensemble
         from nas_evidence.exporting.folder import export_winner
 
@@ -331,6 +335,8 @@ class Study:
             export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw, license=license)
         else:
             export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw, license=license)
+        if track is not None:
+            keep_export(track, self.spec, self.folder, folder)
         return folder
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:

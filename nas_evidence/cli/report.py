@@ -172,6 +172,12 @@ def export(
         str | None,
         typer.Option("--license", metavar="NAME", help="State it in the model card, as mit."),
     ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            "--track", metavar="mlflow[:URI]", help="Also keep it as an artifact of its run."
+        ),
+    ] = None,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
@@ -198,6 +204,10 @@ def export(
         out.print(exported(tables, to, arrays, trial_id, **asked))
     else:
         _write_ensemble(tables, to, top, data, **asked)
+    if track is not None:
+        from nas_evidence.api.trackers import keep_export
+
+        keep_export(track, tables.spec, store.folder, to)
 
 
 # ---------------------------------------------------------------------------------------------

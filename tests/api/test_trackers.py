@@ -279,6 +279,33 @@ def test_runs_read_back_from_a_database_of_mlflow(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
+def test_an_export_is_an_artifact_of_the_run_of_its_trial(tmp_path: Path) -> None:
+    """Of a study that was not tracked: its runs are written first."""
+    mlflow = pytest.importorskip("mlflow")
+    study = search(tmp_path, ())
+    with refused("export-track", "'tensorboard'"):
+        study.export(tmp_path / "e", track="tensorboard")
+    study.export(tmp_path / "e", track="mlflow")
+    tracker = tracker_in(study, "mlflow")
+    (run,) = (
+        run
+        for run in tracker.client.search_runs([tracker.experiment])
+        if run.data.tags["nas_evidence.trial"] == str(study.best.trial_id)
+    )
+    kept = mlflow.artifacts.download_artifacts(
+        f"runs:/{run.info.run_id}/export",
+        dst_path=str(tmp_path),
+        tracking_uri=f"sqlite:///{study.folder.resolve() / 'mlflow.db'}",
+    )
+    names = {path.name for path in (tmp_path / "e").iterdir()}
+    assert {path.name for path in Path(kept).iterdir()} == names
+    x = np.zeros((2, 3))
+    told = nas_evidence.Predictor.load(kept).predict(x).mean
+    np.testing.assert_array_equal(told, study.predict(x).mean)
+
+
+@pytest.mark.long
+@pytest.mark.slow
 def test_runs_read_back_from_files_of_wandb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ broken one never holds up the search, and its first failure is one warning. A re
 writes the finished trials that its tracker has not seen.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -91,3 +92,34 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Watcher:
     from nas_evidence.api.trackers.init_log_finish import InitLogFinish
 
     return InitLogFinish(name, spec, folder, place)
+
+
+def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
+    """Write an exported network as an artifact of the run of its trial, which may be new.
+
+    Args:
+        text: "mlflow" or "mlflow:URI".
+        spec: the study.
+        folder: of the study.
+        export: folder of the network.
+
+    Raises:
+        ValueError: for another tracker, or an ensemble.
+    """
+    check_track([text])
+    name, _, place = text.partition(":")
+    if name != "mlflow":
+        raise UserError(
+            f"an export is kept by --track mlflow or mlflow:URI, but got {masked(text)!r}."
+        ).with_code("export-track")
+    if not (export / "evidence.json").is_file():
+        raise UserError(
+            f"--track keeps the export of one network, but {export} holds an ensemble; "
+            "leave out --track."
+        ).with_code("export-track-ensemble")
+    from nas_evidence.api.trackers.mlflow import MLflow
+
+    tracker = MLflow(spec, folder, place)
+    tracker.study_started(spec, folder)
+    trial_id = json.loads((export / "evidence.json").read_text(encoding="utf-8"))["trial_id"]
+    tracker.keep_export(trial_id, export)
