@@ -518,8 +518,8 @@ def search(
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
-            "tensorboard:DIR", "optuna", "optuna:URL", "wandb", "wandb:PROJECT", "trackio" or
-            "trackio:PROJECT".
+            "tensorboard:DIR", "optuna", "optuna:URL", "wandb", "wandb:PROJECT", "trackio",
+            "trackio:PROJECT", "prometheus" or "prometheus:FILE".
         callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
         executor: where trials run: "inline", "local", "ray" or "auto", or what makes an executor
             of your own, see `nas_evidence.testing.ExecutorContract`; by default as `workers` says.

@@ -74,7 +74,7 @@ Track = Annotated[
     typer.Option(
         "--track",
         metavar="NAME[:PLACE]",
-        help="Write to mlflow, tensorboard, optuna, wandb or trackio too.",
+        help="Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -209,6 +209,7 @@ _SEEN_BY_ALL = {
     "mlflow": "mlflow:http://HOST:5000",
     "tensorboard": "tensorboard:/nfs/DIR",
     "optuna": "optuna:postgresql://USER@HOST/NAME",
+    "prometheus": "prometheus:/var/lib/node_exporter/study.prom",
 }
 
 

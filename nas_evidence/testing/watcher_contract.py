@@ -209,6 +209,7 @@ def _record(given: Assignment, *, complete: bool) -> TrialRecord:
             "curve": _curve(),
             "evaluations": _evaluations(),
             "test_accuracy": 0.75,
+            "train_seconds": 3.0,
         }
     same = ("trial_id", "attempt", "replicate", "architecture", "seed")
     return TrialRecord.model_validate({**{k: getattr(given, k) for k in same}, **found})

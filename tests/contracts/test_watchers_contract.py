@@ -13,7 +13,7 @@ from wandb_files import wandb_runs
 from nas_evidence.api.trackers import tracker_of
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.testing import WatcherContract
-from nas_evidence.testing.watcher_contract import Written
+from nas_evidence.testing.watcher_contract import Written, everything
 from nas_evidence.workers.executor import Watcher
 
 WRITTEN = ("train_nll_per_datum", "score/diag_ef")
@@ -34,6 +34,33 @@ class Tracked(WatcherContract):
 @pytest.mark.slow
 class TestOptuna(Tracked):
     name = "optuna"
+
+
+class TestPrometheus(Tracked):
+    name = "prometheus"
+
+    def test_its_file_is_what_prometheus_reads_and_counts_what_happened(
+        self, study: StudySpec, folder: Path
+    ) -> None:
+        parser = pytest.importorskip("prometheus_client.parser")
+        for resumed in (False, True):  # a second process counts what the first one finished
+            watcher = self.make(study, folder)
+            watcher.study_started(study, folder)
+            for event, *given in () if resumed else everything(study, folder):
+                getattr(watcher, event)(*given)
+            text = (folder / "metrics.prom").read_text()
+            found = {
+                (sample.name, *sorted(sample.labels.items())): sample.value
+                for family in parser.text_string_to_metric_families(text)
+                for sample in family.samples
+            }
+            own = ("study", study.name)
+            assert found["nas_evidence_trials_total", ("status", "complete"), own] == 2
+            assert found["nas_evidence_trials_total", ("status", "infeasible"), own] == 1
+            assert found["nas_evidence_phase_seconds_total", ("phase", "train"), own] == 6.0
+            assert found["nas_evidence_running_trials", own] == 0
+            retries = found.get(("nas_evidence_retries_total", ("cause", "worker"), own))
+            assert retries == (None if resumed else 1)
 
 
 @pytest.mark.slow

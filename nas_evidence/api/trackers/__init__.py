@@ -8,6 +8,7 @@
                         `study.db` in the study folder
     wandb[:PROJECT]     a run per trial with the same; PROJECT: the name of the study
     trackio[:PROJECT]   the same, on this machine or in a Space of Hugging Face
+    prometheus[:FILE]   counters for node_exporter; FILE: `metrics.prom` in the study folder
 
 A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
 broken one never holds up the search, and its first failure is one warning. A resumed study also
@@ -25,10 +26,10 @@ from nas_evidence.spec.domains import masked, refuse_password
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import Watcher
 
-#: Each is also the name of the package it needs, and of the extra that installs it.
-TRACKERS = ("mlflow", "tensorboard", "optuna", "wandb", "trackio")
+#: Each but the last, which needs none, is also the name of its package and of the extra for it.
+TRACKERS = ("mlflow", "tensorboard", "optuna", "wandb", "trackio", "prometheus")
 #: What may follow the name.
-_PLACES = {"mlflow": "URI", "tensorboard": "DIR", "optuna": "URL"}
+_PLACES = {"mlflow": "URI", "tensorboard": "DIR", "optuna": "URL", "prometheus": "FILE"}
 #: Where its client finds a password.
 _PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PASSWORD"}
 
@@ -54,7 +55,7 @@ def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
             raise UserError(
                 f"--track {name}:PROJECT takes letters, digits and .-_, but got {place!r}."
             ).with_code("track-project")
-        if installed and find_spec(name) is None:
+        if installed and name != "prometheus" and find_spec(name) is None:
             raise UserError(
                 f"--track {name} needs {name}: install it with "
                 f"`pip install '.[{name}]'` in a clone."
@@ -81,6 +82,10 @@ def tracker_of(text: str, spec: StudySpec, folder: Path) -> Watcher:
         from nas_evidence.api.trackers.tensorboard import TensorBoard
 
         return TensorBoard(Path(place) if place else folder / "tensorboard")
+    if name == "prometheus":
+        from nas_evidence.api.trackers.prometheus import Prometheus
+
+        return Prometheus(Path(place) if place else folder / "metrics.prom")
     if name == "optuna":
         from nas_evidence.api.trackers.optuna import Optuna
 
