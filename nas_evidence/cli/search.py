@@ -347,7 +347,7 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
 
 
 def _cluster_lost(place: str, run: Run) -> None:
-    go_on_without_cluster(place, [*_words(run), "--executor", run.executor], run.address)
+    go_on_without_cluster(place, [*_words(run), "--executor", str(run.executor)], run.address)
 
 
 def _plan_the_end(limit: TimeLimit) -> None:
