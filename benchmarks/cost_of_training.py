@@ -242,7 +242,7 @@ def parts_of(out: Path, began: float) -> dict[str, float]:
     launched = next(t for t, word in times if word == "launch")
     stopped = next(t for t, word in reversed(times) if word == "stop")
     reported = (out / "report" / "index.html").stat().st_mtime
-    exported = (out / "export" / "MODEL_CARD.md").stat().st_mtime
+    exported = (out / "export" / "README.md").stat().st_mtime
     return parts | {
         "start_seconds": launched - began,
         "search_seconds": stopped - launched,

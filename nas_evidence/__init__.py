@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.spec.toml import load_study
     from nas_evidence.storage.tables import read_table
     from nas_evidence.training.own_loop import online_laplace
+    from nas_evidence.workers.executor import Watcher
 
 from nas_evidence.plumbing.version import __version__
 
@@ -40,6 +41,7 @@ _EXPORTS = {
     "load": "nas_evidence.api.studies",
     "verify": "nas_evidence.api.checks",
     "repair": "nas_evidence.api.checks",
+    "Watcher": "nas_evidence.workers.executor",
     "compare": "nas_evidence.reporting.compare",
     "Study": "nas_evidence.api.studies",
     "Predictor": "nas_evidence.exporting.predictor",
@@ -55,6 +57,7 @@ __all__ = [
     "Scorer",
     "Study",
     "StudySpec",
+    "Watcher",
     "__version__",
     "compare",
     "estimate_evidence",

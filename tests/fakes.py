@@ -23,7 +23,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, der
 from nas_evidence.storage.log import Log, events, read_log
 from nas_evidence.storage.redo import adopt, find_done
 from nas_evidence.storage.tables import compact
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, Watcher, loss_of
 
 N_DATA = 100
 
@@ -222,7 +222,7 @@ class Noisy(FakeExecutor):
         self.events.append(record)
 
 
-class Silent:
+class Silent(Watcher):
     """A watcher that only counts."""
 
     def __init__(self) -> None:
@@ -233,9 +233,6 @@ class Silent:
 
     def launched(self, assignment: Assignment) -> None:
         self.launches.append(assignment)
-
-    def progressed(self, report: SliceReport) -> None:
-        pass
 
     def parked(self, trial_id: int) -> None:
         self.parks.append(trial_id)

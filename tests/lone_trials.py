@@ -10,6 +10,7 @@ from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.testing.executor_contract import run_alone as run
 from nas_evidence.training.loop import Training
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.workers.trial import Trial
@@ -49,10 +50,6 @@ def ended(trial: Trial) -> TrialRecord:
     while trial.status is TrialStatus.RUNNING:
         trial.advance(trial.assignment.plan.epochs)
     return trial.finish()
-
-
-def run(assignment: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    return ended(Trial.start(assignment, data, folder))
 
 
 def parked_and_resumed(

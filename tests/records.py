@@ -67,16 +67,6 @@ def record_with(trial_id: int = 0, **facts: Any) -> TrialRecord:
     return TrialRecord(**(given | facts))
 
 
-def without_times(record: TrialRecord) -> dict[str, Any]:
-    """All of a record but its durations and the attempt."""
-    assert isinstance(record, TrialRecord), record
-    text = record.model_dump(exclude={"attempt"})
-    for part in (text, *text["curve"], *(e["estimate"] for e in text["evaluations"])):
-        for key in [key for key in part if key.endswith("seconds")]:
-            part.pop(key)
-    return text
-
-
 def asked(
     architecture: ArchitectureSpec | None = None, estimators: Sequence[str] = (), **facts: Any
 ) -> Assignment:

@@ -78,6 +78,7 @@ class _Running:
     cause: str = ""
     slice_seconds: float = 0.0
     slices_before: int = 0
+    told: int = 0  # epochs that earlier reports had
     curve: list[CurvePoint] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
 
@@ -297,6 +298,7 @@ def _report(running: _Running) -> SliceReport:
     assignment, trial = running.launch.assignment, running.trial
     evaluations = _evaluations(running)
     points = _curve(running)
+    told, running.told = running.told, running.epoch
     return SliceReport(
         trial_id=assignment.trial_id,
         attempt=assignment.attempt,
@@ -313,6 +315,8 @@ def _report(running: _Running) -> SliceReport:
         costs={name: trial.costs[name] for name in COSTS if name in trial.costs},
         sotl=points[-1].sotl if points else None,
         seconds=running.slice_seconds,
+        curve=tuple(points[told:]),
+        evaluations=tuple(e for e in evaluations if e.epoch > told),
     )
 
 

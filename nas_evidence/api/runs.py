@@ -1,6 +1,7 @@
 """Run the trials of a study in its store; used by the command line and by Python alike."""
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,9 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from nas_evidence.api.trackers import Tracker, Tracking, check_track
+from nas_evidence.api.callbacks import Callbacks, Called, InThread
+from nas_evidence.api.python_words import in_python
+from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
@@ -30,7 +33,7 @@ if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.storage.redo import DoneTrials
     from nas_evidence.storage.tables import StudyTables
-    from nas_evidence.workers.executor import Executor
+    from nas_evidence.workers.executor import Executor, MakeExecutor
 
 _LOG = logging.getLogger(__name__)
 #: Seconds for the forecast of a search, so that one architecture of a family is mostly timed.
@@ -43,14 +46,15 @@ _FEW = 2
 class Run:
     """How to run a study: where its trials run, and where its data are."""
 
-    executor: Where = "inline"
+    executor: "Where | MakeExecutor" = "inline"
     address: str | None = None  # cluster to join
     data_root: Path | None = None
     download: bool = False
     steal: bool = False
     allow_code: bool = False
-    track: tuple[str | Tracker, ...] = ()  # checked; see api/trackers.py
+    track: tuple[str, ...] = ()  # checked; see api/trackers
     limit: TimeLimit | None = None
+    callbacks: tuple[Watcher, ...] = ()
 
 
 def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
@@ -63,11 +67,16 @@ def _unwatched(
     return nullcontext()
 
 
+def _warn(line: str) -> None:
+    warnings.warn(in_python(line), RuntimeWarning, stacklevel=2)
+
+
 @dataclass(frozen=True)
 class Audience:
     """Who is told what happens.
 
     say       one line of text
+    warn      one line, of what has stopped while the search goes on
     watching  a watcher of the driver while trials run, from the study and its finished trials
     starting  shown while the workers start
     go_on     returns the command that continues the study, for the last line if Ray ends this
@@ -78,6 +87,7 @@ class Audience:
     """
 
     say: Callable[[str], None] = lambda line: None
+    warn: Callable[[str], None] = _warn
     watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
     starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     go_on: "Callable[[WorkingCopy, Run], str]" = lambda store, run: "run the same again"
@@ -291,7 +301,7 @@ def run_trials(
             from nas_evidence.driver.driver import Driver
 
             with audience.watching(spec, n_done) as shown:
-                watcher = Tracking(run.track, spec, store.folder, shown, audience.say)
+                watcher = _callbacks(spec, store.folder, run, audience, shown)
                 driver = Driver(
                     spec,
                     store.folder.resolve(),
@@ -305,6 +315,10 @@ def run_trials(
                     audience.say(f"note: {notice}")
                 with watcher:  # now that the driver has mended what trackers read
                     driver.run()
+                    if driver.is_finished():
+                        watcher.status = "complete"
+                    else:
+                        watcher.status = "cancelled" if driver.requests.study else "incomplete"
             audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
         finally:
             pool.close()
@@ -377,13 +391,31 @@ def finish_off(
     from nas_evidence.workers.nobody import Nobody
 
     folder = store.folder.resolve()
-    watcher = Tracking(run.track, spec, folder, Watcher(), audience.say)
+    watcher = _callbacks(spec, folder, run, audience, Watcher())
     driver = Driver(spec, folder, Nobody(), watcher, finds=finds)
     for notice in driver.notices:
         audience.say(f"note: {notice}")
     with watcher:
         if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
             driver.run()
+        watcher.status = "complete"
+
+
+def _same(watcher: Watcher) -> Watcher:
+    return watcher
+
+
+def _callbacks(
+    spec: StudySpec, folder: Path, run: Run, audience: Audience, shown: Watcher
+) -> Callbacks:
+    """Return the watcher of a driver: what shows the study, callbacks, and trackers."""
+    called = [
+        Called(partial(_same, one), f"callback {type(one).__name__}") for one in run.callbacks
+    ]
+    tracking = [
+        InThread(partial(tracker_of, text, spec, folder), f"--track {text}") for text in run.track
+    ]
+    return Callbacks(shown, [*called, *tracking], spec, folder, audience.warn)
 
 
 def _executor(
@@ -403,6 +435,9 @@ def _executor(
         from nas_evidence.workers.process import worker_with_code
 
         make_worker = partial(worker_with_code, code, outside, make_worker)
+    if not isinstance(run.executor, str):
+        resources = spec.resources.model_copy(update={"workers": workers})
+        return run.executor(arrays, resources, logs, make_worker=make_worker)
     if run.executor == "inline":
         from nas_evidence.workers.inline import InlineExecutor
 

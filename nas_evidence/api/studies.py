@@ -36,14 +36,13 @@ from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec, preset_overrides
-from nas_evidence.workers.executor import Where
+from nas_evidence.workers.executor import MakeExecutor, Watcher, Where
 
 if TYPE_CHECKING:  # these import pandas and torch
     import numpy as np
     import pandas as pd
 
     from nas_evidence.api.figure import Figure
-    from nas_evidence.api.trackers import Tracker
     from nas_evidence.baselines.comparison import Importance
     from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.data import ArrayData
@@ -486,16 +485,21 @@ class Study:
         pt2: bool = False,
         onnx: bool = False,
         raw: bool = False,
+        license: str | None = None,
+        track: str | None = None,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
         With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
-        that name. `raw` leaves out the calibration factor. An ensemble has `ensemble.json`
+        that name. `raw` leaves out the calibration factor. `license`, such as "mit", is stated in
+        the model card. `track`, "mlflow" or "mlflow:URI", also writes the folder of one network as
+        the artifact `export` of the run of its trial. An ensemble has `ensemble.json`
         with its weights, and with what it gains over its best member in nats per datum.
 
         Raises:
             ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
         """
+        from nas_evidence.api.trackers import keep_export
         from nas_evidence.exporting.ensemble import export_ensemble
         from nas_evidence.exporting.folder import export_winner
 
@@ -504,9 +508,11 @@ class Study:
         folder = Path(to or self.folder / name)
         given = (self._tables(), folder, self.arrays())
         if top is None:
-            export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw)
+            export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw, license=license)
         else:
-            export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw)
+            export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw, license=license)
+        if track is not None:
+            keep_export(track, self.spec, self.folder, folder)
         if to is None:
             self._store.push()
         return folder
@@ -624,14 +630,15 @@ def search(
     settings: "Settings | None" = None,
     out: str | Path | None = None,
     workers: int | None = 1,
-    executor: Where | None = None,
+    executor: Where | MakeExecutor | None = None,
     address: str | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
     steal: bool = False,
     allow_code: bool = False,
     progress: bool | Audience | None = None,
-    track: "Sequence[str | Tracker] | Tracker" = (),
+    track: str | Sequence[str] = (),
+    callbacks: Sequence[Watcher] = (),
     **options: Unpack[DataOptions],
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
@@ -655,6 +662,7 @@ def search(
         workers: how many trials run at once; None for as many as the study file says.
         executor: where trials run: "inline" (this process), "local" (processes of this machine),
             "ray", or "auto" for local or ray; by default this process for one worker, else auto.
+            Also what makes an executor of your own, see `nas_evidence.testing.ExecutorContract`.
         address: of a Ray cluster to join, HOST:PORT or "auto".
         data_root: folder of the named data sets.
         download: fetch a named data set that is missing.
@@ -662,7 +670,9 @@ def search(
         allow_code: run code that a study file names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
-            "tensorboard:DIR", "optuna", "optuna:URL" or a `nas_evidence.api.trackers.Tracker`.
+            "tensorboard:DIR", "optuna", "optuna:URL", "wandb", "wandb:PROJECT", "trackio",
+            "trackio:PROJECT", "prometheus" or "prometheus:FILE".
+        callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
         options: about the data, see `nas_evidence.api.request.DataOptions`.
 
     Returns:
@@ -689,7 +699,8 @@ def search(
     root = None if data_root is None else Path(data_root)
     run = Run(
         executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
-        allow_code, _trackers(track), _limit(time_limit),
+        allow_code, (track,) if isinstance(track, str) else tuple(track), _limit(time_limit),
+        tuple(callbacks),
     )  # fmt: skip
     check_run(run)
     named = {"n_trials": n_trials, "seed": seed, "metric": metric}
@@ -730,14 +741,15 @@ def resume(
     settings: "Settings | None" = None,
     retry_failed: bool | Sequence[int] = False,
     workers: int | None = 1,
-    executor: Where | None = None,
+    executor: Where | MakeExecutor | None = None,
     address: str | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
     steal: bool = False,
     allow_code: bool = False,
     progress: bool | Audience | None = None,
-    track: "Sequence[str | Tracker] | Tracker" = (),
+    track: str | Sequence[str] = (),
+    callbacks: Sequence[Watcher] = (),
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials, time or another budget.
 
@@ -757,6 +769,7 @@ def resume(
         allow_code: run code that the study names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well; see `search`.
+        callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
 
     Returns:
         The study with the old and the new trials.
@@ -778,7 +791,8 @@ def resume(
     root = None if data_root is None else Path(data_root)
     run = Run(
         executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
-        allow_code, _trackers(track), _limit(time_limit),
+        allow_code, (track,) if isinstance(track, str) else tuple(track), _limit(time_limit),
+        tuple(callbacks),
     )  # fmt: skip
     check_run(run)
     audience = audience_for(progress)
@@ -822,12 +836,6 @@ def _limit(time_limit: "float | str | TimeLimit | None") -> TimeLimit | None:
     if time_limit is None or isinstance(time_limit, TimeLimit):
         return time_limit
     return TimeLimit(seconds_of(time_limit))
-
-
-def _trackers(track: "Sequence[str | Tracker] | Tracker") -> "tuple[str | Tracker, ...]":
-    from nas_evidence.api.trackers import Tracker
-
-    return (track,) if isinstance(track, str | Tracker) else tuple(track)
 
 
 def _run(

@@ -75,7 +75,9 @@ Raw = Annotated[
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", metavar="NAME[:PLACE]", help="Write to mlflow, tensorboard or optuna too."
+        "--track",
+        metavar="NAME[:PLACE]",
+        help="Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -198,6 +200,7 @@ _SEEN_BY_ALL = {
     "mlflow": "mlflow:http://HOST:5000",
     "tensorboard": "tensorboard:/nfs/DIR",
     "optuna": "optuna:postgresql://USER@HOST/NAME",
+    "prometheus": "prometheus:/var/lib/node_exporter/study.prom",
 }
 
 
@@ -212,7 +215,7 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
 
     check_track(track or (), installed=False)
     for name in track or ():
-        if "://" in store and ":" not in name:
+        if "://" in store and name in _SEEN_BY_ALL:
             example = _SEEN_BY_ALL[name]
             raise UserError(
                 f"--track {name} would write on the cluster beside a copy of {store}, which "

@@ -163,6 +163,16 @@ def export(
         bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
     ] = False,
     raw: Raw = False,
+    license: Annotated[
+        str | None,
+        typer.Option("--license", metavar="NAME", help="State it in the model card, as mit."),
+    ] = None,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            "--track", metavar="mlflow[:URI]", help="Also keep it as an artifact of its run."
+        ),
+    ] = None,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
 ) -> None:
@@ -176,7 +186,16 @@ def export(
     say_missing(study.missing)
     say_edits(study.folder)
     with speaking_commands():
-        folder = study.export(to, trial_id=trial_id, top=top, pt2=pt2, onnx=onnx, raw=raw)
+        folder = study.export(
+            to,
+            trial_id=trial_id,
+            top=top,
+            pt2=pt2,
+            onnx=onnx,
+            raw=raw,
+            license=license,
+            track=track,
+        )
     say_export(folder, str(to))
 
 

@@ -336,6 +336,7 @@ def _audience(limit: TimeLimit | None = None) -> Audience:
 
     return Audience(
         say=out.print,
+        warn=lambda line: out.print(f"warning: {line}"),
         watching=partial(_watching, left=(lambda: inf) if limit is None else limit.left),
         starting=starting,
         go_on=_again,

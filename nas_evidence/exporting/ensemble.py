@@ -2,7 +2,7 @@
 
     ensemble.json   members with their weights, and what the ensemble gains over the best member
     members/        an export of each member, see the package
-    MODEL_CARD.md   what to know before using it
+    README.md       the model card: what to know before using it
     model.pt2       if asked for: torch.export program of all: raw inputs in; log probabilities
                     out, or for real targets predictions in their own unit (by the modes, without
                     the posterior)
@@ -88,12 +88,13 @@ def export_ensemble(
     pt2: bool = False,
     onnx: bool = False,
     raw: bool = False,
+    license: str | None = None,
 ) -> EnsembleReport:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
 
     With `pt2` also as one model.pt2, a program for torch alone; with `onnx` as one model.onnx,
     which needs the extra of that name. `raw` members are without the factor on the spread that was
-    fitted to unseen data.
+    fitted to unseen data. `license` is for the model card.
 
     Raises:
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
@@ -131,12 +132,19 @@ def export_ensemble(
     )
     with written_whole(to) as made:
         for one in members:
-            export_winner(tables, made / one["folder"], arrays, trial_id=one["trial_id"], raw=raw)
+            export_winner(
+                tables,
+                made / one["folder"],
+                arrays,
+                trial_id=one["trial_id"],
+                raw=raw,
+                license=license,
+            )
         (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
         difference = write_program(whole, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(whole, made / ONNX, arrays)
-        card = ensemble_card(study, arrays, described, difference)
+        card = ensemble_card(study, arrays, described, difference, license)
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return EnsembleReport(
         folder=to,

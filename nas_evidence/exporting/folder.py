@@ -5,7 +5,7 @@
     posterior.safetensors  the Laplace posterior, for predictions with uncertainty
     meaning.json        classes, targets, columns and the features they become, learned noise
     evidence.json       every score with its terms, and the learned hyperparameters
-    MODEL_CARD.md       data, splits, scores and their meaning, how to load, versions
+    README.md           the model card, shown by the hub of Hugging Face: data, scores, how to load
     SHA256SUMS          checksums of these files, for `sha256sum -c`
     model.pt2           if asked for: torch.export program with a dynamic batch; raw inputs in,
                         logits out, or for real targets predictions in their own unit, without a
@@ -88,12 +88,13 @@ def export_winner(
     pt2: bool = False,
     onnx: bool = False,
     raw: bool = False,
+    license: str | None = None,
 ) -> ExportReport:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
     With `pt2` also as model.pt2, a program for torch alone; with `onnx` as model.onnx, which needs
     the extra of that name. `raw` leaves out the factor on the spread of predictions that was
-    fitted to unseen data.
+    fitted to unseen data. `license` is for the model card.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
@@ -165,7 +166,7 @@ def export_winner(
         difference = write_program(exported, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(exported, made / ONNX, arrays)
-        card = model_card(study, row, arrays, summary, difference)
+        card = model_card(study, row, arrays, summary, difference, license)
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
 

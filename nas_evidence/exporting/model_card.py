@@ -1,6 +1,7 @@
 """The model card: what to know before using an exported model. Its text is in `templates/`."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ def model_card(
     arrays: ArrayData,
     summary: dict[str, Any],
     difference: float | None,
+    license: str | None = None,
 ) -> str:
-    """Return the card as Markdown.
+    """Return the card as Markdown, after the metadata that the hub of Hugging Face reads.
 
     Args:
         study: the study that found the model.
@@ -33,6 +35,7 @@ def model_card(
         arrays: the data of the study.
         summary: content of evidence.json.
         difference: between the outputs of model.pt2 and of the model, None without that file.
+        license: of the model, as the hub abbreviates it; None leaves it open.
     """
     values, labels = architecture_values(row).items(), arrays.task == "labels"
     return _card(
@@ -46,19 +49,26 @@ def model_card(
         tested=not pd.isna(row["test_accuracy" if labels else "test_rmse"]),
         shift=0 if labels else summary["likelihood_power"] * np.log(arrays.y_std).sum(),
         versions=versions(torch.device("cpu")),
+        license=license,
+        results=_results(study, row, arrays, summary),
     )
 
 
 def ensemble_card(
-    study: StudySpec, arrays: ArrayData, described: Mapping[str, Any], difference: float | None
+    study: StudySpec,
+    arrays: ArrayData,
+    described: Mapping[str, Any],
+    difference: float | None,
+    license: str | None = None,
 ) -> str:
-    """Return the card of an ensemble as Markdown.
+    """Return the card of an ensemble as Markdown, after its metadata.
 
     Args:
         study: the study that found its members.
         arrays: the data of the study.
         described: content of ensemble.json.
         difference: see `model_card`.
+        license: see `model_card`.
     """
     return _card(
         "ensemble_card.md.j2",
@@ -67,10 +77,69 @@ def ensemble_card(
         ensemble=described,
         difference=difference,
         trained_on=_trained_on(study, arrays),
+        license=license,
+        results=[],
     )
 
 
-def _card(template: str, study: StudySpec, arrays: ArrayData, **values: Any) -> str:
+def _results(
+    study: StudySpec, row: pd.Series, arrays: ArrayData, summary: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the results of a model by split of the data, as `model-index` has them."""
+    score = summary["scores"].get(study.objective, {})
+    per_datum = score.get("per_datum", score.get("value"))
+    measured = {
+        "test": [
+            ("accuracy", row["test_accuracy"], "accuracy"),
+            ("rmse", row["test_rmse"], "RMSE"),
+            ("log_loss", row["test_nll_per_datum"], "log loss, nats per datum"),
+        ],
+        "train": [(study.objective, per_datum, f"{study.objective}, larger is better")],
+    }
+    found = {
+        split: [
+            {"type": kind, "value": float(value), "name": name}
+            for kind, value, name in metrics
+            if not pd.isna(value)
+        ]
+        for split, metrics in measured.items()
+    }
+    own = arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
+    dataset = {"name": study.name if own else arrays.name, "type": arrays.name}
+    task = {"type": _task(arrays)}
+    return [
+        {"task": task, "dataset": {**dataset, "split": split}, "metrics": metrics}
+        for split, metrics in found.items()
+        if metrics
+    ]
+
+
+def _task(arrays: ArrayData) -> str:
+    """Return the task as the hub names it."""
+    inputs = "tabular" if len(arrays.input_shape) == 1 else "image"
+    return f"{inputs}-{'classification' if arrays.task == 'labels' else 'regression'}"
+
+
+def _metadata(
+    study: StudySpec, arrays: ArrayData, license: str | None, results: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return the metadata as YAML, of which JSON is a part, one key a line."""
+    tags = ["neural-architecture-search", "marginal-likelihood", "laplace-approximation"]
+    values: dict[str, Any] = {"library_name": "nas-evidence", "tags": [*tags, _task(arrays)]}
+    values |= {"license": license} if license else {}
+    values |= {"model-index": [{"name": study.name, "results": results}]} if results else {}
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in values.items())
+
+
+def _card(
+    template: str,
+    study: StudySpec,
+    arrays: ArrayData,
+    *,
+    license: str | None,
+    results: Sequence[Mapping[str, Any]],
+    **values: Any,
+) -> str:
     """Return a template with what every card says of the data, and more values."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # late: only cards need it
 
@@ -83,7 +152,7 @@ def _card(template: str, study: StudySpec, arrays: ArrayData, **values: Any) -> 
     )
     environment.filters |= {"number": format, "shortened": shortened}
     low, high = value_range(arrays.x_train)
-    return environment.get_template(template).render(
+    text = environment.get_template(template).render(
         study=study,
         arrays=arrays,
         meaning=arrays.meaning,
@@ -95,6 +164,7 @@ def _card(template: str, study: StudySpec, arrays: ArrayData, **values: Any) -> 
         high=high,
         **values,
     )
+    return f"---\n{_metadata(study, arrays, license, results)}\n---\n\n{text}"
 
 
 def _data(study: StudySpec, arrays: ArrayData) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
-MODEL_CARD, MEANING, ENSEMBLE = "MODEL_CARD.md", "meaning.json", "ensemble.json"
+MODEL_CARD, MEANING, ENSEMBLE = "README.md", "meaning.json", "ensemble.json"
 PT2, ONNX, POSTERIOR = "model.pt2", "model.onnx", "posterior.safetensors"
 _OF_ONE = (
     "architecture.toml", "model.safetensors", POSTERIOR, MEANING, "evidence.json", MODEL_CARD,
@@ -82,7 +82,8 @@ def written_whole(to: Path) -> Iterator[Path]:
     Raises:
         ValueError: there is something else in the place.
     """
-    foreign = [path.name for path in to.glob("*") if path.name not in _OURS]
+    ours = _OURS if is_export(to) else _OURS - {MODEL_CARD}  # of whatever has one
+    foreign = [path.name for path in to.glob("*") if path.name not in ours]
     if to.is_file() or foreign:
         held = f"holds {min(foreign)}, which is no part of an export" if foreign else "is a file"
         raise UserError(f"{to} {held}; name another folder.").with_code("export-target-held")

@@ -145,7 +145,11 @@ class TrialRecord(Frozen):
 
 
 class SliceReport(Frozen):
-    """What a slice of training reports to the driver; `done` once `finish` may be called."""
+    """What a slice of training reports to the driver; `done` once `finish` may be called.
+
+    `curve` and `evaluations` are new since the last report of the attempt. The first report of an
+    attempt has those of the attempts that it continues.
+    """
 
     trial_id: int
     attempt: int
@@ -157,3 +161,5 @@ class SliceReport(Frozen):
     costs: Mapping[str, float] = {}  # of COSTS, those that are known
     sotl: float | None = None
     seconds: float = 0.0  # that the slice took
+    curve: tuple[CurvePoint, ...] = ()  # without the sums
+    evaluations: tuple[Evaluation, ...] = ()

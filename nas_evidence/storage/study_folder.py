@@ -109,7 +109,7 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
             `FREE_KEYS` after trials had run, or for a wrong override.
     """
     if not (folder / "study.toml").is_file():
-        export = (folder / "MODEL_CARD.md").is_file()
+        export = any((folder / name).is_file() for name in ("meaning.json", "ensemble.json"))
         remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
         hint = remedy or _near(folder)
         raise UserError(f"{folder} is not a study folder: it has no study.toml.{hint}").with_code(

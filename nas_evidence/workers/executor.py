@@ -4,13 +4,17 @@ The driver launches a trial on a free worker, polls for what happened, and answe
 `advance`, `park` or `finish`. An executor knows nothing of scores, results or the log.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus
-from nas_evidence.spec.study import Assignment
+from nas_evidence.spec.study import Assignment, ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError, is_disk_full, is_memory_full
+
+if TYPE_CHECKING:  # it imports numpy
+    from nas_evidence.data import ArrayData
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class Lost:
 Event = SliceReport | TrialRecord | Lost
 #: Where trials run: "auto" is "local" or "ray".
 Where = Literal["auto", "local", "ray", "inline"]
+#: How a run of a study ended: nothing is left; a budget or time is spent; Ctrl-C, or on request;
+#: an error.
+StudyStatus = Literal["complete", "incomplete", "cancelled", "failed"]
 
 
 class Executor(Protocol):
@@ -92,14 +99,63 @@ class Executor(Protocol):
         """Stop all workers; running trials keep their checkpoints."""
 
 
+class MakeExecutor(Protocol):
+    """Makes an executor when the data have been read: a class or a function.
+
+    Each of its workers is what `make_worker(arrays, resources, gpu_share=...)` returns, by default
+    a `nas_evidence.workers.worker.Worker`.
+    """
+
+    def __call__(
+        self,
+        arrays: "ArrayData",
+        resources: ResourceSpec,
+        logs: Path,
+        *,
+        make_worker: Callable[..., Any] | None = None,
+    ) -> Executor:
+        """Return an executor.
+
+        Args:
+            arrays: the data set.
+            resources: the study's `[resources]`; `workers` is at most the number of trials left.
+            logs: folder for what workers log.
+            make_worker: makes workers; may be pickled.
+        """
+
+
 class Watcher:
-    """Observer of a run: a live table or a log; this one shows nothing."""
+    """Told what happens in a study; override what you need, the rest does nothing.
+
+    A search calls the methods one at a time, in its own thread, which waits for them: return soon.
+    What a method raises is one warning and ends this watcher; no trial is lost, and the study goes
+    on. Nothing a watcher does changes a result.
+
+    Example:
+        >>> from nas_evidence.spec.record import CurvePoint, SliceReport
+        >>> class Losses(Watcher):
+        ...     def progressed(self, report):
+        ...         for point in report.curve:
+        ...             print(f"epoch {point.epoch}: {point.train_nll_per_datum} nats per datum")
+        >>> point = CurvePoint(epoch=3, train_nll_per_datum=0.7, learning_rate=0.1, seconds=1.0)
+        >>> about = dict(trial_id=0, attempt=1, epoch=3, epochs=40, done=False)
+        >>> Losses().progressed(SliceReport(curve=(point,), **about))
+        epoch 3: 0.7 nats per datum
+
+        In a search: `nas_evidence.search(X, y, callbacks=[Losses()])`.
+    """
+
+    def study_started(self, study: StudySpec, folder: Path) -> None:
+        """A study starts or is resumed; `folder` holds what earlier runs found."""
 
     def launched(self, assignment: Assignment) -> None:
         """A trial starts or restarts."""
 
     def progressed(self, report: SliceReport) -> None:
-        """A slice has ended."""
+        """A trial has trained or evaluated: `scores` so far, `curve` and `evaluations` are new.
+
+        The epochs of a trial come once each attempt. Those before a checkpoint come again.
+        """
 
     def parked(self, trial_id: int) -> None:
         """A trial is off its worker; it continues later, or in the next run."""
@@ -109,3 +165,6 @@ class Watcher:
 
     def lost(self, loss: Lost) -> None:
         """An attempt was lost; the trial is retried."""
+
+    def study_ended(self, status: StudyStatus) -> None:
+        """The run is over; all but a complete study can be resumed."""

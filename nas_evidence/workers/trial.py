@@ -153,6 +153,7 @@ class Trial:
             OSError: if the checkpoint cannot be written.
         """
         started = time.perf_counter()
+        known = len(self.training.curve) if self.training else 0, len(self.evaluations)
         with _Failures(self):
             training = self.training
             plan = self.assignment.plan
@@ -173,7 +174,7 @@ class Trial:
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
-        return self.report()
+        return self.report(known)
 
     def _update(self, training: Training) -> None:
         """Update the hyperparameters if due; then evaluate, or start to settle."""
@@ -210,9 +211,14 @@ class Trial:
             for estimate in scorer.evaluate(last=False)
         ]
 
-    def report(self) -> SliceReport:
-        """Return the current state of the trial."""
+    def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
+        """Return the current state of the trial.
+
+        Args:
+            known: numbers of points of the curve and of evaluations that earlier reports had.
+        """
         training = self.training
+        n_points, n_evaluations = known
         scores: dict[str, float] = {}
         for evaluation in self._known():
             estimate = evaluation.estimate
@@ -220,8 +226,8 @@ class Trial:
             if estimate.valid:
                 scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
         losses = [point.train_nll_per_datum for point in training.curve] if training else []
-        known = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
-        costs = {name: known.get(name) for name in COSTS}
+        found = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
+        costs = {name: found.get(name) for name in COSTS}
         return SliceReport(
             trial_id=self.assignment.trial_id,
             attempt=self.assignment.attempt,
@@ -233,6 +239,8 @@ class Trial:
             costs={name: cost for name, cost in costs.items() if cost is not None},
             sotl=sotl(losses) if losses else None,
             seconds=self.slice_seconds,
+            curve=tuple(training.curve[n_points:]) if training else (),
+            evaluations=tuple(self.evaluations[n_evaluations:]),
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:

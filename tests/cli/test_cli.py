@@ -500,7 +500,7 @@ def test_export_writes_the_best_or_the_one_asked_for(home: Path, tmp_path: Path)
         assert f"(trial {trial_id}: " in process.stdout
         assert "evidence recomputed: identical" in process.stdout
         assert {p.name for p in (tmp_path / str(trial_id)).iterdir()} == {
-            "architecture.toml", "model.safetensors", "evidence.json", "MODEL_CARD.md",
+            "architecture.toml", "model.safetensors", "evidence.json", "README.md",
             "meaning.json", "posterior.safetensors", "SHA256SUMS",
             *(["model.pt2"] if "--pt2" in arguments else []),
         }  # fmt: skip
@@ -520,7 +520,7 @@ def test_a_study_at_a_uri_is_shown_reported_watched_and_exported(
     assert said[-1] == f"report: {uri}/report/index.html"
     assert (done / "report" / "index.html").is_file()
     run("export", uri, "--to", tmp_path / "winner", folder=tmp_path)
-    assert (tmp_path / "winner" / "MODEL_CARD.md").is_file()
+    assert (tmp_path / "winner" / "README.md").is_file()
     process = run("status", f"{uri}-else", 1, folder=tmp_path, code=2)
     assert process.stderr == f"error: there is no study at {uri}-else: it has no study.toml.\n"
 
@@ -552,7 +552,7 @@ def test_an_export_that_is_not_the_winner_whole_is_made_again(
     if damage == "another trial":
         summary.write_text(json.dumps({**written, "trial_id": 99}))
     else:
-        (done / "export" / "MODEL_CARD.md").unlink()
+        (done / "export" / "README.md").unlink()
     run("resume", str(done), *INLINE, folder=home)
     assert json.loads(summary.read_text())["trial_id"] == written["trial_id"]
-    assert (done / "export" / "MODEL_CARD.md").is_file()
+    assert (done / "export" / "README.md").is_file()

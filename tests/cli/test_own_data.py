@@ -67,7 +67,7 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
     assert "ood auroc\t0.5000" in said
     assert "calibration error\t" in said
     assert (home / "r.svg").read_text().startswith("<svg xmlns=")
-    card = (home / "both" / "members" / "1" / "MODEL_CARD.md").read_text()
+    card = (home / "both" / "members" / "1" / "README.md").read_text()
     assert "expected calibration error" in card
     bare = pets(9).drop(columns="pet")
     bare.to_csv(home / "bare.csv", index=False)
@@ -111,7 +111,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     assert "trust:  There are no test rows" in text
     study = load_study(home / "runs" / "pets" / "study.toml")
     assert (study.dataset.path, study.dataset.task) == ("data/train.parquet", "classification")
-    assert "Not tested" in (home / "runs" / "pets" / "export" / "MODEL_CARD.md").read_text()
+    assert "Not tested" in (home / "runs" / "pets" / "export" / "README.md").read_text()
 
     new = pets(20).assign(town="lima")
     new.to_csv(home / "new.csv", index=False)

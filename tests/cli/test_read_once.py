@@ -75,7 +75,7 @@ def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
     search(wave, target="y", test_fraction=0.2, trials=1, executor="inline", overrides=QUICK)
     assert {name: calls[name] for name in STEPS} == dict.fromkeys(STEPS, 1)
     assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
-    assert Path("runs/wave/export/MODEL_CARD.md").is_file()
+    assert Path("runs/wave/export/README.md").is_file()
 
 
 @pytest.mark.long

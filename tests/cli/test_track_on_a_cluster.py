@@ -33,6 +33,12 @@ def test_a_submitted_study_is_tracked_by_its_driver(sent: list[list[str]]) -> No
     assert tracked == ["tensorboard", "mlflow:http://h:5000"]
 
 
+def test_a_tracker_with_a_server_of_its_own_needs_no_place(sent: list[list[str]]) -> None:
+    given = ["--store", "s3://bucket/digits", "--track", "wandb"]
+    assert CliRunner().invoke(app, [*SUBMIT, *given], catch_exceptions=False).exit_code == 0
+    assert len(sent) == 1
+
+
 def test_the_package_of_a_tracker_is_needed_on_the_cluster_and_not_here(
     sent: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +53,7 @@ def test_the_package_of_a_tracker_is_needed_on_the_cluster_and_not_here(
     [
         ("s3://bucket/digits", "mlflow", "name a place that all see, such as --track mlflow:http"),
         ("s3://bucket/digits", "tensorboard", "such as --track tensorboard:/nfs/DIR"),
-        ("/nfs/digits", "wandb", "must be mlflow"),
+        ("/nfs/digits", "comet", "must be one of mlflow"),
     ],
 )
 def test_a_tracker_that_nobody_could_read_is_refused_before_anything_is_sent(

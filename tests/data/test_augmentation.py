@@ -9,7 +9,7 @@ import reference
 import torch
 from messages import refused
 from pydantic import ValidationError
-from records import asked, without_times
+from records import asked
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -33,6 +33,7 @@ from nas_evidence.spec.study import (
     StudySpec,
     TrainingPlan,
 )
+from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training.loop import Member, begin, train_epoch, train_epochs
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.settling import begin_settling

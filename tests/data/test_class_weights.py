@@ -232,7 +232,7 @@ def test_an_export_decides_by_its_weights_and_says_so(
     study.export(tmp_path / "one")
     meaning = json.loads((tmp_path / "one" / "meaning.json").read_text("utf-8"))
     assert meaning["class_weight"] == {"rare": 6, "usual": 1}
-    assert "Class weights: rare 6, usual 1." in (tmp_path / "one" / "MODEL_CARD.md").read_text()
+    assert "Class weights: rare 6, usual 1." in (tmp_path / "one" / "README.md").read_text()
     loaded = Predictor.load(tmp_path / "one")
     found, truth, weight = of_test_rows(study)
     alone = loaded.predict(study.arrays().x_test)

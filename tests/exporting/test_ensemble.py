@@ -99,7 +99,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     export_winner(
         read_study_tables(folder), folder.parent / "one", arrays, trial_id=int(row["trial_id"])
     )
-    card = (folder.parent / "one" / "MODEL_CARD.md").read_text()
+    card = (folder.parent / "one" / "README.md").read_text()
     assert f"expected calibration error {measured['ece']:.4f} (15 bins)" in card
 
 
@@ -144,7 +144,7 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
         logs = program(torch.from_numpy(arrays.x_test)).numpy()
     by_modes = predictor.predict(arrays.x_test, method="map").probabilities
     np.testing.assert_allclose(np.exp(logs), by_modes, atol=1e-5)
-    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    card = (tmp_path / "e" / "README.md").read_text()
     assert f"{done.gain:.4f} ± {done.gain_error:.4f} nats per datum" in card
     assert "## Intended use" in card
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from fakes import Silent
 from messages import refused
 
@@ -70,13 +71,13 @@ def test_the_best_trial_is_exported_with_all_its_files(
     assert report.trial_id == max(values, key=lambda i: values[i])
     names = {path.name for path in (tmp_path / "e").iterdir()}
     assert names == {
-        "architecture.toml", "model.safetensors", "evidence.json", "SHA256SUMS", "MODEL_CARD.md",
+        "architecture.toml", "model.safetensors", "evidence.json", "SHA256SUMS", "README.md",
         "meaning.json", "posterior.safetensors",
     }  # fmt: skip
     described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
     assert described["family"] == report.architecture.family
     assert described["values"] == dict(report.architecture.values)
-    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    card = (tmp_path / "e" / "README.md").read_text()
     assert ".pt2" not in card
     assert "200 training and 50 test rows" in card
     for part in ("## Intended use", "## Calibration\nNot measured", "## Limits\n- Tested on 50"):
@@ -93,7 +94,7 @@ def test_a_program_is_written_if_asked_for_takes_any_type_and_is_sealed(
     expected = program(x)
     for dtype in (torch.float64, torch.float16, torch.uint8, torch.int64):
         assert torch.equal(program(x.to(dtype)), expected)
-    assert "only from a trusted source" in (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    assert "only from a trusted source" in (tmp_path / "e" / "README.md").read_text()
     assert wrong_files(tmp_path / "e") == []
     with (tmp_path / "e" / "model.pt2").open("ab") as file:
         file.write(b"more")
@@ -183,9 +184,7 @@ def test_scoring_the_exported_winner_anew_gives_the_stored_evidence(
     assert written["scores"][estimator]["per_datum"] == expected / len(arrays.x_train)
     assert written["scores"][estimator]["terms_of_sum"]
     assert all("per_datum" in one or "sum" not in one for one in written["scores"].values())
-    assert (
-        f"{expected / len(arrays.x_train):.6g}" in (tmp_path / "e" / "MODEL_CARD.md").read_text()
-    )
+    assert f"{expected / len(arrays.x_train):.6g}" in (tmp_path / "e" / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -285,7 +284,7 @@ def test_the_program_predicts_real_targets_in_their_own_unit(
         assert rmse == pytest.approx(row["test_rmse"], rel=1e-6)
     assert 30 < row["test_rmse"] < 150  # the targets go from 25 to 346
     noise = row["noise_std"] * data.y_std[0]
-    card = (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    card = (tmp_path / "e" / "README.md").read_text()
     assert f"Test RMSE {row['test_rmse']:.4g} in the unit of the targets" in card
     assert f"noise standard deviation {noise:.4g}" in card
     assert "logits" not in card
@@ -355,4 +354,63 @@ def test_temperature_and_power_are_exported(tmp_path: Path) -> None:
         likelihood_power=written["likelihood_power"],
     )
     assert again.value == pytest.approx(stored(folder, 0, "diag_ggn"), rel=1e-6)
-    assert "by the temperature 1.7," in (tmp_path / "e" / "MODEL_CARD.md").read_text()
+    assert "by the temperature 1.7," in (tmp_path / "e" / "README.md").read_text()
+
+
+# --- the metadata of the model card
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("license", [None, "apache-2.0"])
+def test_the_card_begins_with_what_the_hub_reads(
+    folder: Path, arrays: ArrayData, tmp_path: Path, license: str | None
+) -> None:
+    tables = read_study_tables(folder)
+    done = export_winner(tables, tmp_path / "e", arrays, license=license)
+    row = tables.row(done.trial_id)
+    card = (tmp_path / "e" / "README.md").read_text()
+    _, metadata, text = card.split("---\n", 2)
+    assert text.startswith("\n# Model card")
+    told = yaml.safe_load(metadata)
+    assert told.get("license") == license
+    assert told["library_name"] == "nas-evidence"
+    assert "image-classification" in told["tags"]
+    (index,) = told["model-index"]
+    assert index["name"] == STUDY.name
+    test, train = index["results"]
+    assert test["task"] == {"type": "image-classification"}
+    assert test["dataset"] == {"name": "digits", "type": "digits", "split": "test"}
+    measured = {one["type"]: one["value"] for one in test["metrics"]}
+    assert measured == {
+        "accuracy": row["test_accuracy"], "log_loss": row["test_nll_per_datum"],
+    }  # fmt: skip
+    (score,) = train["metrics"]
+    n = len(arrays.x_train)
+    assert score["type"] == STUDY.objective
+    assert score["value"] * n == pytest.approx(stored(folder, done.trial_id, STUDY.objective))
+
+
+@pytest.mark.slow
+def test_the_library_of_the_hub_reads_the_card(
+    folder: Path, arrays: ArrayData, tmp_path: Path
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    tables = read_study_tables(folder)
+    done = export_winner(tables, tmp_path / "e", arrays, license="mit")
+    card = hub.ModelCard.load(tmp_path / "e" / "README.md")
+    assert card.data.license == "mit"
+    results = {one.metric_type: one for one in card.data.eval_results}
+    accuracy = results["accuracy"]
+    assert accuracy.metric_value == tables.row(done.trial_id)["test_accuracy"]
+    assert (accuracy.task_type, accuracy.dataset_split) == ("image-classification", "test")
+    assert results[STUDY.objective].dataset_split == "train"
+
+
+@pytest.mark.slow
+def test_a_readme_of_somebody_else_is_not_replaced(
+    folder: Path, arrays: ArrayData, tmp_path: Path
+) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    with refused("export-target-held", "README.md"):
+        export_winner(read_study_tables(folder), tmp_path, arrays)
+    assert (tmp_path / "README.md").read_text() == "mine"

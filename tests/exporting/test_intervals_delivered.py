@@ -86,7 +86,7 @@ def test_nothing_is_below_0_where_no_training_target_is_and_it_is_said(home: Pat
 def test_an_export_has_the_least_possible_value(home: Path) -> None:
     folder = nas_evidence.load(home / "study").export(home / "exported")
     assert json.loads((folder / "meaning.json").read_text())["target_least"] == [0.0]
-    card = (folder / "MODEL_CARD.md").read_text()
+    card = (folder / "README.md").read_text()
     assert "Ends of intervals, and quantiles, are not below 0" in card
     assert Predictor.load(folder).predict(pd.read_csv(home / "new.csv")).low.min() >= 0
 

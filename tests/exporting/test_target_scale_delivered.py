@@ -86,7 +86,7 @@ def test_the_exported_program_predicts_the_median(
     meaning = json.loads((folder / "meaning.json").read_text())
     assert meaning["target_scale"] == arrays.scale.to_json()
     assert "noise_std_in_own_unit" not in json.loads((folder / "evidence.json").read_text())
-    card = (folder / "MODEL_CARD.md").read_text()
+    card = (folder / "README.md").read_text()
     assert f"normal on the scale `{arrays.scale.name}`" in card
     by_row = searched.spec.plan.likelihood == "heteroscedastic"
     assert ("a standard deviation for each row" in card) == by_row

@@ -31,7 +31,7 @@ def test_a_study_at_a_uri_names_its_export_and_the_next_command_as_they_can_be_u
     said = run("search", file, "--executor", "inline", "--out", place, folder=tmp_path).stdout
     assert f"export: {place}/export (trial " in said
     assert f"more:   nas-evidence resume '{place}' --trials 8\n" in said
-    assert (tmp_path / "my study" / "export" / "MODEL_CARD.md").is_file()
+    assert (tmp_path / "my study" / "export" / "README.md").is_file()
 
 
 def test_a_tilde_that_no_shell_has_expanded_is_the_home_for_every_part(

@@ -21,15 +21,17 @@ from typing import Any
 
 import jsonschema
 import pytest
+import typer
 import yaml
 from commands import SCRIPT, environment, run, study_text, write_study
 from packaging.specifiers import SpecifierSet
 
+from nas_evidence.cli.main import app
 from nas_evidence.storage.tables import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "cluster"
-FOLDERS = ("docker", "kuberay", "ray-up", "slurm")
+FOLDERS = ("docker", "kuberay", "ray-up", "skypilot", "slurm")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 IMAGE = f"nas-evidence:{PROJECT['version']}"
@@ -114,6 +116,34 @@ def test_the_aws_file_asks_for_as_many_workers_as_its_command() -> None:
     command = entry_of_readme("ray-up")
     assert command[command.index("--workers") + 1] == str(types["gpu"]["max_workers"])
     assert types["gpu"]["min_workers"] < types["gpu"]["max_workers"] <= config["max_workers"]
+
+
+# --- SkyPilot
+
+
+def test_the_skypilot_task_runs_verbs_and_options_that_exist() -> None:
+    task = yaml.safe_load((CLUSTER / "skypilot" / "study.yaml").read_text())
+    assert set(task) <= {
+        "name", "num_nodes", "resources", "workdir", "envs", "secrets", "setup", "run",
+    }  # fmt: skip
+    for part in ("setup", "run"):
+        subprocess.run(["bash", "-n"], input=task[part], text=True, check=True)
+    assert "constraints.txt" in task["setup"]
+    (command,) = re.findall(r"^nas-evidence .*", task["run"], flags=re.MULTILINE)
+    _, verb, *words = shlex.split(command)
+    known = {
+        name for one in typer.main.get_command(app).commands[verb].params for name in one.opts
+    }
+    options = {word for word in words if word.startswith("--")}
+    assert options <= known
+    assert {"--out", "--address", "--steal"} <= options
+    named = set(re.findall(r"\$([A-Z_]+)", task["run"])) - {"PATH"}
+    given = {*task["envs"], *task["secrets"]}
+    assert {name for name in named if not name.startswith("SKYPILOT_")} <= given
+    assert "RAY_AUTH_MODE=token" in task["run"]
+    asked = re.findall(r"--(?:env|secret) ([A-Z_]+)", readme("skypilot"))
+    assert {*asked} <= given
+    assert "RAY_AUTH_TOKEN" in asked
 
 
 # --- KubeRay

@@ -8,13 +8,15 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import optuna
 import pytest
 from fakes import FakeExecutor, Silent, asked_in, told_in
 
-from nas_evidence.api.trackers import Tracking, check_track
+from nas_evidence.api.callbacks import Callbacks, InThread
+from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import finished
@@ -121,7 +123,8 @@ def run(
     """Run a study with a copy at a URL; return what was said."""
     said: list[str] = []
     check_track([f"optuna:{url}"])
-    with Tracking([f"optuna:{url}"], spec, folder, Silent(), said.append) as watcher:
+    copy = InThread(partial(tracker_of, f"optuna:{url}", spec, folder), f"--track optuna:{url}")
+    with Callbacks(Silent(), [copy], spec, folder, said.append) as watcher:
         Driver(spec, folder, executor or FakeExecutor(workers=1), watcher).run()
     return said
 
@@ -183,7 +186,7 @@ def test_a_server_that_goes_away_is_one_warning_and_the_copy_is_completed_later(
     before = set(copies(url))
     try:
         (line,) = run(study(), tmp_path, url, Stopping(server))
-        assert line.startswith(f"warning: --track optuna:{url} has stopped, the search goes on: ")
+        assert line.startswith(f"--track optuna:{url} has stopped, the search goes on: ")
         assert "\n" not in line
         assert PASSWORD not in line
         assert len(finished(tmp_path)) == 6
@@ -208,7 +211,7 @@ def test_a_wrong_password_is_one_warning(
 
 def test_an_unknown_server_is_one_warning(tmp_path: Path) -> None:
     (line,) = run(study(n_trials=2), tmp_path, "postgresql://me@127.0.0.1:9/db")
-    assert line.startswith("warning: --track optuna:postgresql://me@127.0.0.1:9/db has stopped")
+    assert line.startswith("--track optuna:postgresql://me@127.0.0.1:9/db has stopped")
     assert len(finished(tmp_path)) == 2
 
 

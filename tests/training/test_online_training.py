@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lone_trials import evaluated
-from records import asked, without_times
+from records import asked
 from safetensors import safe_open
 from scipy.optimize import minimize
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
+from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training.loop import Training, begin, loss_limit, train_epoch
 from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.workers.trial import Trial

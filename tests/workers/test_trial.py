@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from lone_trials import ended
-from records import without_times
 
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.task import check_task
@@ -22,6 +21,7 @@ from nas_evidence.spec.study import (
     LimitSpec,
     TrainingPlan,
 )
+from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training import loop
 from nas_evidence.workers.trial import Trial
 

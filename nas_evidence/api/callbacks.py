@@ -1,0 +1,168 @@
+"""Who is told of a study while it runs: what shows it, callbacks, and trackers in threads.
+
+The driver tells one watcher, `Callbacks`, which tells the others. The first thing that another one
+raises is one warning; it is told nothing more, and the study goes on.
+"""
+
+import logging
+import queue
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+from nas_evidence.spec.domains import masked
+from nas_evidence.spec.record import SliceReport, TrialRecord
+from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.workers.executor import Lost, StudyStatus, Watcher
+
+_LOG = logging.getLogger(__name__)
+#: Seconds that the end of a search waits for a thread.
+_PATIENCE = 60.0
+
+
+class Called:
+    """Makes a watcher when there is something to tell, and calls it in this thread.
+
+    Args:
+        make: returns the watcher.
+        name: of the watcher, in a warning.
+    """
+
+    def __init__(self, make: Callable[[], Watcher], name: str) -> None:
+        self._make, self._name = make, name
+        self._watcher: Watcher | None = None
+        self._failure: Exception | None = None
+        self._is_said = False
+
+    def tell(self, event: str, *given: Any) -> None:
+        """Call a method of the watcher, or note what it raises."""
+        if self._failure is not None:
+            return
+        try:
+            if self._watcher is None:
+                self._watcher = self._make()
+            getattr(self._watcher, event)(*given)
+        except Exception as error:  # whatever a server, a disk or the code of others may do
+            _LOG.warning("watcher_stopped watcher=%s", self._name, exc_info=error)
+            self._failure = error
+
+    def warning(self) -> str:
+        """Return why the watcher has stopped, once; "" otherwise."""
+        if self._failure is None or self._is_said:
+            return ""
+        self._is_said = True
+        kind = type(self._failure).__name__
+        why = masked(str(self._failure)).strip().partition("\n")[0]
+        return f"{self._name} has stopped, the search goes on: {kind}{': ' * bool(why)}{why}"
+
+    def end(self) -> None:
+        """Return: all is told."""
+
+
+class InThread(Called, Thread):
+    """The same in a thread of its own, so that a slow watcher never holds up the search.
+
+    A daemon, unlike the threads of a pool: one that hangs does not keep the process from ending.
+    """
+
+    def __init__(self, make: Callable[[], Watcher], name: str) -> None:
+        Called.__init__(self, make, name)
+        Thread.__init__(self, daemon=True, name=name)
+        self._queue: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()  # () ends it
+        self._is_late = False
+
+    def run(self) -> None:
+        """Tell what is queued."""
+        while said := self._queue.get():
+            Called.tell(self, *said)
+
+    def tell(self, event: str, *given: Any) -> None:
+        """Queue a call; the first one starts the thread."""
+        if self.ident is None:
+            self.start()
+        if self._failure is None:
+            self._queue.put((event, *given))
+
+    def warning(self) -> str:
+        """Return why the watcher has stopped, or that it is not done in time; "" otherwise."""
+        if self._is_late:
+            return f"{self.name} is not done after {_PATIENCE:.0f} s; left alone"
+        return super().warning()
+
+    def end(self) -> None:
+        """Wait until all is told, but not for ever."""
+        self._queue.put(())
+        self.join(_PATIENCE)
+        self._is_late = self.is_alive()
+
+
+class Callbacks(Watcher):
+    """Passes everything on to what shows the study, and to listeners.
+
+    A context: entering tells that the study starts, which is after the driver has mended what
+    listeners may read; leaving tells how it ended. Set `status` before that.
+
+    Args:
+        shown: is shown everything; what it raises is raised.
+        listeners: are told everything.
+        spec: the study.
+        folder: of the study.
+        warn: called with one line if a listener stops.
+    """
+
+    def __init__(
+        self,
+        shown: Watcher,
+        listeners: Sequence[Called],
+        spec: StudySpec,
+        folder: Path,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._shown, self._listeners = shown, listeners
+        self._spec, self._folder, self._warn = spec, folder, warn
+        self.status: StudyStatus = "failed"
+
+    def __enter__(self) -> Self:
+        """Tell that the study starts."""
+        self._tell("study_started", self._spec, self._folder)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Tell how it ended, and wait for the listeners."""
+        cancelled = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self._tell("study_ended", "cancelled" if cancelled else self.status)
+        for one in self._listeners:
+            one.end()
+        self._say_warnings()
+
+    def launched(self, assignment: Assignment) -> None:
+        """Pass it on."""
+        self._tell("launched", assignment)
+
+    def progressed(self, report: SliceReport) -> None:
+        """Pass it on."""
+        self._tell("progressed", report)
+
+    def parked(self, trial_id: int) -> None:
+        """Pass it on."""
+        self._tell("parked", trial_id)
+
+    def lost(self, loss: Lost) -> None:
+        """Pass it on."""
+        self._tell("lost", loss)
+
+    def ended(self, record: TrialRecord) -> None:
+        """Pass it on."""
+        self._tell("ended", record)
+
+    def _tell(self, event: str, *given: Any) -> None:
+        getattr(self._shown, event)(*given)
+        for one in self._listeners:
+            one.tell(event, *given)
+        self._say_warnings()
+
+    def _say_warnings(self) -> None:
+        for one in self._listeners:
+            if line := one.warning():
+                self._warn(line)

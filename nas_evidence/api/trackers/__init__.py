@@ -1,0 +1,130 @@
+"""Copies of a study for other tools; only the driver's process writes them.
+
+    mlflow[:URI]        experiment = the study; a run has the architecture as parameters, scores
+                        and curves as metrics by epoch. URI: $MLFLOW_TRACKING_URI, else mlflow.db
+                        in the study folder
+    tensorboard[:DIR]   a folder per trial with the same; DIR: `tensorboard/` in the study folder
+    optuna[:URL]        one trial per finished proposal, see proposing/optuna_export.py; URL:
+                        `study.db` in the study folder
+    wandb[:PROJECT]     a run per trial with the same; PROJECT: the name of the study
+    trackio[:PROJECT]   the same, on this machine or in a Space of Hugging Face
+    prometheus[:FILE]   counters for node_exporter; FILE: `metrics.prom` in the study folder
+
+A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
+broken one never holds up the search, and its first failure is one warning. A resumed study also
+writes the finished trials that its tracker has not seen.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import masked, refuse_password
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.executor import Watcher
+
+#: Each but the last, which needs none, is also the name of its package and of the extra for it.
+TRACKERS = ("mlflow", "tensorboard", "optuna", "wandb", "trackio", "prometheus")
+#: What may follow the name.
+_PLACES = {"mlflow": "URI", "tensorboard": "DIR", "optuna": "URL", "prometheus": "FILE"}
+#: Where its client finds a password.
+_PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PASSWORD"}
+
+
+def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
+    """Check that the named trackers exist and, with `installed`, that their packages are here.
+
+    Raises:
+        ValueError: if not; says what to choose or to install. Also for a password in a URL, which
+            would be seen.
+    """
+    for text in wanted:
+        name, _, place = text.partition(":")
+        if name not in TRACKERS:
+            known = ", ".join(f"{one}[:{_PLACES.get(one, 'PROJECT')}]" for one in TRACKERS)
+            raise UserError(
+                f"--track must be one of {known}, but got {masked(text)!r}."
+            ).with_code("unknown-tracker")
+        refuse_password(text, "--track ", _PASSWORDS.get(name, "the environment"))
+        if name == "optuna" and place:
+            _check_url(place, installed=installed)
+        if name not in _PLACES and not re.fullmatch(r"[\w. -]*", place):
+            raise UserError(
+                f"--track {name}:PROJECT takes letters, digits and .-_, but got {place!r}."
+            ).with_code("track-project")
+        if installed and name != "prometheus" and find_spec(name) is None:
+            raise UserError(
+                f"--track {name} needs {name}: install it with "
+                f"`pip install '.[{name}]'` in a clone."
+            ).with_code("track-needs-package")
+
+
+def _check_url(url: str, *, installed: bool) -> None:
+    if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
+        raise UserError(
+            "--track optuna:URL needs the URL of a database such as "
+            f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}."
+        ).with_code("track-optuna-url")
+    if installed and url.startswith("postgres") and find_spec("psycopg") is None:
+        raise UserError(
+            f"--track optuna:{url} needs psycopg: install it with "
+            "`pip install '.[postgresql]'` in a clone."
+        ).with_code("track-needs-psycopg")
+
+
+def tracker_of(text: str, spec: StudySpec, folder: Path) -> Watcher:
+    """Return the tracker that an option names; see the top of this file."""
+    name, _, place = text.partition(":")
+    if name == "tensorboard":
+        from nas_evidence.api.trackers.tensorboard import TensorBoard
+
+        return TensorBoard(Path(place) if place else folder / "tensorboard")
+    if name == "prometheus":
+        from nas_evidence.api.trackers.prometheus import Prometheus
+
+        return Prometheus(Path(place) if place else folder / "metrics.prom")
+    if name == "optuna":
+        from nas_evidence.api.trackers.optuna import Optuna
+
+        return Optuna(spec, folder, place)
+    if name == "mlflow":
+        from nas_evidence.api.trackers.mlflow import MLflow
+
+        return MLflow(spec, folder, place)
+    from nas_evidence.api.trackers.init_log_finish import InitLogFinish
+
+    return InitLogFinish(name, spec, folder, place)
+
+
+def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
+    """Write an exported network as an artifact of the run of its trial, which may be new.
+
+    Args:
+        text: "mlflow" or "mlflow:URI".
+        spec: the study.
+        folder: of the study.
+        export: folder of the network.
+
+    Raises:
+        ValueError: for another tracker, or an ensemble.
+    """
+    check_track([text])
+    name, _, place = text.partition(":")
+    if name != "mlflow":
+        raise UserError(
+            f"an export is kept by --track mlflow or mlflow:URI, but got {masked(text)!r}."
+        ).with_code("export-track")
+    if not (export / "evidence.json").is_file():
+        raise UserError(
+            f"--track keeps the export of one network, but {export} holds an ensemble; "
+            "leave out --track."
+        ).with_code("export-track-ensemble")
+    from nas_evidence.api.trackers.mlflow import MLflow
+
+    tracker = MLflow(spec, folder, place)
+    tracker.study_started(spec, folder)
+    trial_id = json.loads((export / "evidence.json").read_text(encoding="utf-8"))["trial_id"]
+    tracker.keep_export(trial_id, export)
