@@ -159,6 +159,7 @@ def test_who_asks_for_the_status_fetches_no_terms_curves_models_or_logs(uri: str
     assert "logs/driver.log" not in names("get", uri)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looking", ["status", "results", "logs", None])
 def test_a_second_look_fetches_only_what_is_new(
     uri: str, looking: mirror_module.Looking, monkeypatch: pytest.MonkeyPatch
