@@ -85,14 +85,12 @@ def plot_parameters(study: Study) -> Any:
     Raises:
         ValueError: while too few architectures are ranked to tell.
     """
-    from nas_evidence.reporting.figure_data import importance_bars
     from nas_evidence.reporting.importance import importance_sentence, importances
 
-    found = importances(study)
+    found = sorted(importances(study), key=lambda one: -one.divergence)
     if not found:
         raise UserError(importance_sentence(found)).with_code("no-importance")
-    bars = importance_bars(found)
-    figure = _bars([bar.label for bar in bars], [bar.length for bar in bars])
+    figure = _bars([one.name for one in found], [one.divergence for one in found])
     figure.axes[0].set_xlabel("divergence of the best from all")
     return figure
 

@@ -8,6 +8,7 @@ larger-is-better, so that correlations keep their sign: losses are negated and k
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -18,6 +19,7 @@ from nas_evidence.maths.pareto import on_front
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.spec.toml import load_study
@@ -119,6 +121,11 @@ class Study:
     unreadable: tuple[UnreadableFile, ...]
 
     @property
+    def n_searched(self) -> int:
+        """Return the number of finished trials of the search, without those of the race."""
+        return count_searched(self.trials["trial_id"])
+
+    @property
     def winner(self) -> RankedArchitecture | None:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
@@ -166,6 +173,45 @@ class Study:
     def values(self, one: RankedArchitecture) -> list[float]:
         """Return the value that ranks of each replicate of an architecture, as shown."""
         return self.complete["ranked"].loc[list(one.trial_ids)].dropna().tolist()
+
+    @property
+    def replicated(self) -> bool:
+        """Return whether any architecture was trained with several seeds."""
+        return any(len(one.trial_ids) > 1 for one in self.ranking)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Return depth, width, and other parameters with more than one value among the ranked."""
+        values: dict[str, set[object]] = {}
+        for one in self.ranking:
+            for name, value in one.values.items():
+                values.setdefault(name, set()).add(value)
+        varied = (name for name, distinct in values.items() if len(distinct) > 1)
+        return ["depth", "width", *(name for name in varied if name not in ("depth", "width"))]
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """Return one row per finished trial, in order of trial id.
+
+        architecture in words; `score` as shown, `best` of all trials until then, `seconds`.
+        """
+        rows = self.trials.sort_values("trial_id")
+        score = self.complete["objective"].reindex(rows["trial_id"]).astype(float)
+        words = (
+            architecture_text(str(row["family"]), architecture_values(row))
+            for row in rows.to_dict("records")
+        )
+        return pd.DataFrame(
+            {
+                "trial_id": rows["trial_id"].to_numpy(),
+                "architecture": list(words),
+                "family": rows["family"].to_numpy(),
+                "status": rows["status"].to_numpy(),
+                "score": score.to_numpy(),
+                "best": score.cummax().ffill().to_numpy(),
+                "seconds": rows["total_seconds"].astype(float).to_numpy(),
+            }
+        )
 
     @property
     def families(self) -> tuple[str, ...]:

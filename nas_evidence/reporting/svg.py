@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from markupsafe import Markup, escape
 
+from nas_evidence.reporting.words import short
+
 #: Width of a plot in units of its own; the style sheet scales it to the column.
 WIDTH = 440.0
 #: One colour per family, distinct for the colour-blind and on light and dark backgrounds.
@@ -79,18 +81,6 @@ class Axis:
         count = math.floor((self.high - first * step) / step + 1e-9) + 1
         values = [(first + i) * step for i in range(count)]
         return [(v, short(v) if self.high >= 1e4 else f"{v + 0.0:.{digits}f}") for v in values]
-
-
-def short(value: float) -> str:
-    """Return a number with three digits and a suffix.
-
-    >>> [short(n) for n in (650, 268_393, 1_494_154, 2.5e9, 0.00025)]
-    ['650', '268k', '1.49M', '2.5G', '0.00025']
-    """
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
 
 
 def axis_of(title: str, values: Sequence[float], *, log: bool = False, zero: bool = False) -> Axis:

@@ -1,16 +1,19 @@
 """Claims about figures and words of the page: marks where the axes say, and terms that explain."""
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from searched import EPOCHS, load, record
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
-from nas_evidence.reporting.figure_data import measured_bars
-from nas_evidence.reporting.figures import measured_figure
+from nas_evidence.reporting.contents import report_on
+from nas_evidence.reporting.figures import measured
 from nas_evidence.reporting.glossary import TERMS, explained
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.study import TrainingPlan
 
 
 def places(svg: str, name: str) -> list[list[tuple[float, float]]]:
@@ -60,7 +63,9 @@ def test_outside_text_cannot_leave_its_place_in_a_figure() -> None:
     ElementTree.fromstring(str(svg))  # well-formed
 
 
-def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors() -> None:
+def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
+    tmp_path: Path,
+) -> None:
     stick = Baseline(
         name="ridge regression", metrics={"rmse": 2.0}, errors={"rmse": 0.25}, behind=0.1
     )
@@ -69,15 +74,18 @@ def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
         trial_id=1, task="real", on="test", n=100, metrics={"rmse": 1.0}, errors={"rmse": 0.5},
         baselines=(stick, bare),
     )  # fmt: skip
-    bars = measured_bars(judged, "rmse")
-    assert [(bar.name, bar.text) for bar in bars] == [
-        ("winner", "1.00 ± 0.50"), ("ridge regression", "2.00 ± 0.25"), ("mean", "3.00"),
+    plan = TrainingPlan.model_validate({"likelihood": "gaussian", "epochs": EPOCHS})
+    study = load(tmp_path, [record(1, 1, real=True)], plan=plan)
+    svg = str(measured(report_on(study, judged)))
+    assert re.findall(r'class="value"[^>]*>([^<]*)<', svg) == [
+        "1.00 ± 0.50", "2.00 ± 0.25", "3.00",
     ]  # fmt: skip
-    svg = str(measured_figure(bars, words="RMSE", name="of models"))
+    assert all(f">{name}</text>" in svg for name in ("winner", "ridge regression", "mean"))
     widths = [float(one) for one in re.findall(r'class="box"[^>]* width="([\d.]+)"', svg)]
     assert widths == pytest.approx([widths[0], 2 * widths[0], 3 * widths[0]], rel=0.01)
     errors = [abs(b - a) for (a, _), (b, _) in places(svg, "line")]
     assert errors == pytest.approx([widths[0], 0.5 * widths[0]], rel=0.02)
+    assert measured(report_on(study, judged.model_copy(update={"trial_id": 2}))) is None
 
 
 def test_every_metric_that_can_be_asked_for_is_explained() -> None:

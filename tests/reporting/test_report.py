@@ -19,10 +19,10 @@ from reported import study_folder, trial
 from scipy import stats
 
 import nas_evidence
-from nas_evidence.reporting import page as study_module
 from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.reporting.correlations import COLUMNS
 from nas_evidence.reporting.page import ReportPaths, build_report
+from nas_evidence.reporting.words import MOST
 from nas_evidence.spec.record import (
     Evaluation,
     TrialStatus,
@@ -319,8 +319,8 @@ def test_a_folder_without_study_file_is_refused_with_its_name(tmp_path: Path) ->
 def test_a_thousand_trials_stay_below_3_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = study_module.MOST_ROWS
-    monkeypatch.setattr(study_module, "MOST_ROWS", 20)
+    most = MOST["rows"]
+    monkeypatch.setitem(MOST, "rows", 20)
     none, few, some = (
         build_report(study_folder(tmp_path / str(n), [trial(i) for i in range(n)])).html.stat()
         for n in (0, 20, 60)
