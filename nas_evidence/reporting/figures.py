@@ -6,6 +6,8 @@ None where there is nothing to draw. The marks say what they stand for; the capt
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +30,15 @@ from nas_evidence.reporting.svg import (
     named_axis,
     plot,
 )
-from nas_evidence.reporting.words import MOST, axis_words, decimals, metric_words, short, words_of
+from nas_evidence.reporting.words import (
+    MOST,
+    axis_words,
+    decimals,
+    metric_words,
+    number,
+    short,
+    words_of,
+)
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 #: Most classes of which the counts are written into the cells.
@@ -227,13 +237,13 @@ def scatter(report: Report) -> Markup | None:
     target = study.targets[0]
     sign = -1.0 if target in LOSSES else 1.0
     found = [
-        (one, one.objective, sign * value)
+        (one, score, sign * value)
         for one in study.ranking
-        if one.objective is not None and (value := _test(one, target)) is not None
+        if (score := study.value(one)) is not None and (value := _test(one, target)) is not None
     ]
     if not found:
         return None
-    x_title, y_title = f"{study.spec.objective} ({study.objective_unit})", axis_words(target)
+    x_title, y_title = f"{study.ranks_by} ({study.objective_unit})", axis_words(target)
     x, beyond_x = within([x for _, x, _ in found])
     y, beyond_y = within([y for _, _, y in found])
     panel = Panel(axis_of(x_title, x), axis_of(y_title, y))
@@ -294,11 +304,13 @@ def _families(
 
 def _details(one: RankedArchitecture, study: Study) -> list[str]:
     several = f", mean of {len(one.trial_ids)} seeds" if len(one.trial_ids) > 1 else ""
-    objective = f"{study.spec.objective} {one.objective:.4f} {study.objective_unit}"
+    objective = f"{study.spec.objective} {number(one.objective, 4)} {study.objective_unit}"
+    value = study.value(one)
     lines = [
         f"rank {one.rank}, trial {one.trial_id}{several}",
         one.architecture,
         f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
+        f"{study.ranks_by} {number(value, 4)}" if value != one.objective else "",
         objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
         f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
         f"test log loss {one.test_nll:.4f}" if one.test_nll is not None else "",
@@ -349,6 +361,70 @@ def importance(report: Report) -> Markup | None:
         said = f"{label}: {one.of_best} among the best {one.n_best}"
         panel.box((0.0, one.divergence), (i - 0.32, i + 0.32), fill=colour(0), title=said)
     return plot([panel], name="importance of each parameter")
+
+
+def history(report: Report) -> Markup | None:
+    """Return the score of each trial in order of completion, and the best one until then.
+
+    Trials without a score lie at the lower edge.
+    """
+    study, rows = report.study, report.study.history
+    known = rows["score"].notna()
+    if known.sum() < 2:
+        return None
+    title = f"{study.ranks_trials_by} ({study.objective_unit})"
+    y, _ = within(rows["score"][known].tolist())
+    axis = axis_of(title, y)
+    low, high = min(y), max(y)
+    edge = axis.low + 0.02 * (axis.high - axis.low)
+    panel = Panel(axis_of("trials, in order of completion", [1.0, float(len(rows))]), axis)
+    best = rows["best"].fillna(-math.inf)
+    rows = rows.assign(
+        x=range(1, len(rows) + 1),
+        y=rows["score"].clip(low, high).fillna(edge),
+        improves=best > best.shift(fill_value=-math.inf),
+    )
+    steps = rows[rows["improves"]]
+    tops = [(float(x), float(value)) for x, value in zip(steps["x"], steps["y"], strict=True)]
+    corners = [(x, value) for (_, value), (x, _) in pairwise(tops)]
+    line = sorted([*tops, *corners, (float(len(rows)), tops[-1][1])])
+    panel.line(line, colour="var(--ink)", title=f"best so far: {best.iloc[-1]:.4f}")
+    for one in rows[_thinned(rows, rows["improves"] | rows["raced"])].itertuples():
+        place = f"trial {one.trial_id}{' of the race' if one.raced else ''}: {one.architecture}"
+        if one.score == one.score:
+            said = f"{place}\n{study.ranks_trials_by} {one.score:.4f}, best so far {one.best:.4f}"
+            at = study.families.index(one.family)
+            beyond = one.score != one.y
+            mark = {"colour": colour(at), "symbol": at, "radius": 4.5, "hollow": beyond}
+        else:
+            cause = one.cause if isinstance(one.cause, str) else ""
+            said = f"{place}\n{one.status} after {one.epochs} epochs\n{cause}".rstrip()
+            mark = {"radius": 3.5, **_ENDED.get(str(one.status), _FAILED)}
+        panel.dot(one.x, one.y, title=said, family=one.family, opacity=0.75, **mark)
+        if one.raced and one.score == one.score:
+            panel.dot(one.x, one.y, colour="var(--ink)", radius=7, hollow=True, title=said)
+    drawn = {one.family: one for one in study.ranking}
+    legend = _families(study, list(drawn.values()))
+    if (rows["raced"] & known).any():
+        legend.append(Key("race", "var(--ink)", hollow=True))
+    ended = rows["status"][~known]
+    if (ended == "pruned").any():
+        legend.append(Key("pruned", **_ENDED["pruned"]))
+    if (ended != "pruned").any():
+        legend.append(Key("without a score", **_FAILED))
+    legend.append(Key("best so far", "var(--ink)", None))
+    return plot([panel], name=f"{title} by trial", legend=legend)
+
+
+#: The markers of trials without a score.
+_FAILED: Mapping[str, Any] = {"colour": colour(5), "symbol": 5}
+_ENDED: Mapping[str, Mapping[str, Any]] = {"pruned": {"colour": GREY, "symbol": 4}}
+
+
+def _thinned(rows: pd.DataFrame, wanted: pd.Series) -> pd.Series:
+    """Return which of many rows to draw: those that are `wanted`, and evenly spaced others."""
+    every = math.ceil(len(rows) / MOST["dots"])
+    return wanted | (np.arange(len(rows)) % every == 0)
 
 
 # --- along training ------------------------------------------------------------------------------
@@ -467,7 +543,8 @@ def epochs(report: Report) -> Markup | None:
 
 #: All figures but the fronts, by their names on the page.
 FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
-    "measured": measured, "scatter": scatter, "training": loss_curves, "calibration": calibration,
+    "measured": measured, "scatter": scatter, "history": history,
+    "training": loss_curves, "calibration": calibration,
     "quarters": quarters, "pit": pit, "confusion": confusion, "pairs": pairs, "columns": columns,
     "importance": importance, "trust": trust, "evidence": score_curves, "epochs": epochs,
 }  # fmt: skip

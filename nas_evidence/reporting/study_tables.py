@@ -160,8 +160,11 @@ class Study:
     @property
     def ranks_by(self) -> str:
         """Return the name of what the architectures are ranked by."""
-        if self.is_estimated:
-            return ESTIMATE
+        return ESTIMATE if self.is_estimated else self.ranks_trials_by
+
+    @property
+    def ranks_trials_by(self) -> str:
+        """Return the name of the same of a single trial."""
         both = f"the mean of {' and '.join(ESTIMATED)}"
         return both if self.spec.rank_by == "estimate" else str(self.spec.objective)
 
@@ -169,6 +172,10 @@ class Study:
     def baseline(self) -> RankedArchitecture | None:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)
+
+    def value(self, one: RankedArchitecture) -> float | None:
+        """Return what ranks an architecture, in the unit of the objective."""
+        return one.estimate if self.spec.rank_by == "estimate" else one.objective
 
     def values(self, one: RankedArchitecture) -> list[float]:
         """Return the value that ranks of each replicate of an architecture, as shown."""
@@ -191,26 +198,26 @@ class Study:
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """Return one row per finished trial, in order of trial id.
+        """Return one row per finished trial, in order of completion as far as it is known.
 
-        architecture in words; `score` as shown, `best` of all trials until then, `seconds`.
+        architecture in words; `score`, what ranks a trial, as shown, and `best` of all until then;
+        `raced`, whether it is of the race; `cause`; `seconds` of a worker.
         """
-        rows = self.trials.sort_values("trial_id")
-        score = self.complete["objective"].reindex(rows["trial_id"]).astype(float)
+        place = {trial_id: i for i, trial_id in enumerate(self.tables.ended)}
+        order = [place.get(trial_id, len(place)) for trial_id in self.trials["trial_id"]]
+        rows = self.trials.assign(order=order).sort_values(["order", "trial_id"])
         words = (
             architecture_text(str(row["family"]), architecture_values(row))
             for row in rows.to_dict("records")
         )
-        return pd.DataFrame(
-            {
-                "trial_id": rows["trial_id"].to_numpy(),
-                "architecture": list(words),
-                "family": rows["family"].to_numpy(),
-                "status": rows["status"].to_numpy(),
-                "score": score.to_numpy(),
-                "best": score.cummax().ffill().to_numpy(),
-                "seconds": rows["total_seconds"].astype(float).to_numpy(),
-            }
+        score = self.complete["ranked"].reindex(rows["trial_id"]).astype(float)
+        found = rows[["trial_id", "family", "status", "cause", "epochs"]].reset_index(drop=True)
+        return found.assign(
+            architecture=list(words),
+            score=score.to_numpy(),
+            best=score.cummax().ffill().to_numpy(),
+            raced=(rows["stage"] == "race").to_numpy(),
+            seconds=rows["total_seconds"].astype(float).to_numpy(),
         )
 
     @property
@@ -252,7 +259,7 @@ def ranked_study(tables: StudyTables) -> Study:
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
     ranking = _ranking(complete, tables.standings, spec)
-    if any(one.estimate_error is not None for one in ranking):
+    if spec.rank_by == "estimate":
         names = (ESTIMATE, *names)
         architectures[ESTIMATE] = pd.Series(
             {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float

@@ -135,7 +135,7 @@ class Panel:
         across, down = self.at(x, y)
         outline = SYMBOLS[symbol % len(SYMBOLS)]
         points = " ".join(f"{across + radius * a:.1f},{down + radius * b:.1f}" for a, b in outline)
-        fill = f'fill="none" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
+        fill = _fill(colour, hollow=hollow)
         self.marks.append(
             f'<polygon class="dot" points="{points}" {fill} opacity="{opacity:g}"{_of(family)}>'
             f"{_title(title)}</polygon>"
@@ -209,6 +209,10 @@ class Panel:
         return "".join([*parts, *self.marks])
 
 
+def _fill(colour: str, *, hollow: bool) -> str:
+    return f'fill="none" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
+
+
 def _fitting(label: str) -> str:
     return label if len(label) <= 28 else f"{label[:27]}…"
 
@@ -229,6 +233,7 @@ class Key:
     colour: str
     symbol: int | None = 0
     dash: str = ""
+    hollow: bool = False
 
 
 def plot(panels: Sequence[Panel], *, name: str, legend: Sequence[Key] = ()) -> Markup:
@@ -257,7 +262,7 @@ def _key(key: Key) -> str:
     else:
         outline = SYMBOLS[key.symbol % len(SYMBOLS)]
         points = " ".join(f"{7 + 5 * a:.1f},{7 + 5 * b:.1f}" for a, b in outline)
-        shape, width = f'<polygon points="{points}" fill="{key.colour}"/>', 14
+        shape, width = f'<polygon points="{points}" {_fill(key.colour, hollow=key.hollow)}/>', 14
     return (
         f'<span{_of(key.name)}><svg width="{width}" height="14" aria-hidden="true">{shape}</svg> '
         f"{escape(key.name)}</span>"

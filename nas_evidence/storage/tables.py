@@ -254,19 +254,26 @@ def _short(tables: Mapping[TableName, pd.DataFrame]) -> dict[int, int]:
 
 def lost_rows(folder: Path, known: Collection[int]) -> list[int]:
     """Return the trials that ended, as the journal says, and are not among those known."""
-    ended = {e["trial_id"] for e in read_journal(folder) if e["event"] == "end"}
-    return sorted(ended.difference(known))
+    return sorted(set(ended_trials(folder)).difference(known))
+
+
+def ended_trials(folder: Path) -> list[int]:
+    """Return the trials that ended, in that order, as the journal says."""
+    return [event["trial_id"] for event in read_journal(folder) if event["event"] == "end"]
 
 
 def _lacking(
-    folder: Path, tables: Mapping[TableName, pd.DataFrame], unreadable: Iterable[UnreadableFile]
+    folder: Path,
+    tables: Mapping[TableName, pd.DataFrame],
+    unreadable: Iterable[UnreadableFile],
+    ended: Iterable[int],
 ) -> Iterator[UnreadableFile]:
     """Yield what is not there of trials that have ended, unless an unreadable file says so."""
     said = {file.trial_id for file in unreadable}
     known = {int(i) for i in tables["trials"]["trial_id"]}
     for reason, trials in (
         ("missing rows of evidence, terms or curves", _short(tables)),
-        ("missing, though the journal says that the trial ended", lost_rows(folder, known)),
+        ("missing, though the journal says that the trial ended", sorted({*ended} - known)),
     ):
         for trial_id in (i for i in trials if i not in said):
             yield UnreadableFile(folder / "trials" / f"{trial_id:06d}-a1.parquet", reason)
@@ -305,6 +312,7 @@ class StudyTables:
     trials      one row per finished trial; `evidence`, `terms` and `curves` those of its last
                 attempt
     unreadable  the files that were skipped
+    ended       the trials that ended, in that order, as the journal says
     """
 
     folder: Path
@@ -314,6 +322,7 @@ class StudyTables:
     terms: pd.DataFrame
     curves: pd.DataFrame
     unreadable: tuple[UnreadableFile, ...]
+    ended: tuple[int, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -338,12 +347,15 @@ class StudyTables:
         return Standings(self.spec, self.rows)
 
 
-def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTables:
+def read_study_tables(
+    folder: Path, spec: StudySpec | None = None, ended: Iterable[int] | None = None
+) -> StudyTables:
     """Read a study folder.
 
     Args:
         folder: of the study.
         spec: the study, if its file was read already.
+        ended: as `StudyTables.ended`, if the journal was read already.
 
     Raises:
         ValueError: the folder holds no study file, or one with mistakes.
@@ -358,7 +370,8 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         spec = load_study(file)
         check_conditions(folder, spec)
     tables, unreadable = read_tables(folder)
-    unreadable += tuple(_lacking(folder, tables, unreadable))
+    ended = ended_trials(folder) if ended is None else list(ended)
+    unreadable += tuple(_lacking(folder, tables, unreadable, ended))
     read = StudyTables(
         folder,
         spec,
@@ -367,6 +380,7 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         tables["terms"],
         tables["curves"],
         unreadable,
+        tuple(dict.fromkeys(ended)),
     )
     for problem in _contradictory(read.trials, read.rows):
         raise UserError(

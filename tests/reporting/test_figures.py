@@ -1,6 +1,7 @@
 """Claims about figures and words of the page: marks where the axes say, and terms that explain."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,10 +10,18 @@ from searched import EPOCHS, load, record
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.reporting.contents import report_on
-from nas_evidence.reporting.figures import measured
+from nas_evidence.reporting.figures import history, measured, scatter
 from nas_evidence.reporting.glossary import TERMS, explained
+from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.record import (
+    RACE_IDS,
+    Evaluation,
+    EvidenceEstimate,
+    TrialRecord,
+    TrialStatus,
+)
 from nas_evidence.spec.study import TrainingPlan
 
 
@@ -86,6 +95,70 @@ def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
     errors = [abs(b - a) for (a, _), (b, _) in places(svg, "line")]
     assert errors == pytest.approx([widths[0], 0.5 * widths[0]], rel=0.02)
     assert measured(report_on(study, judged.model_copy(update={"trial_id": 2}))) is None
+
+
+def test_the_history_has_each_trial_the_best_until_then_and_those_without_a_score(
+    tmp_path: Path,
+) -> None:
+    values = {4: 0.1, 1: 0.5, 3: 0.3, 6: 0.7}
+    records = [record(i, i, value=value) for i, value in values.items()]
+    records.append(record(RACE_IDS, 1, value=0.4, stage="race"))
+    records.append(record(2, 2, status=TrialStatus.PRUNED, epochs=5, cause="rung 5: last"))
+    records.append(record(5, 5, status=TrialStatus.FAILED, cause="boom <b>"))
+    study = load(tmp_path, records)
+    order = (4, 2, 1, 3, RACE_IDS, 6, 5)
+    study = ranked_study(replace(study.tables, ended=order))
+    assert study.history["trial_id"].tolist() == list(order)
+    svg = str(history(report_on(study)))
+    panel = ElementTree.fromstring(svg[svg.index("<svg viewBox") :])
+    marks = {}
+    for mark in panel.iter("polygon"):
+        x, y = zip(
+            *(map(float, one.split(",")) for one in mark.attrib["points"].split()), strict=True
+        )
+        marks.setdefault(mark.findtext("title").split(":")[0], (min(x), max(y), mark))
+    assert list(marks) == [
+        "trial 4", "trial 2", "trial 1", "trial 3", f"trial {RACE_IDS} of the race", "trial 6",
+        "trial 5",
+    ]  # fmt: skip
+    lefts = [x for x, _, _ in marks.values()]
+    assert lefts == sorted(lefts)  # in order of completion
+    lowest = {name for name, (_, y, _) in marks.items() if y > marks["trial 4"][1]}
+    assert lowest == {"trial 2", "trial 5"}
+    assert "pruned after 5 epochs\nrung 5: last" in marks["trial 2"][2].findtext("title")
+    [[*line]] = places(svg, "line")
+    heights = [y for _, y in line]
+    assert heights == sorted(heights, reverse=True)  # the best so far never falls
+    assert len({*heights}) == 3  # of trials 4, 1 and 6
+    for words in ("race", "pruned", "without a score", "best so far"):
+        assert f"> {words}</span>" in svg
+    assert svg.count('fill="none" stroke="var(--ink)"') == 3  # line, ring, and its key
+    assert history(report_on(load(tmp_path / "one", records[:1]))) is None
+
+
+def test_the_scatter_is_of_what_ranks(tmp_path: Path) -> None:
+    def both(one: TrialRecord, first: float, second: float) -> TrialRecord:
+        more = [
+            Evaluation(
+                epoch=EPOCHS,
+                estimate=EvidenceEstimate(estimator=name, value=50 * value, per_datum=value),
+            )
+            for name, value in (("conditional_evidence", first), ("elpd", second))
+        ]
+        return one.model_copy(update={"evaluations": tuple(more)})
+
+    records = [both(record(i, i), 0.1 * i, -0.3 * i) for i in range(6)]
+    given = {"objective": "conditional_evidence", "rank_by": "estimate"}
+    study = load(tmp_path, records, estimators=("conditional_evidence", "elpd"), **given)
+    report = report_on(study)
+    assert study.ranks_by == "the mean of conditional_evidence and elpd"
+    svg = str(scatter(report))
+    assert f"{study.ranks_by} ({study.objective_unit})</text>" in svg
+    centres = [min(x for x, _ in one) + max(x for x, _ in one) for one in places(svg, "dot")]
+    assert centres == sorted(centres, reverse=True)  # drawn best first; the scores rise
+    rho = {row.score: row.statistics.rho for row in report.trust.rows if row.group == "all"}
+    assert rho[report.trust.main] == pytest.approx(-rho["conditional_evidence"])
+    assert f"(rho {rho[report.trust.main]:.2f}" in report.verdict
 
 
 def test_every_metric_that_can_be_asked_for_is_explained() -> None:

@@ -150,7 +150,7 @@ def test_the_headline_names_winner_baseline_and_statuses(page: str) -> None:
 
 def test_trials_that_are_not_complete_never_rank_but_are_explained(page: str) -> None:
     text = without_scripts(page)
-    ranking = text[text.index('id="ranking"') : text.index('id="history"')]
+    ranking = text[text.index('id="ranking"') : text.index('id="every-trial"')]
     assert ranking.count("<tr data-family=") == 22
     drawn = re.findall(r'class="dot"[^>]* data-family="(\w+)"', figures(page)["scatter"])
     assert Counter(drawn) == {"cnn": 7, "linear": 1, "mlp": 7, "resnet": 7}
@@ -183,7 +183,7 @@ def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPat
 def test_figures_are_well_formed_stay_inside_and_each_has_a_caption(page: str) -> None:
     drawn = figures(page)
     assert set(drawn) == {
-        "scatter", "trust", "training", "importance", "evidence", "epochs",
+        "scatter", "history", "trust", "training", "importance", "evidence", "epochs",
     }  # fmt: skip
     for figure in drawn.values():
         svg = ElementTree.fromstring(figure[figure.index("<svg viewBox") :])
