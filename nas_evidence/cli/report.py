@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import Store
     from nas_evidence.reporting.contents import Report
+    from nas_evidence.reporting.page import Live
     from nas_evidence.storage.tables import StudyTables
 
 
@@ -87,6 +88,7 @@ def report(
             ).with_code("metric-with-table")
         _report_table(table, score, target, group, baseline or (), to)
         return
+    from nas_evidence.reporting.live import running_now
     from nas_evidence.storage.tables import read_study_tables
 
     store = opened(place or _latest_study())
@@ -94,7 +96,8 @@ def report(
     say_missing(tables.missing)
     say_edits(tables.folder)
     compared = judged(tables, _data_of(tables, data_root))
-    say_results(tables, compared, store, to=to, metric=metric)
+    live = running_now(store.folder)
+    say_results(tables, compared, store, to=to, metric=metric, live=live)
     if to is None:
         store.push()
 
@@ -212,6 +215,7 @@ def say_results(
     *,
     to: Path | None = None,
     metric: str | None = None,
+    live: "Live | None" = None,
 ) -> "Report":
     """Write the report of a study, print its ranking and its first screen, and return it."""
     from nas_evidence.reporting.contents import report_on
@@ -226,7 +230,7 @@ def say_results(
         f"Ranking of {spec.name} by {study.ranks_by} ({study.objective_unit})", header, rows
     )
     out.print(study.order)
-    paths = write_report(report, to or store.folder / "report")
+    paths = write_report(report, to or store.folder / "report", live=live)
     said = report.headline
     if said.answer:
         out.print(f"answer: {said.answer}")

@@ -4,9 +4,11 @@ The folder of the report is served on the loopback interface only, under a token
 so that other users of the machine cannot read it. Its page loads itself again while trials run.
 """
 
+import math
 import secrets
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +21,9 @@ from nas_evidence.cli.show import StudyPlace
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.user_error import UserError
 
+#: Seconds that a page may take to be loaded.
+_GRACE = 2.0
+
 
 def watch(
     place: StudyPlace,
@@ -27,7 +32,7 @@ def watch(
     ] = 30.0,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Serve the live page here, on 127.0.0.1; 0: any."),
+        typer.Option(min=0, max=65535, help="Serve the report here, on 127.0.0.1; 0: any."),
     ] = 0,
 ) -> None:
     """Keep the report of a running study up to date, and serve it, until the study ends.
@@ -35,35 +40,50 @@ def watch(
     Example: nas-evidence watch runs/digits
     """
     from nas_evidence.driver.race import race_left
-    from nas_evidence.reporting.live import all_finished
+    from nas_evidence.reporting.live import all_finished, stamp
     from nas_evidence.reporting.live import watch as reports
     from nas_evidence.storage.study_folder import is_locked, read_study
     from nas_evidence.storage.tables import finished
 
     store = opened(place, looking=True)
-    was_running = False
+    folder, was_running, seen = store.folder, False, (None, False)
 
-    def racing() -> int:
-        return race_left(read_study(store.folder), store.folder, finished(store.folder))
+    def complete() -> bool:
+        """Return whether no trial is left; read again only if results have come."""
+        nonlocal seen
+        if (now := stamp(folder)) != seen[0]:
+            done = all_finished(folder) and not race_left(
+                read_study(folder), folder, finished(folder)
+            )
+            seen = now, done
+        return seen[1]
 
     def over() -> bool:
         nonlocal was_running
         store.pull()
-        running, before = is_locked(store.folder), was_running
+        running, before = is_locked(folder), was_running
         was_running = running
         # Not running any more: parked, cancelled or killed.
-        return (before and not running) or (all_finished(store.folder) and not racing())
+        return not running and (before or complete())
 
-    with served(store.folder / "report", port) as address:
+    with served(folder / "report", port) as (address, idle_seconds):
         out.print(f"live: {address}")
-        for paths in reports(store.folder, is_over=over, every_seconds=every):
+        n = 0
+        for paths in reports(folder, is_over=over, every_seconds=every):
+            n += 1
             # The driver, which holds the store, writes the last one there.
             out.print(f"report: {shown(paths.html, store) if store.uri is None else address}")
+        # An open page loads the last report within `every` seconds.
+        while n > 1 and idle_seconds() < every + _GRACE:
+            time.sleep(_GRACE)
 
 
 @contextmanager
-def served(report: Path, port: int) -> Iterator[str]:
-    """Serve the folder of the report while the block runs; yield the address with its token.
+def served(report: Path, port: int) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Serve the folder of the report while the block runs.
+
+    Yields the address with its token, and what returns the seconds since the page of a running
+    study was last asked for.
 
     Args:
         report: may not be there yet.
@@ -72,10 +92,10 @@ def served(report: Path, port: int) -> Iterator[str]:
     Raises:
         ValueError: if the port is taken.
     """
-    token = secrets.token_urlsafe(16)
+    token, asked = secrets.token_urlsafe(16), [-math.inf]
 
     def handler(*given: Any) -> "_Handler":
-        return _Handler(*given, token=token, report=report)
+        return _Handler(*given, token=token, report=report, asked=asked)
 
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -86,7 +106,8 @@ def served(report: Path, port: int) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/{token}/"
+        address = f"http://127.0.0.1:{server.server_address[1]}/{token}/"
+        yield address, lambda: time.monotonic() - asked[0]
     finally:
         server.shutdown()
         thread.join()
@@ -96,8 +117,8 @@ def served(report: Path, port: int) -> Iterator[str]:
 class _Handler(SimpleHTTPRequestHandler):
     """Answers with the files of the report, to those who know the token."""
 
-    def __init__(self, *given: Any, token: str, report: Path) -> None:
-        self._token = token
+    def __init__(self, *given: Any, token: str, report: Path, asked: list[float]) -> None:
+        self._token, self._asked = token, asked
         super().__init__(*given, directory=str(report))
 
     def send_head(self) -> Any:
@@ -107,6 +128,8 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_error(404)
             return None
         self.path = f"/{rest[0]}"
+        if not rest[0]:
+            self._asked[0] = time.monotonic()
         return super().send_head()
 
     def list_directory(self, path: object) -> None:

@@ -4,7 +4,7 @@ The first screen is the answer: which architecture, how sure, what it costs to b
 which simple models, and how to use it. Then the pictures. All else folds away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import methodcaller
 from pathlib import Path
@@ -41,18 +41,29 @@ class ReportPaths:
     correlations: Path
 
 
+@dataclass(frozen=True)
+class Live:
+    """What is under way in a running study.
+
+    reload_seconds  after which an open page loads itself again
+    now             when this was so, s since 1970
+    holder          the process that runs the study, in words; "" while none does
+    trials          under way: trial, architecture, epoch, epochs, seconds and attempt of each
+    """
+
+    reload_seconds: int
+    now: float
+    holder: str = ""
+    trials: Sequence[Mapping[str, object]] = ()
+
+
 def build_report(
-    study: Path | StudyTables,
-    to: Path | None = None,
-    *,
-    reload_seconds: int | None = None,
-    metric: str | None = None,
+    study: Path | StudyTables, to: Path | None = None, *, metric: str | None = None
 ) -> ReportPaths:
     """Write the report of a study to `to`, by default the folder `report` of its own.
 
     Needs only the Parquet tables and study.toml of its folder, or both as they were read; works
-    for any number of trials. An open page reloads itself every `reload_seconds`, if given. A
-    `metric` is shown after the log loss; by default that of the study.
+    for any number of trials. A `metric` is shown after the log loss; by default that of the study.
 
     Raises:
         ValueError: the folder holds no study file, or its studies have no such metric.
@@ -60,18 +71,21 @@ def build_report(
     tables = read_study_tables(study) if isinstance(study, Path) else study
     folder = tables.folder
     report = report_on(ranked_study(tables), read_comparison(folder), place=folder, metric=metric)
-    return write_report(report, to or folder / "report", reload_seconds=reload_seconds)
+    return write_report(report, to or folder / "report")
 
 
-def write_report(report: Report, to: Path, *, reload_seconds: int | None = None) -> ReportPaths:
-    """Write the page, its text as Markdown, JSON and CSV into the folder `to`."""
+def write_report(report: Report, to: Path, *, live: Live | None = None) -> ReportPaths:
+    """Write the page, its text as Markdown, JSON and CSV into the folder `to`.
+
+    The page of a running study shows what is `live`, and loads itself again.
+    """
     to.mkdir(parents=True, exist_ok=True)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
     (to / NAME).unlink(missing_ok=True)  # until all is written anew
     values = {
         "report": report,
         "figures": figures_of(report),
-        "reload_seconds": reload_seconds,
+        "live": live,
     }
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)

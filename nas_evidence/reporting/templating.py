@@ -20,6 +20,7 @@ from nas_evidence.reporting.words import (
     SCALES,
     WORDS,
     amount,
+    clock,
     count,
     number,
     percent,
@@ -91,7 +92,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
-    environment.filters |= {"percent": percent, "explained": explained}
+    environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
     environment.globals["most"] = MOST
     environment.globals["cells"] = lambda names, of: [of.get(name) for name in names]

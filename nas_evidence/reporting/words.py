@@ -1,6 +1,7 @@
 """Names and number formats of the report: page, text, terminal and figures use these alone."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +148,11 @@ def loss_text(nats: float) -> str:
     ('0.123', '0.0001', '0.000')
     """
     return f"{nats:.3f}" if nats == 0 or abs(nats) >= 5e-4 else f"{nats:.1g}"
+
+
+def clock(seconds: float) -> str:
+    """Return the time of the day, of seconds since 1970."""
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
 def decimals(values: Sequence[float], digits: int) -> int:
