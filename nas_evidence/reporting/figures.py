@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from nas_evidence.baselines.comparison import CalibrationPoint, Importance
 from nas_evidence.maths.conditional_coverage import Quarter, clopper_pearson
@@ -248,7 +249,10 @@ def scatter(report: Report) -> Markup | None:
     y, beyond_y = within([y for _, _, y in found])
     panel = Panel(axis_of(x_title, x), axis_of(y_title, y))
     shown = [one for one, _, _ in found]
+    drawn = thinned(len(found)) | np.array(beyond_x) | np.array(beyond_y)
     for i, (one, size) in enumerate(zip(shown, _diameters(shown), strict=True)):
+        if not drawn[i]:
+            continue
         at = study.families.index(one.family)
         panel.dot(
             x[i], y[i], colour=colour(at), radius=size / 2, symbol=at, family=one.family,
@@ -388,8 +392,10 @@ def history(report: Report) -> Markup | None:
     tops = [(float(x), float(value)) for x, value in zip(steps["x"], steps["y"], strict=True)]
     corners = [(x, value) for (_, value), (x, _) in pairwise(tops)]
     line = sorted([*tops, *corners, (float(len(rows)), tops[-1][1])])
+    every = max(1, math.ceil(len(rows) / MOST["dots"]))
+    drawn = np.arange(len(rows)) % every == 0
     panel.line(line, colour="var(--ink)", title=f"best so far: {best.iloc[-1]:.4f}")
-    for one in rows[_thinned(rows, rows["improves"] | rows["raced"])].itertuples():
+    for one in rows[rows["improves"] | rows["raced"] | drawn].itertuples():
         place = f"trial {one.trial_id}{' of the race' if one.raced else ''}: {one.architecture}"
         if one.score == one.score:
             said = f"{place}\n{study.ranks_trials_by} {one.score:.4f}, best so far {one.best:.4f}"
@@ -421,10 +427,10 @@ _FAILED: Mapping[str, Any] = {"colour": colour(5), "symbol": 5}
 _ENDED: Mapping[str, Mapping[str, Any]] = {"pruned": {"colour": GREY, "symbol": 4}}
 
 
-def _thinned(rows: pd.DataFrame, wanted: pd.Series) -> pd.Series:
-    """Return which of many rows to draw: those that are `wanted`, and evenly spaced others."""
-    every = math.ceil(len(rows) / MOST["dots"])
-    return wanted | (np.arange(len(rows)) % every == 0)
+def thinned(n: int) -> NDArray[np.bool_]:
+    """Return which of n marks are drawn [n]: the first ones and evenly spaced others, if many."""
+    half, at = MOST["dots"] // 2, np.arange(n)
+    return (n <= MOST["dots"]) | (at < half) | (at % max(1, math.ceil(n / half)) == 0)
 
 
 # --- along training ------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ which simple models, and how to use it. Then the pictures. All else folds away.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from pathlib import Path
 
@@ -133,7 +133,7 @@ def _ranking_rows(report: Report) -> list[dict[str, object]]:
 def _flat(one: RankedArchitecture) -> dict[str, object]:
     """Return a row without nesting: pairs become _low and _high, mappings columns."""
     flat: dict[str, object] = {}
-    for name, value in asdict(one).items():
+    for name, value in vars(one).items():
         if isinstance(value, Mapping):
             prefix = ARCHITECTURE if name == "values" else ""
             flat |= {f"{prefix}{key}": inner for key, inner in value.items()}

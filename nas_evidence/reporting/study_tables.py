@@ -5,6 +5,7 @@ replicates and enter as their mean, never as independent architectures. All targ
 larger-is-better, so that correlations keep their sign: losses are negated and keep their name.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ class Study:
         means = any(len(one.trial_ids) > 1 for one in ranked)
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
 
-    @property
+    @cached_property
     def is_estimated(self) -> bool:
         """Return whether the architectures are ranked by their estimates."""
         return any(one.estimate_error is not None for one in self.ranking)
@@ -179,14 +180,19 @@ class Study:
 
     def values(self, one: RankedArchitecture) -> list[float]:
         """Return the value that ranks of each replicate of an architecture, as shown."""
-        return self.complete["ranked"].loc[list(one.trial_ids)].dropna().tolist()
+        found = (self._ranked[trial_id] for trial_id in one.trial_ids)
+        return [value for value in found if not math.isnan(value)]
 
-    @property
+    @cached_property
+    def _ranked(self) -> dict[int, float]:
+        return dict(self.complete["ranked"].items())
+
+    @cached_property
     def replicated(self) -> bool:
         """Return whether any architecture was trained with several seeds."""
         return any(len(one.trial_ids) > 1 for one in self.ranking)
 
-    @property
+    @cached_property
     def parameters(self) -> list[str]:
         """Return depth, width, and other parameters with more than one value among the ranked."""
         values: dict[str, set[object]] = {}
@@ -220,7 +226,7 @@ class Study:
             seconds=rows["total_seconds"].astype(float).to_numpy(),
         )
 
-    @property
+    @cached_property
     def families(self) -> tuple[str, ...]:
         """Return the families of the ranking, sorted."""
         return tuple(sorted({one.family for one in self.ranking}))

@@ -12,8 +12,10 @@ from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.figures import history, measured, scatter
 from nas_evidence.reporting.glossary import TERMS, explained
+from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
+from nas_evidence.reporting.words import MOST
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.record import (
     RACE_IDS,
@@ -29,6 +31,19 @@ def places(svg: str, name: str) -> list[list[tuple[float, float]]]:
     """Return the points of the marks of one class."""
     found = re.findall(rf'class="{name}" points="([^"]*)"', svg)
     return [[tuple(map(float, pair.split(","))) for pair in one.split()] for one in found]  # type: ignore[misc]
+
+
+def marks(svg: str) -> list[tuple[str, float, float]]:
+    """Return what each marker stands for, and its centre."""
+    found = []
+    for mark in ElementTree.fromstring(svg[svg.index("<svg viewBox") :]).iter():
+        if mark.get("class") == "dot":
+            points = [one.split(",") for one in mark.get("points", "").split()]
+            points = points or [(mark.attrib["cx"], mark.attrib["cy"])]
+            x, y = ([float(point[i]) for point in points] for i in (0, 1))
+            said = mark.findtext("title")
+            found.append((said, (min(x) + max(x)) / 2, (min(y) + max(y)) / 2))
+    return found
 
 
 def test_a_mark_lies_where_the_ticks_say() -> None:
@@ -110,22 +125,16 @@ def test_the_history_has_each_trial_the_best_until_then_and_those_without_a_scor
     study = ranked_study(replace(study.tables, ended=order))
     assert study.history["trial_id"].tolist() == list(order)
     svg = str(history(report_on(study)))
-    panel = ElementTree.fromstring(svg[svg.index("<svg viewBox") :])
-    marks = {}
-    for mark in panel.iter("polygon"):
-        x, y = zip(
-            *(map(float, one.split(",")) for one in mark.attrib["points"].split()), strict=True
-        )
-        marks.setdefault(mark.findtext("title").split(":")[0], (min(x), max(y), mark))
-    assert list(marks) == [
+    found = {said.split(":")[0]: (x, y, said) for said, x, y in marks(svg)}
+    assert list(found) == [
         "trial 4", "trial 2", "trial 1", "trial 3", f"trial {RACE_IDS} of the race", "trial 6",
         "trial 5",
     ]  # fmt: skip
-    lefts = [x for x, _, _ in marks.values()]
+    lefts = [x for x, _, _ in found.values()]
     assert lefts == sorted(lefts)  # in order of completion
-    lowest = {name for name, (_, y, _) in marks.items() if y > marks["trial 4"][1]}
+    lowest = {name for name, (_, y, _) in found.items() if y > found["trial 4"][1]}
     assert lowest == {"trial 2", "trial 5"}
-    assert "pruned after 5 epochs\nrung 5: last" in marks["trial 2"][2].findtext("title")
+    assert "pruned after 5 epochs\nrung 5: last" in found["trial 2"][2]
     [[*line]] = places(svg, "line")
     heights = [y for _, y in line]
     assert heights == sorted(heights, reverse=True)  # the best so far never falls
@@ -154,11 +163,34 @@ def test_the_scatter_is_of_what_ranks(tmp_path: Path) -> None:
     assert study.ranks_by == "the mean of conditional_evidence and elpd"
     svg = str(scatter(report))
     assert f"{study.ranks_by} ({study.objective_unit})</text>" in svg
-    centres = [min(x for x, _ in one) + max(x for x, _ in one) for one in places(svg, "dot")]
+    centres = [x for _, x, _ in marks(svg)]
     assert centres == sorted(centres, reverse=True)  # drawn best first; the scores rise
     rho = {row.score: row.statistics.rho for row in report.trust.rows if row.group == "all"}
     assert rho[report.trust.main] == pytest.approx(-rho["conditional_evidence"])
     assert f"(rho {rho[report.trust.main]:.2f}" in report.verdict
+
+
+def test_of_many_architectures_the_first_and_evenly_spaced_others_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [record(i, 1 + i % 7, value=float(i)) for i in range(20)]
+    widths = [one.architecture.model_copy(update={"values": {"width": 4 + i}})
+              for i, one in enumerate(records)]  # fmt: skip
+    records = [one.model_copy(update={"architecture": own})
+               for one, own in zip(records, widths, strict=True)]  # fmt: skip
+    report = report_on(load(tmp_path, records))
+    monkeypatch.setitem(MOST, "dots", 8)
+    ranks = [int(re.match(r"rank (\d+),", said)[1]) for said, _, _ in marks(str(scatter(report)))]
+    assert ranks == [1, 2, 3, 4, 6, 11, 16]
+    drawn = [int(re.match(r"trial (\d+):", said)[1]) for said, _, _ in marks(str(history(report)))]
+    assert drawn == list(range(20))  # each was the best until then
+    page = build_report(tmp_path).html.read_text("utf-8")
+    assert "Of 20 architectures the first 4 by rank are drawn" in page
+    assert "Of 20 trials one in 3 is drawn" in page
+    monkeypatch.setitem(MOST, "rows", 12)
+    page = build_report(tmp_path).html.read_text("utf-8")
+    assert "The first 12 by rank; 8 more are in <code>ranking.csv</code>." in page
+    assert "The first 12 are here, and 8 more in <code>trials/</code>." in page
 
 
 def test_every_metric_that_can_be_asked_for_is_explained() -> None:
