@@ -46,7 +46,8 @@ def watch(
     from nas_evidence.storage.tables import finished
 
     store = opened(place, looking=True)
-    folder, was_running, seen = store.folder, False, (None, False)
+    folder, was_running = store.folder, False
+    seen: tuple[object, bool] = (None, False)
 
     def complete() -> bool:
         """Return whether no trial is left; read again only if results have come."""

@@ -307,13 +307,15 @@ def _shrunk(resampled: Floats, of_all: float, of_few: float | None, share: float
     """Return a statistic in resamples of a share of the data as it would be in those of all."""
     if share == 1:
         return resampled
-    return of_all + np.sqrt(share) * (resampled - (of_all if of_few is None else of_few))
+    shrunk: Floats = of_all + np.sqrt(share) * (resampled - (of_all if of_few is None else of_few))
+    return shrunk
 
 
 def _present(n_resamples: int) -> NDArray[np.bool_]:
     """Return which of the deciding data are in each resample of many data [2 _DECIDE, B]."""
     drawn = np.random.default_rng(0).random((2 * _DECIDE, n_resamples))
-    return drawn < 1 - np.exp(-1)
+    present: NDArray[np.bool_] = drawn < 1 - np.exp(-1)
+    return present
 
 
 def _deciding(x: Floats, y: Floats) -> NDArray[np.intp]:
