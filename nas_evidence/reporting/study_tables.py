@@ -395,31 +395,47 @@ def _ranking(
     for row in complete.reset_index().to_dict("records"):
         groups.setdefault(str(row["architecture_key"]), []).append(row)
     standing = {one.key: one for one in standings.first()}
-    representatives = {key: one.trial_id for key, one in standing.items()}
-    ranked = list(representatives)
-    if not groups.keys() >= set(ranked):
+    if not groups.keys() >= standing.keys():
         raise UserError(
             "the tables contradict each other: a trial's architecture is not the one of its key; "
             "`nas-evidence verify` says which"
         ).with_code("tables-contradict")
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
-    means = {key: fmean(objectives[key]) for key in ranked}
+    means = {key: fmean(objectives[key]) for key in standing}
     costs = {key: _costs(rows) for key, rows in groups.items()}
     front = _front(means, costs, spec.minimise)
     ascending = sorted(means.values())
-    unranked = [key for key in groups if key not in means]
-    return tuple(
-        _ranked(
-            groups[key],
-            representatives.get(key),
-            rank=position + 1 if key in means else None,
-            rank_seeds=_rank_seeds(objectives[key], ascending),
-            costs=costs[key],
-            on_front=front.get(key, False) if spec.minimise else None,
-            estimate=_estimate(spec, standing.get(key), groups[key]),
+    found = []
+    for rank, key in enumerate(dict.fromkeys([*standing, *groups]), start=1):
+        rows, own = groups[key], standing.get(key)
+        known = (row for row in rows if own is not None and row["trial_id"] == own.trial_id)
+        one = next(known, rows[0])
+        values, family = architecture_values(one), str(one["family"])
+        estimate, error = _estimate(spec, own, rows)
+        found.append(
+            RankedArchitecture(
+                rank=rank if key in means else None,
+                trial_id=int(one["trial_id"]),
+                trial_ids=tuple(int(row["trial_id"]) for row in rows),
+                family=family,
+                architecture=architecture_text(family, values),
+                values=values,
+                n_parameters=int(n) if (n := costs[key].get("n_parameters")) is not None else None,
+                objective=_mean(rows, "objective"),
+                estimate=estimate,
+                estimate_error=error,
+                spread=stdev(objectives[key]) if len(objectives[key]) > 1 else None,
+                rank_seeds=_rank_seeds(objectives[key], ascending),
+                raced=any(row.get("stage") == "race" for row in rows),
+                sotl=_mean(rows, "sotl"),
+                test_accuracy=_mean(rows, "test_accuracy"),
+                test_nll=_mean(rows, "test_nll_per_datum"),
+                test_rmse=_mean(rows, "test_rmse"),
+                costs=costs[key],
+                on_front=front.get(key, False) if spec.minimise else None,
+            )
         )
-        for position, key in enumerate([*ranked, *unranked])
-    )
+    return tuple(found)
 
 
 def _estimate(
@@ -448,42 +464,6 @@ def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] 
         1 + len(ascending) - bisect_right(ascending, value) - int(own > value) for value in values
     ]
     return min(ranks), max(ranks)
-
-
-def _ranked(
-    rows: list[Row],
-    trial_id: int | None,
-    *,
-    rank: int | None,
-    rank_seeds: tuple[int, int] | None,
-    costs: Mapping[str, float],
-    on_front: bool | None,
-    estimate: tuple[float | None, float | None],
-) -> RankedArchitecture:
-    objectives = _known(rows, "objective")
-    standing = next((row for row in rows if row["trial_id"] == trial_id), rows[0])
-    values = architecture_values(standing)
-    return RankedArchitecture(
-        rank=rank,
-        trial_id=int(standing["trial_id"]),
-        trial_ids=tuple(int(row["trial_id"]) for row in rows),
-        family=str(standing["family"]),
-        architecture=architecture_text(str(standing["family"]), values),
-        values=values,
-        n_parameters=int(costs["n_parameters"]) if "n_parameters" in costs else None,
-        objective=_mean(rows, "objective"),
-        estimate=estimate[0],
-        estimate_error=estimate[1],
-        spread=stdev(objectives) if len(objectives) > 1 else None,
-        rank_seeds=rank_seeds,
-        raced=any(row.get("stage") == "race" for row in rows),
-        sotl=_mean(rows, "sotl"),
-        test_accuracy=_mean(rows, "test_accuracy"),
-        test_nll=_mean(rows, "test_nll_per_datum"),
-        test_rmse=_mean(rows, "test_rmse"),
-        costs=costs,
-        on_front=on_front,
-    )
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:
