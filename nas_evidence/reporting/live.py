@@ -110,7 +110,7 @@ def _live(folder: Path, journal: Journaled, reload_seconds: int) -> Live:
         found = journal.running.get(one.trial_id) if one is not None else None
         if one is None or found is None or found.attempt != one.attempt:
             continue
-        if found.since >= holder.since - 1:
+        if found.since >= holder.since - 0.001:  # times of the journal are rounded
             words = architecture_text(one.architecture.family, one.architecture.values)
             trials.append({
                 "trial": one.trial_id, "architecture": words, "epoch": found.epoch,

@@ -95,10 +95,11 @@ def test_a_report_is_written_on_change_and_facts_are_computed_again_with_results
     assert live.write(10)
     assert live.write(10) is None
     assert len(trusted) == 1
-    assignment = asked(trial_id=7, plan={"epochs": 20})
-    home = tmp_path / "checkpoints" / "000007" / "attempt-1"
-    home.mkdir(parents=True)
-    write_assignment(home, assignment)
+    for trial_id in (6, 7):
+        home = tmp_path / "checkpoints" / f"{trial_id:06d}" / "attempt-1"
+        home.mkdir(parents=True)
+        write_assignment(home, asked(trial_id=trial_id, plan={"epochs": 20}))
+    journal.write("launch", t=1.0, trial_id=6, attempt=1)  # by a driver that was killed
     with locked(tmp_path):
         journal.write("launch", trial_id=7, attempt=1)
         page = live.write(10).html.read_text("utf-8")
