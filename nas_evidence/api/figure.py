@@ -11,10 +11,9 @@ from markupsafe import Markup, escape
 from nas_evidence.baselines.comparison import Importance
 from nas_evidence.baselines.measures import points_of
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.reporting.figure_data import column_bars
-from nas_evidence.reporting.figures import calibration_figure, measured_figure
-from nas_evidence.reporting.page import CAPTIONS, columns_caption, figures_of, worsening
+from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.svg import WIDTH, Key, Panel, axis_of, colour, plot
+from nas_evidence.reporting.templating import caption as caption_of
 
 if TYPE_CHECKING:  # it imports torch
     from nas_evidence.exporting.predictor import Metrics
@@ -119,9 +118,10 @@ def figures_of_report(report: "Report") -> dict[str, Figure]:
     """Return the figures of a report by their names in Python."""
     labels = report.study.spec.plan.likelihood == "categorical"
     found = {"ranking": ranking} if (ranking := _ranking(report)) else {}
-    for name, drawn in figures_of(report).items():
+    for name, drawn in draw.figures_of(report).items():
         key = name if labels or name != "calibration" else "coverage"
-        caption = CAPTIONS.get(key.partition("_")[0], "")
+        given = [report.trust.importance] if name == "columns" else []
+        caption = caption_of(key.partition("_")[0], *given).strip()
         own = _NAMES.get(name, name)
         found[own] = Figure(own, caption, drawn)
     return found
@@ -156,15 +156,14 @@ def _values(ranked: "Sequence[RankedArchitecture]") -> list[float]:
 
 def importance_of(found: Importance, *, labels: bool) -> Figure:
     """Return the figure of the importance of columns."""
-    words = worsening(found.metric, labels=labels)
-    drawn = measured_figure(column_bars(found), words=words, name="by column")
-    return Figure("importance", columns_caption(found), drawn)
+    drawn = draw.columns_of(found, labels=labels)
+    return Figure("importance", caption_of("columns", found).strip(), drawn)
 
 
 def calibration_of(found: "Metrics") -> Figure:
     """Return the figure of stated probabilities against what is true, of labelled data."""
     assert found.reliability is not None
-    drawn = calibration_figure(points_of(found.reliability), labels=found.labels)
+    drawn = draw.calibration_of(points_of(found.reliability), labels=found.labels)
     error = f" Calibration error: {found.reliability.error:.3f}." if found.labels else ""
-    caption = CAPTIONS["calibration" if found.labels else "coverage"]
+    caption = caption_of("calibration" if found.labels else "coverage")
     return Figure("calibration", f"{caption} Of {found.n:,} rows.{error}", drawn)

@@ -438,10 +438,12 @@ class Study:
         Example:
             study.report("shown")  # Path("shown/index.html")
         """
+        from nas_evidence.reporting.live import running_now
         from nas_evidence.reporting.page import write_report
 
         found = self.summary(metric)
-        html = write_report(found, self.folder / "report" if to is None else Path(to)).html
+        place = self.folder / "report" if to is None else Path(to)
+        html = write_report(found, place, live=running_now(self.folder)).html
         if to is None:
             self._store.push()
         return html

@@ -4,9 +4,11 @@ The folder of the report is served on the loopback interface only, under a token
 so that other users of the machine cannot read it. Its page loads itself again while trials run.
 """
 
+import math
 import secrets
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +20,9 @@ from nas_evidence.cli.options import StudyPlace, opened, shown
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.user_error import UserError
 
+#: Seconds that a page may take to be loaded.
+_GRACE = 2.0
+
 
 def watch(
     place: StudyPlace,
@@ -26,7 +31,7 @@ def watch(
     ] = 30.0,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Serve the live page here, on 127.0.0.1; 0: any."),
+        typer.Option(min=0, max=65535, help="Serve the report here, on 127.0.0.1; 0: any."),
     ] = 0,
 ) -> None:
     """Keep the report of a running study up to date, and serve it, until the study ends.
@@ -35,28 +40,37 @@ def watch(
     """
     from nas_evidence.driver.status import study_status
     from nas_evidence.reporting.live import watch as reports
+    from nas_evidence.storage.study_folder import is_locked
 
     store = opened(place, looking="results")
-    was_running = False
+    folder, was_running = store.folder, False
 
     def over() -> bool:
         nonlocal was_running
         store.pull()
-        state, before = study_status(store.folder).state, was_running
-        was_running = state == "running"
+        running, before = is_locked(folder), was_running
+        was_running = running
         # Not running any more: parked, cancelled or killed.
-        return (before and not was_running) or state == "finished"
+        return not running and (before or study_status(folder).state == "finished")
 
-    with served(store.folder / "report", port) as address:
+    with served(folder / "report", port) as (address, idle_seconds):
         out.print(f"live: {address}")
-        for paths in reports(store.folder, is_over=over, every_seconds=every):
+        n = 0
+        for paths in reports(folder, is_over=over, every_seconds=every):
+            n += 1
             # The driver, which holds the store, writes the last one there.
             out.print(f"report: {shown(paths.html, store) if store.uri is None else address}")
+        # An open page loads the last report within `every` seconds.
+        while n > 1 and idle_seconds() < every + _GRACE:
+            time.sleep(_GRACE)
 
 
 @contextmanager
-def served(report: Path, port: int) -> Iterator[str]:
-    """Serve the folder of the report while the block runs; yield the address with its token.
+def served(report: Path, port: int) -> Iterator[tuple[str, Callable[[], float]]]:
+    """Serve the folder of the report while the block runs.
+
+    Yields the address with its token, and what returns the seconds since the page of a running
+    study was last asked for.
 
     Args:
         report: may not be there yet.
@@ -65,10 +79,10 @@ def served(report: Path, port: int) -> Iterator[str]:
     Raises:
         ValueError: if the port is taken.
     """
-    token = secrets.token_urlsafe(16)
+    token, asked = secrets.token_urlsafe(16), [-math.inf]
 
     def handler(*given: Any) -> "_Handler":
-        return _Handler(*given, token=token, report=report)
+        return _Handler(*given, token=token, report=report, asked=asked)
 
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), handler)
@@ -79,7 +93,8 @@ def served(report: Path, port: int) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/{token}/"
+        address = f"http://127.0.0.1:{server.server_address[1]}/{token}/"
+        yield address, lambda: time.monotonic() - asked[0]
     finally:
         server.shutdown()
         thread.join()
@@ -89,8 +104,8 @@ def served(report: Path, port: int) -> Iterator[str]:
 class _Handler(SimpleHTTPRequestHandler):
     """Answers with the files of the report, to those who know the token."""
 
-    def __init__(self, *given: Any, token: str, report: Path) -> None:
-        self._token = token
+    def __init__(self, *given: Any, token: str, report: Path, asked: list[float]) -> None:
+        self._token, self._asked = token, asked
         super().__init__(*given, directory=str(report))
 
     def send_head(self) -> Any:
@@ -100,6 +115,8 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_error(404)
             return None
         self.path = f"/{rest[0]}"
+        if not rest[0]:
+            self._asked[0] = time.monotonic()
         return super().send_head()
 
     def list_directory(self, path: object) -> None:

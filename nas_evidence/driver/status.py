@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.driver.race import is_finished
-from nas_evidence.spec.record import is_race, n_searched
+from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.log import read_log
@@ -56,17 +56,15 @@ def study_status(folder: Path) -> StudyStatus:
     else:
         state = "budget spent" if known.spent.exceeds(study.budget) else "stopped"
 
-    def architecture(trial_id: int) -> ArchitectureSpec:
-        asked = known.race if is_race(trial_id) else known.proposals
-        return asked[trial_id if is_race(trial_id) else trial_id // study.replicates]
-
     best = Standings(study, done.values()).best
     return StudyStatus(
         name=study.name,
         state=state,
         n_trials=study.n_trials,
         by_status=dict(Counter(str(t.status) for t in done.values())),
-        running={i: architecture(i) for i in sorted(known.under_way) if alive},
+        running={i: known.architecture(i, study.replicates) for i in sorted(known.under_way)}
+        if alive
+        else {},
         best=None if best is None else done[best.trial_id],
         objective=study.objective,
         n_raced=len(done) - n_searched(done),

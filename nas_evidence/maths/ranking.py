@@ -27,6 +27,9 @@ needs sorting:
     tau = c' (s^x * s^y) c  / sqrt(c' |s^x| c   c' |s^y| c)            * elementwise
 
 The regret in a resample is over its distinct data. Resamples with an undefined value are ignored.
+Of more than 600 data, resamples of a correlation are of 600 of them, drawn at random, and the
+interval is shrunk by sqrt(600 / n) around the correlation of all (m out of n; Bickel, Goetze and
+van Zwet 1997). Of so many data each is in a resample with probability 1 - 1/e, independently.
 (Spearman 1904; Kendall 1945; Efron 1979.)
 """
 
@@ -45,6 +48,10 @@ MIN_PAIRS = 5
 MAX_RESAMPLES = 2000
 MIN_RESAMPLES = 500
 RESAMPLED_CELLS = 600_000
+#: Most data that are resampled.
+MOST_RESAMPLED = 600
+#: Of so many data the best that decide a regret in a resample: fewer than ten of 64 never occur.
+_DECIDE = 64
 LEVEL = 0.95
 #: Fewest pairs for which a percentile interval is long enough by itself.
 FEW = 12
@@ -86,12 +93,14 @@ def resampling_plan(n: int, *, seed: int, n_resamples: int | None = None) -> Flo
     """Return counts [B, n]: how often each of n data is drawn, with replacement.
 
     B is `n_resamples`, by default MAX_RESAMPLES for few data and less for many, where intervals
-    are narrow.
+    are narrow. Of many data only MOST_RESAMPLED are drawn from, and as many are drawn.
     """
     if n_resamples is None:
         n_resamples = min(MAX_RESAMPLES, max(MIN_RESAMPLES, RESAMPLED_CELLS // max(n, 1)))
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(n, size=(n_resamples, n)) if n else np.empty((n_resamples, 0), int)
+    rng, m = np.random.default_rng(seed), min(n, MOST_RESAMPLED)
+    drawn = rng.integers(m, size=(n_resamples, m)) if n else np.empty((n_resamples, 0), int)
+    if m < n:
+        drawn = rng.choice(n, m, replace=False)[drawn]
     cells = drawn + n * np.arange(n_resamples)[:, None]
     counts = np.bincount(cells.ravel(), minlength=n * n_resamples).reshape(n_resamples, n)
     return np.ascontiguousarray(counts.T, np.float64).T
@@ -115,20 +124,30 @@ def rank_statistics(
     reason = undefined_reason(x, y)
     if reason:
         return RankStatistics(n, n_missing, reason=reason)
-    counts = plan.T[kept]
-    x_ranks, x_pairs = _centred_ranks(x, counts)
-    y_ranks, y_pairs = _centred_ranks(y, counts)
+    few, counts = _resampled(plan, kept)
+    x_few, y_few = x[few], y[few]
+    x_ranks, x_pairs = _centred_ranks(x_few, counts)
+    y_ranks, y_pairs = _centred_ranks(y_few, counts)
     rho = _correlation(x_ranks, y_ranks, counts)
     partial = partial_interval = None
     if given is not None:
         taken_out = np.asarray(given, np.float64)[kept]
         partial = _partial(x, y, taken_out)
         if partial is not None:
-            z_ranks = _centred_ranks(taken_out, counts)[0]
+            z_ranks = _centred_ranks(taken_out[few], counts)[0]
             of_z = (_correlation(ranks, z_ranks, counts) for ranks in (x_ranks, y_ranks))
-            partial_interval = _of_rho(_without(rho, *of_z), partial, n - 1)
+            of_few = _partial(x_few, y_few, taken_out[few]) if len(few) < n else partial
+            shrunk = _shrunk(_without(rho, *of_z), partial, of_few, len(few) / n)
+            partial_interval = _of_rho(shrunk, partial, n - 1)
     of_all, tau = (float(f(x, y).statistic) for f in (stats.spearmanr, stats.kendalltau))
-    in_resamples = _ratio(_concordant(x, y, counts), x_pairs * y_pairs)
+    in_resamples = _ratio(_concordant(x_few, y_few, counts), x_pairs * y_pairs)
+    if len(few) < n:
+        of_few, tau_few = (f(x_few, y_few).statistic for f in (stats.spearmanr, stats.kendalltau))
+        rho = _shrunk(rho, of_all, of_few, len(few) / n)
+        in_resamples = _shrunk(in_resamples, tau, tau_few, len(few) / n)
+    decide, present = few, counts > 0
+    if len(few) < n:
+        decide, present = _deciding(x, y), _present(len(plan))
     return RankStatistics(
         n,
         n_missing,
@@ -137,7 +156,9 @@ def rank_statistics(
         tau=tau,
         tau_interval=_widened(_interval(in_resamples), tau, n, 0.437 / max(n - 4, 1)),
         regret={k: regret(x, y, k) for k in regret_at},
-        regret_intervals={k: _interval(_resampled_regret(x, y, k, counts)) for k in regret_at},
+        regret_intervals={
+            k: _interval(_resampled_regret(x[decide], y[decide], k, present)) for k in regret_at
+        },
         partial=partial,
         partial_interval=partial_interval,
     )
@@ -186,7 +207,7 @@ def spearman(
     if undefined_reason(x, y):
         return None
     rho = float(stats.spearmanr(x, y).statistic)
-    return rho, _of_rho(_resampled_rho(x, y, plan.T[kept]), rho, len(x))
+    return rho, _of_rho(_resampled_rho(x, y, *_resampled(plan, kept)), rho, len(x))
 
 
 def undefined_reason(score: Floats, target: Floats) -> str:
@@ -223,10 +244,10 @@ def share_at_least_as_good(
     """
     x, z, y = (np.asarray(values, np.float64) for values in (score, rival, target))
     kept = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
-    x, y, z, counts = x[kept], y[kept], z[kept], plan.T[kept]
+    x, y, z = x[kept], y[kept], z[kept]
     if undefined_reason(x, y) or undefined_reason(z, y):
         return None
-    of_score, of_rival = _resampled_rho(x, y, counts), _resampled_rho(z, y, counts)
+    of_score, of_rival = (_resampled_rho(own, y, *_resampled(plan, kept)) for own in (x, z))
     both = np.isfinite(of_score) & np.isfinite(of_rival)
     return float((of_rival[both] >= of_score[both] - 1e-12).mean()) if both.any() else None
 
@@ -262,8 +283,46 @@ def _correlation(x_ranks: Floats, y_ranks: Floats, counts: Floats) -> Floats:
     return _ratio(above, x_square * np.einsum("nb,nb,nb->b", counts, y_ranks, y_ranks))
 
 
-def _resampled_rho(x: Floats, y: Floats, counts: Floats) -> Floats:
-    return _correlation(_centred_ranks(x, counts)[0], _centred_ranks(y, counts)[0], counts)
+def _resampled(plan: Floats, kept: NDArray[np.bool_]) -> tuple[NDArray[np.intp], Floats]:
+    """Return which of the data that are kept are drawn from, and their counts [m, B]."""
+    counts = plan.T[kept]
+    if plan.shape[1] <= MOST_RESAMPLED:
+        return np.arange(len(counts)), counts
+    few = np.flatnonzero(counts.any(1))
+    return few, counts[few]
+
+
+def _resampled_rho(x: Floats, y: Floats, few: NDArray[np.intp], counts: Floats) -> Floats:
+    """Return rho of all pairs in each resample [B], from resamples of a `few`."""
+    found = _correlation(
+        _centred_ranks(x[few], counts)[0], _centred_ranks(y[few], counts)[0], counts
+    )
+    if len(few) == len(x):
+        return found
+    of_all, of_few = (stats.spearmanr(x[i], y[i]).statistic for i in (slice(None), few))
+    return _shrunk(found, of_all, of_few, len(few) / len(x))
+
+
+def _shrunk(resampled: Floats, of_all: float, of_few: float | None, share: float) -> Floats:
+    """Return a statistic in resamples of a share of the data as it would be in those of all."""
+    if share == 1:
+        return resampled
+    shrunk: Floats = of_all + np.sqrt(share) * (resampled - (of_all if of_few is None else of_few))
+    return shrunk
+
+
+def _present(n_resamples: int) -> NDArray[np.bool_]:
+    """Return which of the deciding data are in each resample of many data [2 _DECIDE, B]."""
+    drawn = np.random.default_rng(0).random((2 * _DECIDE, n_resamples))
+    present: NDArray[np.bool_] = drawn < 1 - np.exp(-1)
+    return present
+
+
+def _deciding(x: Floats, y: Floats) -> NDArray[np.intp]:
+    """Return which data are the first by score or by target, 2 _DECIDE of them."""
+    first = np.lexsort((y, -x))[:_DECIDE]
+    best = np.argsort(-y, kind="stable")[: 2 * _DECIDE]
+    return np.concatenate([first, best[~np.isin(best, first)][:_DECIDE]])
 
 
 def _partial(x: Floats, y: Floats, z: Floats) -> float | None:
@@ -287,9 +346,9 @@ def _concordant(x: Floats, y: Floats, counts: Floats) -> Floats:
     return concordant
 
 
-def _resampled_regret(x: Floats, y: Floats, k: int, counts: Floats) -> Floats:
+def _resampled_regret(x: Floats, y: Floats, k: int, present: NDArray[np.bool_]) -> Floats:
     best_first = np.lexsort((y, -x))
-    present = counts[best_first] > 0
+    present = present[: len(x)][best_first]
     values = np.where(present, y[best_first, None], -np.inf)
     chosen = np.where(present.cumsum(0, np.int32) <= k, values, -np.inf)
     lost: Floats = values.max(0) - chosen.max(0)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nas_evidence.maths.ranking import Interval, regret, resampling_plan, spearman
-from nas_evidence.reporting.correlations import SIZE, Scale, scale_of
+from nas_evidence.reporting.correlations import SIZE
 from nas_evidence.reporting.study_tables import Study
+from nas_evidence.reporting.words import Scale, scale_of
 from nas_evidence.spec.registry import SCORES
 
 #: Largest difference from the final rho that counts as equal.

@@ -8,7 +8,7 @@ import pandas as pd
 from nas_evidence.baselines.comparison import Comparison, read_comparison
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.study_tables import Study, load_study_tables
-from nas_evidence.reporting.templating import named
+from nas_evidence.reporting.words import named
 from nas_evidence.spec.record import n_searched
 
 FEWEST, MOST = 2, 10

@@ -1,11 +1,12 @@
-"""The contents of a study's report, computed once: tables in, one value out.
+"""The report of a study as one value: tables in, each fact computed once, when first asked for.
 
-The page, its text as Markdown, JSON, CSV and the terminal are written from this value without
-further computation.
+The page, its text as Markdown, JSON, CSV, the figures and the terminal are views of it.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from nas_evidence.baselines.comparison import Comparison
@@ -17,7 +18,7 @@ from nas_evidence.reporting.along_training import (
     speed_sentence,
 )
 from nas_evidence.reporting.certainty import Certainty, certainty_of
-from nas_evidence.reporting.correlations import ALL, Trust, trust, words_of
+from nas_evidence.reporting.correlations import ALL, Trust, trust
 from nas_evidence.reporting.headline import Headline, headline, usual_metric
 from nas_evidence.reporting.importance import (
     ParameterImportance,
@@ -36,60 +37,172 @@ from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import TermTable, explanation, term_table
-from nas_evidence.spec.metric_names import check_metric
+from nas_evidence.reporting.words import metric_words, named, words_of
+from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
+#: Names of all metrics, in the order in which they are shown.
+_METRICS = tuple(dict.fromkeys(name for group in METRICS.values() for name in group))
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Report:
     """The results of a study in tables, statistics and sentences.
 
-    study        the tables and the ranking
-    place        its folder, as the reader names it
-    headline     the sentences of the first screen
-    certainty    how sure the first rank is; None with fewer than two architectures
-    comparison    the winner beside simple models, None where that is unknown
-    metric       of the winner's predictions, shown after the log loss; None if none was named
-    trust        how well each score ranks at the end of training
-    verdict      the same in one sentence
-    early        the same at each epoch with stored evidence; `settling` is its sentence
-    speed        whether training losses give the same order
-    importances  of the architecture parameters; `importance` is its sentence
-    compared     the parts of each trial's score, None if it has none; `why` says in plain words
-                 what the score is and what sets the first two apart
-    pruning      the sentence about what pruning saved; empty if the study does not prune
-    statuses     how trials ended; `spent` is the sentence about their time
-    problems     what went wrong
-    flags        warning signs in valid estimates
+    study       the tables and the ranking
+    comparison  the winner beside simple models, None where that is unknown
+    place       the folder of the study, as the reader names it
+    metric      of the winner's predictions, shown after the log loss; None if none was named
     """
 
     study: Study
-    place: Path
-    headline: Headline
-    certainty: Certainty | None
-    comparison: Comparison | None
-    metric: str | None
-    trust: Trust
-    verdict: str
-    early: tuple[EarlyTrust, ...]
-    settling: str
-    speed: str
-    importances: tuple[ParameterImportance, ...]
-    importance: str
-    compared: TermTable | None
-    why: str
-    pruning: str
-    statuses: tuple[StatusCount, ...]
-    spent: str
-    problems: tuple[Problem, ...]
-    flags: tuple[Problem, ...]
+    comparison: Comparison | None = None
+    place: Path = field(default_factory=Path)
+    metric: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the study is called."""
+        return named(self.study.spec.name, self.place)
+
+    @property
+    def labels(self) -> bool:
+        """Whether the targets are classes."""
+        return self.study.spec.plan.likelihood == "categorical"
+
+    @cached_property
+    def judged(self) -> Comparison | None:
+        """The comparison, if it is of the winner."""
+        judged, winner = self.comparison, self.study.winner
+        return judged if judged and winner and judged.trial_id == winner.trial_id else None
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The sentences of the first screen."""
+        return headline(
+            self.study, self.certainty, self.judged, recommendation(self.study),
+            place=self.place, metric=self.metric,
+        )  # fmt: skip
+
+    @cached_property
+    def certainty(self) -> Certainty | None:
+        """How sure the first rank is; None with fewer than two architectures."""
+        return certainty_of(self.study)
+
+    @cached_property
+    def trust(self) -> Trust:
+        """How well each score ranks at the end of training."""
+        return trust_of(self.study)
+
+    @cached_property
+    def verdict(self) -> str:
+        """The same in one sentence."""
+        return trust_verdict(self.study, self.trust)
+
+    @cached_property
+    def early(self) -> tuple[EarlyTrust, ...]:
+        """How well each score ranks at each epoch with stored evidence."""
+        return tuple(early_trust(self.study))
+
+    @cached_property
+    def settling(self) -> str:
+        """From which epoch the main score ranks as at the end."""
+        return settling_sentence(self.study, self.early)
+
+    @cached_property
+    def speed(self) -> str:
+        """Whether training losses give the same order."""
+        return speed_sentence(self.study)
+
+    @cached_property
+    def importances(self) -> tuple[ParameterImportance, ...]:
+        """How much each parameter of the architecture decides."""
+        return tuple(importances(self.study))
+
+    @property
+    def importance(self) -> str:
+        """The same in one sentence."""
+        return importance_sentence(self.importances)
+
+    @cached_property
+    def compared(self) -> TermTable | None:
+        """The parts of each trial's score, None if it has none."""
+        return term_table(self.study)
+
+    @cached_property
+    def why(self) -> str:
+        """What the score is and what sets the first two apart."""
+        return explanation(self.study, self.compared)
+
+    @cached_property
+    def pruning(self) -> str:
+        """What pruning saved; empty if the study does not prune."""
+        return pruning_sentence(self.study)
+
+    @cached_property
+    def statuses(self) -> tuple[StatusCount, ...]:
+        """How trials ended."""
+        return tuple(statuses(self.study))
+
+    @cached_property
+    def spent(self) -> str:
+        """How much worker time they took."""
+        return spent_sentence(self.study)
+
+    @cached_property
+    def problems(self) -> tuple[Problem, ...]:
+        """What went wrong."""
+        return tuple(problems(self.study))
+
+    @cached_property
+    def flags(self) -> tuple[Problem, ...]:
+        """Warning signs in valid estimates."""
+        return tuple(flags(self.study))
+
+    @property
+    def ranked_by(self) -> str:
+        """What the score that ranks is, with its name."""
+        study = self.study
+        if study.spec.rank_by == "estimate":
+            return study.order.partition("Ranked by ")[2].rstrip(".")
+        score, folds = study.spec.objective, study.spec.plan.folds
+        words = declared(score).summary.replace("K-fold", f"{folds}-fold")
+        if score == "conditional_evidence":
+            words = f"the {words.replace('K folds', f'{folds} folds')}"
+        return f"{words}: {score}"
 
     @property
     def shown_metric(self) -> str:
-        """Return the metric of the first picture: the one that was asked for, or the usual one."""
+        """The metric of the first picture: the one that was asked for, or the usual one."""
         return self.metric or usual_metric(self.study)
 
-    def free_scores_ahead(self, target: str) -> dict[str, float]:
+    @cached_property
+    def metrics(self) -> Mapping[str, Mapping[str, float | None]]:
+        """The metrics, by their words, of the winner and of each simple model; empty without any.
+
+        The order is: log loss, the metric that was asked for, all others that the winner has. Of a
+        winner with several seeds its name says whether they are of one or of all.
+        """
+        judged, winner = self.judged, self.study.winner
+        if judged is None or winner is None:
+            return {}
+        name = "winner"
+        if len(winner.trial_ids) > 1:
+            seeds = judged.seeds
+            name += f", mean of {seeds} seeds" if seeds > 1 else f", trial {judged.trial_id}"
+        first = ["log_loss", *([self.metric] if self.metric else [])]
+        words = {
+            one: metric_words(one, labels=self.labels)
+            for one in dict.fromkeys([*first, *_METRICS])
+            if one in judged.metrics
+        }
+        models = {name: judged.metrics} | {one.name: one.metrics for one in judged.baselines}
+        return {
+            name: {said: own.get(metric) for metric, said in words.items()}
+            for name, own in models.items()
+        }
+
+    def free_scores_ahead(self, target: str) -> Mapping[str, float]:
         """Return the free scores that rank `target` at least as well as the main one.
 
         The values are Spearman's rho over all architectures.
@@ -100,20 +213,7 @@ class Report:
             if (row.target, row.group) == (target, ALL) and row.statistics.rho is not None
         }
         least = rho.get(self.trust.main, math.inf)
-        free = FREE_SCORES
-        return {score: own for score, own in rho.items() if score in free and own >= least}
-
-
-def trust_of(study: Study) -> Trust:
-    """Compare every score of a study with every test result."""
-    return trust(
-        study.architectures,
-        scores=study.scores,
-        targets=study.targets,
-        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
-        group="family",
-        seed=study.spec.seed,
-    )
+        return {score: own for score, own in rho.items() if score in FREE_SCORES and own >= least}
 
 
 def report_on(
@@ -123,7 +223,7 @@ def report_on(
     place: Path = Path(),
     metric: str | None = None,
 ) -> Report:
-    """Compute the report of a study, for any number of trials.
+    """Return the report of a study, for any number of trials.
 
     Args:
         study: its tables.
@@ -136,32 +236,18 @@ def report_on(
     """
     metric = metric or study.spec.metric
     check_metric(metric, study.spec.plan.likelihood)
-    judged = trust_of(study)
-    early, matter, sure = early_trust(study), importances(study), certainty_of(study)
-    compared = term_table(study)
-    return Report(
-        study=study,
-        place=place,
-        headline=headline(
-            study, sure, comparison, recommendation(study), place=place, metric=metric
-        ),
-        certainty=sure,
-        comparison=comparison,
-        metric=metric,
-        trust=judged,
-        verdict=trust_verdict(study, judged),
-        early=tuple(early),
-        settling=settling_sentence(study, early),
-        speed=speed_sentence(study),
-        importances=tuple(matter),
-        importance=importance_sentence(matter),
-        compared=compared,
-        why=explanation(study, compared),
-        pruning=pruning_sentence(study),
-        statuses=tuple(statuses(study)),
-        spent=spent_sentence(study),
-        problems=tuple(problems(study)),
-        flags=tuple(flags(study)),
+    return Report(study, comparison, place, metric)
+
+
+def trust_of(study: Study) -> Trust:
+    """Compare every score of a study with every test result."""
+    return trust(
+        study.architectures,
+        scores=study.scores,
+        targets=study.targets,
+        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
+        group="family",
+        seed=study.spec.seed,
     )
 
 

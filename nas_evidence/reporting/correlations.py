@@ -7,7 +7,7 @@ text says so.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from nas_evidence.maths.ranking import (
 )
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.reporting.words import WORDS, Scale, scale_of, words_of
 
 ALL = "all"
 REGRET_AT = (1, 3, 10)
@@ -41,47 +42,6 @@ RANDOM = "random"
 #: A rival that ranks at least as well in more than this share of resamples is not clearly worse.
 NOT_CLEARLY_WORSE = 0.05
 _NAMED = 2  # baselines named per group
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How differences of a target are written: `factor` times the value, in `unit`."""
-
-    factor: float
-    digits: int
-    unit: str
-
-    def text(self, difference: float) -> str:
-        """Return a difference in words, "0.30 points"."""
-        return f"{self.factor * difference:.{self.digits}f} {self.unit}".strip()
-
-
-POINTS = Scale(100.0, 2, "points")
-NATS = Scale(1.0, 3, "nats per datum")
-PLAIN = Scale(1.0, 2, "")
-SCALES: Mapping[str, Scale] = {
-    "test_accuracy": POINTS,
-    "test_nll_per_datum": NATS,
-    "test_rmse": Scale(1.0, 4, ""),
-}
-
-
-#: Targets in words; the columns of the tables have their names.
-WORDS: Mapping[str, str] = {
-    "test_accuracy": "test accuracy",
-    "test_nll_per_datum": "test log loss",
-    "test_rmse": "test RMSE",
-}
-
-
-def words_of(target: str) -> str:
-    """Return a target in words."""
-    return WORDS.get(target, target)
-
-
-def scale_of(target: str) -> Scale:
-    """Return how differences of `target` are written."""
-    return SCALES.get(target, PLAIN)
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,26 @@
-"""The figures of the page, drawn from the data in `figure_data.py`."""
+"""The figures of a report: each is one function from the report to SVG.
 
-from collections.abc import Sequence
+None where there is nothing to draw. The marks say what they stand for; the captions are in
+`templates/captions.html.j2`.
+"""
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
 from markupsafe import Markup
+from numpy.typing import NDArray
 
-from nas_evidence.baselines.comparison import CalibrationPoint
+from nas_evidence.baselines.comparison import CalibrationPoint, Importance
 from nas_evidence.maths.conditional_coverage import Quarter, clopper_pearson
 from nas_evidence.maths.metrics import LEVEL
-from nas_evidence.reporting.figure_data import (
-    KINDS,
-    Bar,
-    Dot,
-    FrontDot,
-    Line,
-    Measured,
-    ScoreLine,
-    ScoreMark,
-    marker_sizes,
-    within_axes,
-)
+from nas_evidence.reporting.along_training import EarlyTrust
+from nas_evidence.reporting.contents import Report
+from nas_evidence.reporting.correlations import ALL, Trust
+from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
 from nas_evidence.reporting.svg import (
     GREY,
     Axis,
@@ -28,99 +30,103 @@ from nas_evidence.reporting.svg import (
     colour,
     named_axis,
     plot,
-    short,
 )
+from nas_evidence.reporting.words import (
+    MOST,
+    axis_words,
+    decimals,
+    metric_words,
+    number,
+    short,
+    words_of,
+)
+from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 #: Most classes of which the counts are written into the cells.
 MOST_NUMBERED = 12
-#: Line styles of the figure over epochs, by the role of a score.
-DASHES = {KINDS[0]: "", KINDS[1]: "7 4", KINDS[2]: "2 4"}
+#: With fewer markers than this none counts as an outlier.
+FEWEST_FOR_FENCES = 6
+#: The roles of scores in a study in the order of the legend, and their lines over epochs.
+DASHES: Mapping[str, str] = {"main score": "", "other estimate": "7 4", "baseline": "2 4"}
+_KINDS = tuple(DASHES)
 #: Quarters of the rows by their prediction.
 _NTH = ("lowest", "second", "third", "highest")
 _ROW = 26.0  # height of a bar with its space
+_ACROSS = 60  # characters below a picture
+
+# --- the winner beside simple models -------------------------------------------------------------
 
 
-def measured_figure(bars: Sequence[Measured], *, words: str, name: str) -> Markup:
-    """Return bars with their spreads; `words` is what they measure, `name` of what."""
-    ends = [one.value + (one.error or 0.0) for one in bars]
-    low = min([0.0, *(one.value - (one.error or 0.0) for one in bars)])
-    x = Axis(words, low, max([*ends, 1e-9]))
-    names = [one.name for one in bars]
-    room = 14 + 7.5 * max(len(one.text) for one in bars)
-    height = 48 + 1.35 * _ROW * len(bars)
-    panel = Panel(x, named_axis(names), height=height, right=room)
-    for i, one in enumerate(bars):
-        said = f"{one.name}: {one.text}"
-        shade = colour(0) if one.strong else GREY
-        panel.box((0.0, one.value), (i - 0.36, i + 0.36), fill=shade, title=said)
-        if one.error:
-            ends = [one.value - one.error, one.value + one.error]
-            panel.line([(end, i) for end in ends], colour="var(--ink)", width=2, title=said)
-        panel.text(max(0.0, one.value + (one.error or 0.0)), i, one.text, anchor="start", dx=6)
+def measured(report: Report) -> Markup | None:
+    """Return the metric of the first picture, of the winner and of each simple model."""
+    judged, metric = report.judged, report.shown_metric
+    if judged is None:
+        return None
+    models = [("winner", judged.metrics, judged.errors)]
+    models += [(one.name, one.metrics, one.errors) for one in judged.baselines]
+    rows = [(name, own[metric], errors.get(metric), i == 0)
+            for i, (name, own, errors) in enumerate(models) if metric in own]  # fmt: skip
+    if not rows:
+        return None
+    in_unit = metric in ("rmse", "mae", "crps")
+    digits = decimals([value for _, value, _, _ in rows], 3) if in_unit else 3
+    words = metric_words(metric, labels=report.labels)
+    words += " (smaller is better)" if metric in LESS_IS_BETTER else ""
+    return _bars(rows, digits, words=words, name="of the winner and of simple models")
+
+
+def columns(report: Report) -> Markup | None:
+    """Return the importance of the columns of a table to the winner."""
+    judged = report.judged
+    if judged is None or judged.importance is None:
+        return None
+    return columns_of(judged.importance, labels=report.labels)
+
+
+def columns_of(found: Importance, *, labels: bool) -> Markup:
+    """Return the most important columns; in colour those two standard deviations above 0."""
+    shown, metric = found.columns[: MOST["columns"]], found.metric
+    rows = [(one.column, one.mean, one.std, one.mean > 2 * one.std) for one in shown]
+    side = "rise" if metric in LESS_IS_BETTER else "fall"
+    words = f"{side} in {metric_words(metric, labels=labels)}"
+    if metric == "coverage":
+        words = "coverage of the 90 % intervals: further from 90 %"
+    digits = decimals([one.mean for one in shown], 2)
+    return _bars(rows, digits, words=words, name="by column")
+
+
+def _bars(
+    rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
+) -> Markup:
+    """Return a bar for each (name, value, its spread if known, whether in colour)."""
+    texts = [f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
+             for _, value, error, _ in rows]  # fmt: skip
+    ends = [value + (error or 0.0) for _, value, error, _ in rows]
+    low = min([0.0, *(value - (error or 0.0) for _, value, error, _ in rows)])
+    room = 14 + 7.5 * max(map(len, texts))
+    panel = Panel(
+        Axis(words, low, max([*ends, 1e-9])), named_axis([row[0] for row in rows]),
+        height=48 + 1.35 * _ROW * len(rows), right=room,
+    )  # fmt: skip
+    for i, ((label, value, error, strong), text) in enumerate(zip(rows, texts, strict=True)):
+        said = f"{label}: {text}"
+        shade = colour(0) if strong else GREY
+        panel.box((0.0, value), (i - 0.36, i + 0.36), fill=shade, title=said)
+        if error:
+            spread = [(value - error, i), (value + error, i)]
+            panel.line(spread, colour="var(--ink)", width=2, title=said)
+        panel.text(max(0.0, ends[i]), i, text, anchor="start", dx=6)
     return plot([panel], name=f"{words} {name}")
 
 
-def scatter_figure(dots: Sequence[Dot], *, x_title: str, y_title: str) -> Markup:
-    """Return score against target, after Immer et al. (2021), Fig. 2."""
-    families = sorted({dot.family for dot in dots})
-    dots = within_axes(dots)
-    panel = Panel(
-        axis_of(x_title, [dot.x for dot in dots]), axis_of(y_title, [dot.y for dot in dots])
-    )
-    for dot, size in zip(dots, marker_sizes(dots), strict=True):
-        at = families.index(dot.family)
-        panel.dot(
-            dot.x, dot.y, colour=colour(at), radius=size / 2, symbol=at, family=dot.family,
-            hollow=bool(dot.edge), title="\n".join(dot.details), opacity=0.75,
-        )  # fmt: skip
-    return plot([panel], name=f"{y_title} by {x_title}", legend=_families(families))
+def calibration(report: Report) -> Markup | None:
+    """Return the share that is right, or inside an interval, against its stated probability."""
+    points = report.judged.calibration if report.judged else ()
+    return calibration_of(points, labels=report.labels) if points else None
 
 
-def _families(families: Sequence[str]) -> list[Key]:
-    return [Key(family, colour(i), i) for i, family in enumerate(families)]
-
-
-def trust_figure(marks: Sequence[ScoreMark], *, target: str) -> Markup:
-    """Return rho with its interval for each score, best at the top."""
-    marks = marks[::-1]
-    kinds = [kind for kind in KINDS if any(mark.kind == kind for mark in marks)]
-    x = Axis(f"rho with {target}", -1.05, 1.05)
-    names = named_axis([mark.score for mark in marks])
-    panel = Panel(x, names, height=60 + _ROW * len(marks))
-    panel.line([(0, -0.6), (0, len(marks) - 0.4)], colour=GREY, width=1)
-    for i, mark in enumerate(marks):
-        shade, s = colour(KINDS.index(mark.kind)), mark.statistics
-        said = f"{mark.score}: rho {s.rho or 0.0:.3f}"
-        if s.rho_interval:
-            ends = [(s.rho_interval.low, i), (s.rho_interval.high, i)]
-            panel.line(ends, colour=shade, width=2.5, title=said)
-        panel.dot(s.rho or 0.0, i, colour=shade, title=said, opacity=1)
-    legend = [Key(kind, colour(KINDS.index(kind))) for kind in kinds]
-    return plot([panel], name=f"rank correlation of each score with {target}", legend=legend)
-
-
-def training_figure(title: str, lines: Sequence[Line], *, x_title: str = "epoch") -> Markup:
-    """Return one line per trial, the winner's on top."""
-    families = sorted({line.family for line in lines})
-    epochs = [float(epoch) for line in lines for epoch in line.epochs]
-    values = [value for line in lines for value in line.values]
-    panel = Panel(axis_of(x_title, epochs), axis_of(title, values))
-    for line in sorted(lines, key=lambda line: line.emphasised):
-        points = list(zip(map(float, line.epochs), line.values, strict=True))
-        shade = colour(families.index(line.family))
-        said = f"{line.label}\nat the end: {line.values[-1]:.4f}"
-        wide, opacity = (3.5, 1.0) if line.emphasised else (1.3, 0.6)
-        if len(points) == 1:
-            panel.dot(*points[0], colour=shade, title=said, family=line.family)
-        panel.line(
-            points, colour=shade, width=wide, title=said, family=line.family, opacity=opacity
-        )
-    legend = [Key(family, colour(i), None) for i, family in enumerate(families)]
-    return plot([panel], name=f"{title} by {x_title}", legend=legend)
-
-
-def calibration_figure(points: Sequence[CalibrationPoint], *, labels: bool) -> Markup:
-    """Return the share that is right against the stated probability, beside the diagonal."""
+def calibration_of(points: Sequence[CalibrationPoint], *, labels: bool) -> Markup:
+    """Return shares against stated probabilities, of `labels` or of intervals."""
     x_title = "stated probability" if labels else "probability of the interval"
     y_title = "share that is right" if labels else "share of targets inside"
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
@@ -129,9 +135,8 @@ def calibration_figure(points: Sequence[CalibrationPoint], *, labels: bool) -> M
     for point in points:
         # two standard errors of the share, were the stated probability right
         error = 2 * (point.confidence * (1 - point.confidence) / point.n) ** 0.5
-        what = "stated" if labels else "interval"
         said = (
-            f"{what} {point.confidence:.0%}: {point.accuracy:.0%} "
+            f"{'stated' if labels else 'interval'} {point.confidence:.0%}: {point.accuracy:.0%} "
             f"{'right' if labels else 'inside'}, of {point.n:,} data"
         )
         ends = [max(0.0, point.accuracy - error), min(1.0, point.accuracy + error)]
@@ -141,14 +146,16 @@ def calibration_figure(points: Sequence[CalibrationPoint], *, labels: bool) -> M
     return plot([panel], name=f"{y_title} by {x_title}")
 
 
-def quarters_figure(quarters: Sequence[Quarter]) -> Markup:
+def quarters(report: Report) -> Markup | None:
     """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
-    names = [f"{_NTH[i]}{_range_of(one)}" for i, one in enumerate(quarters)]
-    y = named_axis(names)
-    panel = Panel(Axis("share of targets inside", -0.02, 1.02), y, height=60 + 44 * len(names))
+    found = report.judged.quarters if report.judged else ()
+    if not found:
+        return None
+    y = named_axis([f"{_NTH[i]}{_range_of(one)}" for i, one in enumerate(found)])
+    panel = Panel(Axis("share of targets inside", -0.02, 1.02), y, height=60 + 44 * len(found))
     for level in (0.5, LEVEL):
         panel.line([(level, y.low), (level, y.high)], colour=GREY, dash="3 4")
-    for i, one in enumerate(quarters):
+    for i, one in enumerate(found):
         for at, level, share in ((0, 0.5, one.inside_50), (1, LEVEL, one.inside_90)):
             down = i + 0.3 * at - 0.15
             low, high = clopper_pearson(share * one.n, one.n, 0.95)
@@ -161,13 +168,15 @@ def quarters_figure(quarters: Sequence[Quarter]) -> Markup:
 
 def _range_of(one: Quarter) -> str:
     """Return the predictions of a quarter in words, nothing for several targets."""
-    if one.low is None or one.high is None:
-        return ""
-    return f": {short(one.low)} to {short(one.high)}"
+    known = one.low is not None and one.high is not None
+    return f": {short(one.low)} to {short(one.high)}" if known else ""
 
 
-def pit_figure(counts: Sequence[int]) -> Markup:
+def pit(report: Report) -> Markup | None:
     """Return the histogram of the PIT, beside two standard errors of a uniform one."""
+    counts = report.judged.pit if report.judged else ()
+    if not counts:
+        return None
     n, bins = sum(counts), len(counts)
     shares = [count / n for count in counts]
     error = 2 * (1 / bins * (1 - 1 / bins) / n) ** 0.5
@@ -182,12 +191,18 @@ def pit_figure(counts: Sequence[int]) -> Markup:
     return plot([panel], name="histogram of the probability integral transform")
 
 
-def confusion_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Markup:
+def confusion(report: Report) -> Markup | None:
     """Return counts of true against predicted classes; shades are shares of the true class."""
+    judged = report.judged
+    if judged is None or not judged.confusion:
+        return None
+    counts = judged.confusion
+    most = max(4, _ACROSS // max(len(judged.classes), 1))
+    classes = [judged.classes[i] if judged.classes else str(i) for i in range(len(counts))]
+    classes = [one if len(one) <= most else f"{one[: most - 1]}…" for one in classes]
     names = named_axis(classes)
     x = Axis("predicted class", names.low, names.high, names=names.names)
-    y = Axis("true class", names.low, names.high, names=names.names)
-    panel = Panel(x, y)
+    panel = Panel(x, Axis("true class", names.low, names.high, names=names.names))
     for i, row in enumerate(counts):
         for j, n in enumerate(row):
             said = f"true {classes[i]}, predicted {classes[j]}: {n}"
@@ -200,67 +215,349 @@ def confusion_figure(counts: Sequence[Sequence[int]], classes: Sequence[str]) ->
     return plot([panel], name="counts of true and predicted classes")
 
 
-def pairs_figure(pairs: Sequence[tuple[float, float]]) -> Markup:
+def pairs(report: Report) -> Markup | None:
     """Return predicted against true values, beside the diagonal."""
-    true, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    found = report.judged.pairs if report.judged else ()
+    if not found:
+        return None
+    true, predicted = [pair[0] for pair in found], [pair[1] for pair in found]
     panel = Panel(axis_of("true value", true), axis_of("predicted value", [*predicted, *true]))
-    ends = (min(true), max(true))
-    panel.line([(end, end) for end in ends], colour=GREY, dash="3 4")
-    for a, b in pairs:
+    panel.line([(end, end) for end in (min(true), max(true))], colour=GREY, dash="3 4")
+    for a, b in found:
         said = f"true {a:.4g}, predicted {b:.4g}"
         panel.dot(a, b, colour=colour(0), radius=2.6, title=said, opacity=0.6)
     return plot([panel], name="predicted against true values")
 
 
-def importance_figure(bars: Sequence[Bar]) -> Markup:
-    """Return how much each parameter decides."""
-    x = axis_of("divergence of the best from all", [bar.length for bar in bars], zero=True)
-    panel = Panel(x, named_axis([bar.label for bar in bars]), height=60 + _ROW * len(bars))
-    for i, bar in enumerate(bars):
-        said = f"{bar.label}: {bar.note}"
-        panel.box((0.0, bar.length), (i - 0.32, i + 0.32), fill=colour(0), title=said)
+# --- architectures -------------------------------------------------------------------------------
+
+
+def scatter(report: Report) -> Markup | None:
+    """Return score against the first target, after Immer et al. (2021), Fig. 2."""
+    study = report.study
+    target = study.targets[0]
+    sign = -1.0 if target in LOSSES else 1.0
+    found = [
+        (one, score, sign * value)
+        for one in study.ranking
+        if (score := study.value(one)) is not None and (value := _test(one, target)) is not None
+    ]
+    if not found:
+        return None
+    x_title, y_title = f"{study.ranks_by} ({study.objective_unit})", axis_words(target)
+    x, beyond_x = within([x for _, x, _ in found])
+    y, beyond_y = within([y for _, _, y in found])
+    panel = Panel(axis_of(x_title, x), axis_of(y_title, y))
+    shown = [one for one, _, _ in found]
+    drawn = thinned(len(found)) | np.array(beyond_x) | np.array(beyond_y)
+    for i, (one, size) in enumerate(zip(shown, _diameters(shown), strict=True)):
+        if not drawn[i]:
+            continue
+        at = study.families.index(one.family)
+        panel.dot(
+            x[i], y[i], colour=colour(at), radius=size / 2, symbol=at, family=one.family,
+            hollow=beyond_x[i] or beyond_y[i], title="\n".join(_details(one, study)),
+            opacity=0.75,
+        )  # fmt: skip
+    return plot([panel], name=f"{y_title} by {x_title}", legend=_families(study, shown))
+
+
+def within(values: Sequence[float]) -> tuple[list[float], list[bool]]:
+    """Return values with outliers moved to the edge, so that others stay readable, and which.
+
+    An outlier lies more than three interquartile ranges beyond the quartiles (Tukey 1977); the
+    edge is a little beyond the values that are none.
+    """
+    if len(values) < FEWEST_FOR_FENCES:
+        return list(values), [False] * len(values)
+    low, high = np.quantile(values, (0.25, 0.75))
+    reach = 3 * (high - low)
+    inside = [value for value in values if low - reach <= value <= high + reach]
+    margin = 0.06 * (max(inside) - min(inside))
+    low = min(inside) - margin if min(values) < min(inside) else min(values)
+    high = max(inside) + margin if max(values) > max(inside) else max(values)
+    return [min(max(value, low), high) for value in values], [
+        not low <= value <= high for value in values
+    ]
+
+
+def _test(one: RankedArchitecture, target: str) -> float | None:
+    return one.test_accuracy if target == "test_accuracy" else one.test_nll
+
+
+def _diameters(shown: Sequence[RankedArchitecture]) -> list[float]:
+    """Return diameters of 8 to 26 pixels, linear in the logarithm of the parameters."""
+    logs = [math.log10(one.n_parameters) if one.n_parameters else None for one in shown]
+    known = [log for log in logs if log is not None] or [0.0]
+    low, span = min(known), max(known) - min(known)
+    if not span:
+        return [13.0] * len(shown)
+    return [8.0 if log is None else 8.0 + 18.0 * (log - low) / span for log in logs]
+
+
+def _families(
+    study: Study, shown: Sequence[RankedArchitecture], *, lines: bool = False
+) -> list[Key]:
+    drawn = {one.family for one in shown}
+    return [
+        Key(family, colour(i), None if lines else i)
+        for i, family in enumerate(study.families)
+        if family in drawn
+    ]
+
+
+def _details(one: RankedArchitecture, study: Study) -> list[str]:
+    several = f", mean of {len(one.trial_ids)} seeds" if len(one.trial_ids) > 1 else ""
+    objective = f"{study.spec.objective} {number(one.objective, 4)} {study.objective_unit}"
+    value = study.value(one)
+    lines = [
+        f"rank {one.rank}, trial {one.trial_id}{several}",
+        one.architecture,
+        f"{one.n_parameters:,} parameters" if one.n_parameters is not None else "",
+        f"{study.ranks_by} {number(value, 4)}" if value != one.objective else "",
+        objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
+        f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
+        f"test log loss {one.test_nll:.4f}" if one.test_nll is not None else "",
+        f"test RMSE {one.test_rmse:.4f}" if one.test_rmse is not None else "",
+        f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
+    ]
+    return [line for line in lines if line]
+
+
+def front(report: Report, cost: str) -> Markup | None:
+    """Return the objective against a cost, with the front as larger markers on a line."""
+    study = report.study
+    known = [
+        (one, one.objective, one.costs[cost])
+        for one in study.ranking
+        if one.objective is not None and cost in one.costs
+    ]
+    if not known:
+        return None
+    known.sort(key=lambda found: (found[2], -found[1]))
+    y_title = f"{study.spec.objective} ({study.objective_unit})"
+    x = axis_of(cost, [price for _, _, price in known if price > 0] or [1.0], log=True)
+    panel = Panel(x, axis_of(y_title, [value for _, value, _ in known]))
+    best = np.maximum.accumulate([-math.inf, *(value for _, value, _ in known)])
+    cheapest = [(price, value) for (_, value, price), least in zip(known, best, strict=False)
+                if value > least and price > 0]  # fmt: skip
+    panel.line(cheapest, colour=GREY, dash="3 4")
+    for one, value, price in known:
+        at = study.families.index(one.family)
+        panel.dot(
+            max(price, x.low), value, colour=colour(at), symbol=at,
+            radius=7 if one.on_front else 3.5, opacity=1.0 if one.on_front else 0.45,
+            family=one.family, title="\n".join([*_details(one, study), f"{cost} {price:.4g}"]),
+        )  # fmt: skip
+    legend = _families(study, [one for one, _, _ in known])
+    return plot([panel], name=f"{y_title} by {cost}", legend=legend)
+
+
+def importance(report: Report) -> Markup | None:
+    """Return how much each parameter of the architecture decides, most important first."""
+    found = sorted(report.importances, key=lambda one: -one.divergence)
+    if not found:
+        return None
+    labels = [one.name for one in found]
+    x = axis_of("divergence of the best from all", [one.divergence for one in found], zero=True)
+    panel = Panel(x, named_axis(labels), height=60 + _ROW * len(labels))
+    for i, (label, one) in enumerate(zip(labels, found, strict=True)):
+        said = f"{label}: {one.of_best} among the best {one.n_best}"
+        panel.box((0.0, one.divergence), (i - 0.32, i + 0.32), fill=colour(0), title=said)
     return plot([panel], name="importance of each parameter")
 
 
-def epochs_figure(lines: Sequence[ScoreLine], *, target: str, unit: str) -> Markup:
+def history(report: Report) -> Markup | None:
+    """Return the score of each trial in order of completion, and the best one until then.
+
+    Trials without a score lie at the lower edge.
+    """
+    study, rows = report.study, report.study.history
+    known = rows["score"].notna()
+    if known.sum() < 2:
+        return None
+    title = f"{study.ranks_trials_by} ({study.objective_unit})"
+    y, _ = within(rows["score"][known].tolist())
+    axis = axis_of(title, y)
+    low, high = min(y), max(y)
+    edge = axis.low + 0.02 * (axis.high - axis.low)
+    panel = Panel(axis_of("trials, in order of completion", [1.0, float(len(rows))]), axis)
+    best = rows["best"].fillna(-math.inf)
+    rows = rows.assign(
+        x=range(1, len(rows) + 1),
+        y=rows["score"].clip(low, high).fillna(edge),
+        improves=best > best.shift(fill_value=-math.inf),
+    )
+    steps = rows[rows["improves"]]
+    tops = [(float(x), float(value)) for x, value in zip(steps["x"], steps["y"], strict=True)]
+    corners = [(x, value) for (_, value), (x, _) in pairwise(tops)]
+    line = sorted([*tops, *corners, (float(len(rows)), tops[-1][1])])
+    every = max(1, math.ceil(len(rows) / MOST["dots"]))
+    drawn = np.arange(len(rows)) % every == 0
+    panel.line(line, colour="var(--ink)", title=f"best so far: {best.iloc[-1]:.4f}")
+    for one in rows[rows["improves"] | rows["raced"] | drawn].itertuples():
+        place = f"trial {one.trial_id}{' of the race' if one.raced else ''}: {one.architecture}"
+        if one.score == one.score:
+            said = f"{place}\n{study.ranks_trials_by} {one.score:.4f}, best so far {one.best:.4f}"
+            at = study.families.index(one.family)
+            beyond = one.score != one.y
+            mark = {"colour": colour(at), "symbol": at, "radius": 4.5, "hollow": beyond}
+        else:
+            cause = one.cause if isinstance(one.cause, str) else ""
+            said = f"{place}\n{one.status} after {one.epochs} epochs\n{cause}".rstrip()
+            mark = {"radius": 3.5, **_ENDED.get(str(one.status), _FAILED)}
+        panel.dot(one.x, one.y, title=said, family=one.family, opacity=0.75, **mark)
+        if one.raced and one.score == one.score:
+            panel.dot(one.x, one.y, colour="var(--ink)", radius=7, hollow=True, title=said)
+    drawn = {one.family: one for one in study.ranking}
+    legend = _families(study, list(drawn.values()))
+    if (rows["raced"] & known).any():
+        legend.append(Key("race", "var(--ink)", hollow=True))
+    ended = rows["status"][~known]
+    if (ended == "pruned").any():
+        legend.append(Key("pruned", **_ENDED["pruned"]))
+    if (ended != "pruned").any():
+        legend.append(Key("without a score", **_FAILED))
+    legend.append(Key("best so far", "var(--ink)", None))
+    return plot([panel], name=f"{title} by trial", legend=legend)
+
+
+#: The markers of trials without a score.
+_FAILED: Mapping[str, Any] = {"colour": colour(5), "symbol": 5}
+_ENDED: Mapping[str, Mapping[str, Any]] = {"pruned": {"colour": GREY, "symbol": 4}}
+
+
+def thinned(n: int) -> NDArray[np.bool_]:
+    """Return which of n marks are drawn [n]: the first ones and evenly spaced others, if many."""
+    half, at = MOST["dots"] // 2, np.arange(n)
+    return (n <= MOST["dots"]) | (at < half) | (at % max(1, math.ceil(n / half)) == 0)
+
+
+# --- along training ------------------------------------------------------------------------------
+
+
+def loss_curves(report: Report) -> Markup | None:
+    """Return the training loss of the best architectures, epoch by epoch."""
+    rows = report.study.curves
+    rows = rows[rows["train_nll_per_datum"].notna()]
+    return _lines(report.study, rows, "train_nll_per_datum", "training loss, nats per datum")
+
+
+def score_curves(report: Report) -> Markup | None:
+    """Return the objective of the best architectures; None if it was stored once in each."""
+    study = report.study
+    own = usable(study.evidence[study.evidence["estimator"] == study.spec.objective])
+    shown = own[own["trial_id"].isin([one.trial_id for one in study.ranking[: MOST["lines"]]])]
+    by_trial = shown.groupby("trial_id")
+    if not (by_trial["epoch"].count() > 1).any() or not (by_trial["shown"].nunique() > 1).any():
+        return None
+    return _lines(study, own, "shown", f"{study.spec.objective}, {study.objective_unit}")
+
+
+def _lines(study: Study, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
+    """Return one line for each of the best architectures, the winner's on top."""
+    ranked = study.ranking[: MOST["lines"]]
+    by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
+                          .groupby("trial_id")))  # fmt: skip
+    found = [(one, by_trial[one.trial_id]) for one in ranked if one.trial_id in by_trial]
+    if not found:
+        return None
+    epochs = [float(epoch) for _, own in found for epoch in own["epoch"]]
+    values = [float(value) for _, own in found for value in own[column]]
+    panel = Panel(axis_of("epoch", epochs), axis_of(title, values))
+    for one, own in sorted(found, key=lambda pair: pair[0] is study.winner):
+        points = [(float(a), float(b)) for a, b in zip(own["epoch"], own[column], strict=True)]
+        shade = colour(study.families.index(one.family))
+        said = f"rank {one.rank or 'undefined'}, trial {one.trial_id}: {one.architecture}"
+        said += f"\nat the end: {points[-1][1]:.4f}"
+        wide, opacity = (3.5, 1.0) if one is study.winner else (1.3, 0.6)
+        if len(points) == 1:
+            panel.dot(*points[0], colour=shade, title=said, family=one.family)
+        panel.line(
+            points, colour=shade, width=wide, title=said, family=one.family, opacity=opacity
+        )
+    legend = _families(study, [one for one, _ in found], lines=True)
+    return plot([panel], name=f"{title} by epoch", legend=legend)
+
+
+# --- how well scores rank ------------------------------------------------------------------------
+
+
+def trust(report: Report) -> Markup | None:
+    """Return rho with its interval for each score, best at the top."""
+    judged, target = report.trust, report.study.targets[0]
+    pooled = [row for row in judged.rows if (row.target, row.group) == (target, ALL)]
+    rows = [row for row in pooled if row.statistics.rho is not None]
+    if not rows:
+        return None
+    rows = sorted(rows, key=lambda row: row.statistics.rho or 0.0)[::-1]
+    kinds = [_kind(judged, row.score) for row in rows]
+    x = Axis(f"rho with {words_of(target)}", -1.05, 1.05)
+    panel = Panel(x, named_axis([row.score for row in rows]), height=60 + _ROW * len(rows))
+    panel.line([(0, -0.6), (0, len(rows) - 0.4)], colour=GREY, width=1)
+    for i, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
+        shade, s = colour(_KINDS.index(kind)), row.statistics
+        said = f"{row.score}: rho {s.rho or 0.0:.3f}"
+        if s.rho_interval:
+            ends = [(s.rho_interval.low, i), (s.rho_interval.high, i)]
+            panel.line(ends, colour=shade, width=2.5, title=said)
+        panel.dot(s.rho or 0.0, i, colour=shade, title=said, opacity=1)
+    legend = [Key(kind, colour(i)) for i, kind in enumerate(_KINDS) if kind in kinds]
+    name = f"rank correlation of each score with {words_of(target)}"
+    return plot([panel], name=name, legend=legend)
+
+
+def _kind(judged: Trust, score: str) -> str:
+    """Return the role of a score: it ranks, costs nothing, or is another estimate."""
+    main, other, baseline = _KINDS
+    return main if score == judged.main else baseline if score in judged.rivals else other
+
+
+def epochs(report: Report) -> Markup | None:
     """Return rho above and regret below, over the epochs, one line per score."""
-    epochs = [float(epoch) for line in lines for epoch in line.epochs]
-    regrets = [value for line in lines for value in line.regret]
+    judged, target = report.trust, words_of(report.study.targets[0])
+    by_score: dict[str, list[EarlyTrust]] = {}
+    for one in report.early:
+        by_score.setdefault(one.score, []).append(one)
+    if not any(len(points) > 1 for points in by_score.values()):
+        return None
+    # The score that ranks is last, on top.
+    scores = sorted(by_score, key=lambda score: -_KINDS.index(_kind(judged, score)))
+    factor, unit = judged.scale.factor, judged.scale.unit
+    at = [float(one.epoch) for one in report.early]
+    regrets = [factor * one.regret for one in report.early]
     title = f"regret at 1{f', {unit}' if unit else ''}"
     panels = (
-        Panel(axis_of("", epochs), Axis(f"rho with final {target}", -1.05, 1.05), height=230),
-        Panel(axis_of("epoch", epochs), axis_of(title, regrets, zero=True), top=246, height=240),
+        Panel(axis_of("", at), Axis(f"rho with final {target}", -1.05, 1.05), height=230),
+        Panel(axis_of("epoch", at), axis_of(title, regrets, zero=True), top=246, height=240),
     )
-    shades = [colour(len(lines) - 1 - i) for i in range(len(lines))]  # the main score is last
-    for line, shade in zip(lines, shades, strict=True):
-        for panel, values, what in zip(
-            panels, (line.rho, line.regret), ("rho", "regret"), strict=True
-        ):
-            points = list(zip(map(float, line.epochs), values, strict=True))
-            main, dash = line.kind == KINDS[0], DASHES[line.kind]
-            said = f"{line.score}: {what} {values[-1]:.3f} at the end"
+    legend = list[Key]()
+    for i, score in enumerate(scores):
+        own, kind = by_score[score], _kind(judged, score)
+        shade, dash = colour(len(scores) - 1 - i), DASHES[kind]
+        legend.insert(0, Key(score, shade, None, dash))
+        values = [one.rho for one in own], [factor * one.regret for one in own]
+        for panel, what, ys in zip(panels, ("rho", "regret"), values, strict=True):
+            points = [(float(one.epoch), y) for one, y in zip(own, ys, strict=True)]
+            said = f"{score}: {what} {ys[-1]:.3f} at the end"
             if len(points) == 1:
                 panel.dot(*points[0], colour=shade, radius=3, title=said)
-            panel.line(points, colour=shade, width=3.5 if main else 1.6, dash=dash, title=said)
-    legend = [
-        Key(line.score, shade, None, DASHES[line.kind])
-        for line, shade in zip(lines, shades, strict=True)
-    ][::-1]
+            width = 3.5 if kind == _KINDS[0] else 1.6
+            panel.line(points, colour=shade, width=width, dash=dash, title=said)
     return plot(panels, name="rank correlation and regret by epoch", legend=legend)
 
 
-def front_figure(dots: Sequence[FrontDot], *, cost: str, y_title: str) -> Markup:
-    """Return the objective against a cost, with the front as larger markers on a line."""
-    families = sorted({dot.family for dot in dots})
-    x = axis_of(cost, [dot.cost for dot in dots if dot.cost > 0] or [1.0], log=True)
-    panel = Panel(x, axis_of(y_title, [dot.objective for dot in dots]))
-    front = [(dot.cost, dot.objective) for dot in dots if dot.on_line and dot.cost > 0]
-    panel.line(front, colour=GREY, dash="3 4")
-    for dot in dots:
-        at = families.index(dot.family)
-        panel.dot(
-            max(dot.cost, x.low), dot.objective, colour=colour(at), symbol=at,
-            radius=7 if dot.on_front else 3.5, opacity=1.0 if dot.on_front else 0.45,
-            family=dot.family, title="\n".join(dot.details),
-        )  # fmt: skip
-    return plot([panel], name=f"{y_title} by {cost}", legend=_families(families))
+#: All figures but the fronts, by their names on the page.
+FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
+    "measured": measured, "scatter": scatter, "history": history,
+    "training": loss_curves, "calibration": calibration,
+    "quarters": quarters, "pit": pit, "confusion": confusion, "pairs": pairs, "columns": columns,
+    "importance": importance, "trust": trust, "evidence": score_curves, "epochs": epochs,
+}  # fmt: skip
+
+
+def figures_of(report: Report) -> dict[str, Markup]:
+    """Return the figures of a report that have something to show, by name."""
+    found = {name: draw(report) for name, draw in FIGURES.items()}
+    found |= {f"front_{cost}": front(report, cost) for cost in report.study.spec.minimise}
+    return {name: figure for name, figure in found.items() if figure is not None}

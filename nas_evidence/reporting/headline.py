@@ -19,11 +19,10 @@ from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
-from nas_evidence.reporting.correlations import scale_of
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
-from nas_evidence.reporting.templating import percent
+from nas_evidence.reporting.words import NATS, counted, loss_text, metric_words, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
 
@@ -152,8 +151,8 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
         other = study.ranking[rival]
         text += (
-            f" Next is {other.architecture} (rank {other.rank}, {_seeds(sure.repeats[rival])}), "
-            f"{percent(sure.best[rival])}."
+            f" Next is {other.architecture} (rank {other.rank}, "
+            f"{counted(sure.repeats[rival], 'seed')}), {percent(sure.best[rival])}."
         )
     return text
 
@@ -171,9 +170,10 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
         own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
         if own is not None:
             above = max(0.0, float(known.max()) - own)
+            lower = f"another is better: its log loss is {NATS.text(above)} lower."
             parts.append(
-                "On the test rows, too, its log loss is the lowest of all tried." if above == 0
-                else f"On the test rows another is better: its log loss is {_nats(above)} lower."
+                f"On the test rows {lower}" if above
+                else "On the test rows, too, its log loss is the lowest of all tried."
             )  # fmt: skip
     return " ".join(parts)
 
@@ -213,7 +213,7 @@ def _luck_sentence(study: Study) -> str:
         return ""
     lead = fmean(study.values(best)) - fmean(study.values(winner))
     why = (
-        f"it has {_seeds(len(best.trial_ids))}"
+        f"it has {counted(len(best.trial_ids), 'seed')}"
         if winner.raced and not best.raced
         else "similar architectures score lower"
     )
@@ -254,7 +254,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
         within += f", corrected for {rivals} simple models" * (rivals > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
-    lead = f"{_short(abs(best.behind))} ({losses}), which may be chance on {rows}"
+    lead = f"{loss_text(abs(best.behind))} ({losses}), which may be chance on {rows}"
     ahead = ": it is ahead by" if best.behind > 0 else ": that is ahead by"
     return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
 
@@ -262,25 +262,18 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
 def _losses(comparison: Comparison, best: Baseline) -> str:
     """Return the log losses of the winner and of a simple model, as far as they are known."""
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
-    words = METRICS["categorical" if comparison.task == "labels" else "gaussian"]["log_loss"]
-    return words if own is None or other is None else f"{words} {_short(own)} and {_short(other)}"
+    words = metric_words("log_loss", labels=comparison.task == "labels")
+    if own is None or other is None:
+        return words
+    return f"{words} {loss_text(own)} and {loss_text(other)}"
 
 
 def _within(low: float, high: float) -> str:
-    return f"; 95 % interval of the difference {_short(low)} to {_short(high)}"
+    return f"; 95 % interval of the difference {loss_text(low)} to {loss_text(high)}"
 
 
 def _rows(comparison: Comparison) -> str:
     return f"these {comparison.n:,} {'test ' * (comparison.on == 'test')}rows"
-
-
-def _short(nats: float) -> str:
-    """Return a loss with three decimals, and one digit of one that these round to nothing.
-
-    >>> _short(0.1234), _short(0.00012), _short(0.0)
-    ('0.123', '0.0001', '0.000')
-    """
-    return f"{nats:.3f}" if nats == 0 or abs(nats) >= 5e-4 else f"{nats:.1g}"
 
 
 def metric_sentence(
@@ -309,7 +302,7 @@ def metric_sentence(
     if metric in comparison.errors:
         said += f" ± {comparison.errors[metric]:.3f}"
     if comparison.seeds > 1:
-        said += f" (mean of {_seeds(comparison.seeds)})"
+        said += f" (mean of {counted(comparison.seeds, 'seed')})"
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
@@ -465,17 +458,13 @@ def _settings(study: Study, winner: RankedArchitecture) -> str:
     return (
         f"{rows}{plan.epochs} epochs{settling}, batches of {plan.batch_size}, {plan.optimiser} "
         f"with a learning rate of {plan.learning_rate:g} ({plan.schedule}); "
-        f"{_seeds(len(winner.trial_ids))}."
+        f"{counted(len(winner.trial_ids), 'seed')}."
     )
-
-
-def _seeds(n: int) -> str:
-    return f"{n} seed{'s' * (n != 1)}"
 
 
 def _in_unit(study: Study, difference: float) -> str:
     if study.objective_unit == "nats per datum":
-        return _nats(difference)
+        return NATS.text(difference)
     return f"{difference:.3g}" if math.isfinite(difference) else "an unknown amount"
 
 
@@ -483,7 +472,3 @@ def _lead(study: Study, difference: float) -> str:
     """Return how far the first is ahead, also where three decimals would show nothing."""
     hidden = study.objective_unit == "nats per datum" and 0 < difference < 5e-4
     return "less than 0.001 nats per datum" if hidden else _in_unit(study, difference)
-
-
-def _nats(difference: float) -> str:
-    return scale_of("test_nll_per_datum").text(difference)

@@ -40,6 +40,11 @@ class ParameterImportance:
     of_best: str
     of_all: str
 
+    @property
+    def name(self) -> str:
+        """Return the parameter, with its family if it has one."""
+        return self.parameter if self.group == ALL else f"{self.parameter} of {self.group}"
+
 
 def importances(study: Study) -> list[ParameterImportance]:
     """Return how much the family, and each parameter within a family, affects the objective."""
@@ -70,9 +75,8 @@ def importance_sentence(found: Sequence[ParameterImportance]) -> str:
         )
     one = max(found, key=lambda one: one.divergence)
     return (
-        f"The best architectures differ most from all in {one.parameter}"
-        f"{'' if one.group == ALL else f' of {one.group}'} ({one.of_best} among the best "
-        f"{one.n_best}, {one.of_all} among all {one.n}). That may be chance."
+        f"The best architectures differ most from all in {one.name} ({one.of_best} among the "
+        f"best {one.n_best}, {one.of_all} among all {one.n}). That may be chance."
     )
 
 

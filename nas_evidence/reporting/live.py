@@ -1,18 +1,117 @@
-"""Keep the report of a running study up to date: rebuild it when its tables change."""
+"""The report of a running study: what is under way, and a page that is written anew."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic
-from time import sleep as wait
 
+from nas_evidence.baselines.comparison import read_comparison
+from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.reporting.page import ReportPaths, build_report
-from nas_evidence.spec.record import n_searched
-from nas_evidence.storage.study_folder import read_study
-from nas_evidence.storage.tables import TABLES, read_table
+from nas_evidence.reporting.contents import Report, report_on
+from nas_evidence.reporting.page import Live, ReportPaths, write_report
+from nas_evidence.reporting.study_tables import architecture_text, ranked_study
+from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
+from nas_evidence.storage.log import events_since, log_path
+from nas_evidence.storage.state import State
+from nas_evidence.storage.study_folder import is_locked, read_lease, read_study
+from nas_evidence.storage.tables import TABLES, read_study_tables
 
 #: The state of a folder: its result files with their times and sizes.
 Stamp = frozenset[tuple[str, int, int]]
+
+
+class Followed:
+    """The log of a running study; `update` reads only what was written since.
+
+    state  that its lines amount to
+    began  when the last attempt of each trial on a worker began, s since 1970
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._read = folder, 0
+        self.state = State()
+        self.began: dict[int, float] = {}
+
+    def update(self) -> None:
+        """Read what is new; all of a log that was mended, and so is shorter."""
+        path = log_path(self._folder)
+        if path.exists() and path.stat().st_size < self._read:
+            self._read, self.state, self.began = 0, State(), {}
+        events, self._read = events_since(self._folder, self._read)
+        for t, event in events:
+            self.state.apply(event)
+            match event:
+                case Launched():
+                    self.began[event.trial_id] = t
+                case Parked() | AttemptLost():
+                    self.began.pop(event.trial_id, None)
+                case Ended():
+                    self.began.pop(event.row.trial_id, None)
+                case Began() | Stopped():
+                    self.began.clear()
+
+
+class LiveReport:
+    """The report of a folder; facts are computed again only when results have come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._log = folder, Followed(folder)
+        self._stamp: Stamp | None = None
+        self._report: Report | None = None
+        self._shown: object = None
+
+    def write(self, reload_seconds: int | None) -> ReportPaths | None:
+        """Write the report, and return None if nothing has changed since the last time.
+
+        An open page loads itself again every `reload_seconds`; the last one, without, is always
+        written.
+        """
+        self._log.update()
+        now = stamp(self._folder)
+        if self._report is None or now != self._stamp or reload_seconds is None:
+            tables = read_study_tables(self._folder, state=self._log.state)
+            compared = read_comparison(self._folder)
+            self._report = report_on(ranked_study(tables), compared, place=self._folder)
+        live = reload_seconds and _live(self._folder, self._log, reload_seconds)
+        shown = now, live and [(one["trial"], one["epoch"]) for one in live.trials]
+        if live and shown == self._shown:
+            return None
+        self._stamp, self._shown = now, shown
+        return write_report(self._report, self._folder / "report", live=live or None)
+
+
+def running_now(folder: Path, reload_seconds: int = 30) -> Live | None:
+    """Return what is under way in a study, None while no process works on it."""
+    if not is_locked(folder):
+        return None
+    log = Followed(folder)
+    log.update()
+    return _live(folder, log, reload_seconds)
+
+
+def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
+    """Return what is under way: nothing of a driver that was killed."""
+    now = time.time()
+    holder = read_lease(folder) if is_locked(folder) else None
+    if holder is None:
+        return Live(reload_seconds, now)
+    study = read_study(folder)
+    trials = []
+    for trial_id, since in sorted(log.began.items()):
+        one = log.state.architecture(trial_id, study.replicates)
+        trials.append({
+            "trial": trial_id, "architecture": architecture_text(one.family, one.values),
+            "epoch": last_epoch(folder, trial_id), "epochs": study.plan.epochs,
+            "seconds": max(0.0, now - since), "attempt": log.state.under_way[trial_id],
+        })  # fmt: skip
+    return Live(reload_seconds, now, str(holder), trials)
+
+
+def last_epoch(folder: Path, trial_id: int) -> int:
+    """Return the epoch of the last checkpoint of a trial, 0 without one."""
+    home = folder / "checkpoints" / f"{trial_id:06d}"
+    found = (path.stem.removeprefix("epoch-") for path in home.glob("attempt-*/epoch-*.pt"))
+    return max((int(epoch) for epoch in found if epoch.isdecimal()), default=0)
 
 
 def watch(
@@ -20,21 +119,22 @@ def watch(
     *,
     is_over: Callable[[], bool] | None = None,
     every_seconds: float,
-    build: Callable[..., ReportPaths] = build_report,
-    clock: Callable[[], float] = monotonic,
-    sleep: Callable[[float], None] = wait,
+    write: Callable[[int | None], ReportPaths | None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[ReportPaths]:
-    """Build the report now, and again whenever a result arrives, until the study ends.
+    """Write the report now, and again whenever something changes, until the study ends.
 
-    Yields after each build. While the study runs an open page reloads itself; the last page, of
-    the finished study, does not. Waits if the folder has no results yet.
+    Yields each time. While the study runs an open page loads itself again; the last page, of the
+    finished study, does not. Waits if the folder has no results yet, and at least as long as the
+    last report took, so that reports take at most half of a CPU.
 
     Args:
         folder: the study folder.
         is_over: returns whether no more results will come; by default, whether all trials of the
             study have finished.
-        every_seconds: least time between the starts of two builds.
-        build: writes the report; takes the folder and `reload_seconds`.
+        every_seconds: least time between the starts of two reports.
+        write: writes the report, if it has changed; by default that of a `LiveReport`.
         clock: returns the time in seconds.
         sleep: waits for a number of seconds.
 
@@ -45,21 +145,17 @@ def watch(
         raise UserError(
             f"the report is rebuilt every N > 0 seconds, but got {every_seconds:g}."
         ).with_code("rebuild-interval")
-    over = is_over or (lambda: all_finished(folder))
-    built: Stamp | None = None
+    over = is_over or (lambda: study_status(folder).state == "finished")
+    write = write or LiveReport(folder).write
     while True:
-        started, last = (
-            clock(),
-            over(),
-        )  # checked before reading, so that later results are read again
-        found = stamp(folder)
-        if last or found != built:
-            reload_seconds = None if last else max(1, round(every_seconds))
-            yield build(folder, reload_seconds=reload_seconds)
-            built = found
+        # Whether it is over is checked before reading, so that later results are read again.
+        started, last = clock(), over()
+        if paths := write(None if last else max(1, round(every_seconds))):
+            yield paths
         if last:
             return
-        sleep(max(0.0, every_seconds - (clock() - started)))
+        took = clock() - started
+        sleep(max(every_seconds - took, took))
 
 
 def stamp(folder: Path) -> Stamp:
@@ -73,9 +169,3 @@ def stamp(folder: Path) -> Stamp:
                 continue
             found.add((f"{table}/{path.name}", state.st_mtime_ns, state.st_size))
     return frozenset(found)
-
-
-def all_finished(folder: Path) -> bool:
-    """Return whether all trials of the search have finished."""
-    study, trials = read_study(folder), read_table(folder, "trials")
-    return n_searched(trials["trial_id"]) >= study.n_trials

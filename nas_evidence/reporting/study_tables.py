@@ -5,9 +5,11 @@ replicates and enter as their mean, never as independent architectures. All targ
 larger-is-better, so that correlations keep their sign: losses are negated and keep their name.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -18,6 +20,7 @@ from nas_evidence.maths.pareto import on_front
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.spec.toml import load_study
@@ -119,6 +122,11 @@ class Study:
     unreadable: tuple[UnreadableFile, ...]
 
     @property
+    def n_searched(self) -> int:
+        """Return the number of finished trials of the search, without those of the race."""
+        return count_searched(self.trials["trial_id"])
+
+    @property
     def winner(self) -> RankedArchitecture | None:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
@@ -145,7 +153,7 @@ class Study:
         means = any(len(one.trial_ids) > 1 for one in ranked)
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
 
-    @property
+    @cached_property
     def is_estimated(self) -> bool:
         """Return whether the architectures are ranked by their estimates."""
         return any(one.estimate_error is not None for one in self.ranking)
@@ -153,8 +161,11 @@ class Study:
     @property
     def ranks_by(self) -> str:
         """Return the name of what the architectures are ranked by."""
-        if self.is_estimated:
-            return ESTIMATE
+        return ESTIMATE if self.is_estimated else self.ranks_trials_by
+
+    @property
+    def ranks_trials_by(self) -> str:
+        """Return the name of the same of a single trial."""
         both = f"the mean of {' and '.join(ESTIMATED)}"
         return both if self.spec.rank_by == "estimate" else str(self.spec.objective)
 
@@ -163,11 +174,59 @@ class Study:
         """Return the best linear model, or None if there is none."""
         return next((one for one in self.ranking if one.family == "linear"), None)
 
+    def value(self, one: RankedArchitecture) -> float | None:
+        """Return what ranks an architecture, in the unit of the objective."""
+        return one.estimate if self.spec.rank_by == "estimate" else one.objective
+
     def values(self, one: RankedArchitecture) -> list[float]:
         """Return the value that ranks of each replicate of an architecture, as shown."""
-        return self.complete["ranked"].loc[list(one.trial_ids)].dropna().tolist()
+        found = (self._ranked[trial_id] for trial_id in one.trial_ids)
+        return [value for value in found if not math.isnan(value)]
 
-    @property
+    @cached_property
+    def _ranked(self) -> dict[int, float]:
+        return dict(self.complete["ranked"].items())
+
+    @cached_property
+    def replicated(self) -> bool:
+        """Return whether any architecture was trained with several seeds."""
+        return any(len(one.trial_ids) > 1 for one in self.ranking)
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        """Return depth, width, and other parameters with more than one value among the ranked."""
+        values: dict[str, set[object]] = {}
+        for one in self.ranking:
+            for name, value in one.values.items():
+                values.setdefault(name, set()).add(value)
+        varied = (name for name, distinct in values.items() if len(distinct) > 1)
+        return ["depth", "width", *(name for name in varied if name not in ("depth", "width"))]
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """Return one row per finished trial, in order of completion as far as it is known.
+
+        architecture in words; `score`, what ranks a trial, as shown, and `best` of all until then;
+        `raced`, whether it is of the race; `cause`; `seconds` of a worker.
+        """
+        place = {trial_id: i for i, trial_id in enumerate(self.tables.ended)}
+        order = [place.get(trial_id, len(place)) for trial_id in self.trials["trial_id"]]
+        rows = self.trials.assign(order=order).sort_values(["order", "trial_id"])
+        words = (
+            architecture_text(str(row["family"]), architecture_values(row))
+            for row in rows.to_dict("records")
+        )
+        score = self.complete["ranked"].reindex(rows["trial_id"]).astype(float)
+        found = rows[["trial_id", "family", "status", "cause", "epochs"]].reset_index(drop=True)
+        return found.assign(
+            architecture=list(words),
+            score=score.to_numpy(),
+            best=score.cummax().ffill().to_numpy(),
+            raced=(rows["stage"] == "race").to_numpy(),
+            seconds=rows["total_seconds"].astype(float).to_numpy(),
+        )
+
+    @cached_property
     def families(self) -> tuple[str, ...]:
         """Return the families of the ranking, sorted."""
         return tuple(sorted({one.family for one in self.ranking}))
@@ -206,7 +265,7 @@ def ranked_study(tables: StudyTables) -> Study:
     architectures = scores.groupby(keys, sort=False).mean()
     architectures.insert(0, "family", complete.groupby("architecture_key")["family"].first())
     ranking = _ranking(complete, tables.standings, spec)
-    if any(one.estimate_error is not None for one in ranking):
+    if spec.rank_by == "estimate":
         names = (ESTIMATE, *names)
         architectures[ESTIMATE] = pd.Series(
             {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float
@@ -336,31 +395,47 @@ def _ranking(
     for row in complete.reset_index().to_dict("records"):
         groups.setdefault(str(row["architecture_key"]), []).append(row)
     standing = {one.key: one for one in standings.first()}
-    representatives = {key: one.trial_id for key, one in standing.items()}
-    ranked = list(representatives)
-    if not groups.keys() >= set(ranked):
+    if not groups.keys() >= standing.keys():
         raise UserError(
             "the tables contradict each other: a trial's architecture is not the one of its key; "
             "`nas-evidence verify` says which"
         ).with_code("tables-contradict")
     objectives = {key: _known(rows, "objective") for key, rows in groups.items()}
-    means = {key: fmean(objectives[key]) for key in ranked}
+    means = {key: fmean(objectives[key]) for key in standing}
     costs = {key: _costs(rows) for key, rows in groups.items()}
     front = _front(means, costs, spec.minimise)
     ascending = sorted(means.values())
-    unranked = [key for key in groups if key not in means]
-    return tuple(
-        _ranked(
-            groups[key],
-            representatives.get(key),
-            rank=position + 1 if key in means else None,
-            rank_seeds=_rank_seeds(objectives[key], ascending),
-            costs=costs[key],
-            on_front=front.get(key, False) if spec.minimise else None,
-            estimate=_estimate(spec, standing.get(key), groups[key]),
+    found = []
+    for rank, key in enumerate(dict.fromkeys([*standing, *groups]), start=1):
+        rows, own = groups[key], standing.get(key)
+        known = (row for row in rows if own is not None and row["trial_id"] == own.trial_id)
+        one = next(known, rows[0])
+        values, family = architecture_values(one), str(one["family"])
+        estimate, error = _estimate(spec, own, rows)
+        found.append(
+            RankedArchitecture(
+                rank=rank if key in means else None,
+                trial_id=int(one["trial_id"]),
+                trial_ids=tuple(int(row["trial_id"]) for row in rows),
+                family=family,
+                architecture=architecture_text(family, values),
+                values=values,
+                n_parameters=int(n) if (n := costs[key].get("n_parameters")) is not None else None,
+                objective=_mean(rows, "objective"),
+                estimate=estimate,
+                estimate_error=error,
+                spread=stdev(objectives[key]) if len(objectives[key]) > 1 else None,
+                rank_seeds=_rank_seeds(objectives[key], ascending),
+                raced=any(row.get("stage") == "race" for row in rows),
+                sotl=_mean(rows, "sotl"),
+                test_accuracy=_mean(rows, "test_accuracy"),
+                test_nll=_mean(rows, "test_nll_per_datum"),
+                test_rmse=_mean(rows, "test_rmse"),
+                costs=costs[key],
+                on_front=front.get(key, False) if spec.minimise else None,
+            )
         )
-        for position, key in enumerate([*ranked, *unranked])
-    )
+    return tuple(found)
 
 
 def _estimate(
@@ -389,42 +464,6 @@ def _rank_seeds(values: list[float], ascending: list[float]) -> tuple[int, int] 
         1 + len(ascending) - bisect_right(ascending, value) - int(own > value) for value in values
     ]
     return min(ranks), max(ranks)
-
-
-def _ranked(
-    rows: list[Row],
-    trial_id: int | None,
-    *,
-    rank: int | None,
-    rank_seeds: tuple[int, int] | None,
-    costs: Mapping[str, float],
-    on_front: bool | None,
-    estimate: tuple[float | None, float | None],
-) -> RankedArchitecture:
-    objectives = _known(rows, "objective")
-    standing = next((row for row in rows if row["trial_id"] == trial_id), rows[0])
-    values = architecture_values(standing)
-    return RankedArchitecture(
-        rank=rank,
-        trial_id=int(standing["trial_id"]),
-        trial_ids=tuple(int(row["trial_id"]) for row in rows),
-        family=str(standing["family"]),
-        architecture=architecture_text(str(standing["family"]), values),
-        values=values,
-        n_parameters=int(costs["n_parameters"]) if "n_parameters" in costs else None,
-        objective=_mean(rows, "objective"),
-        estimate=estimate[0],
-        estimate_error=estimate[1],
-        spread=stdev(objectives) if len(objectives) > 1 else None,
-        rank_seeds=rank_seeds,
-        raced=any(row.get("stage") == "race" for row in rows),
-        sotl=_mean(rows, "sotl"),
-        test_accuracy=_mean(rows, "test_accuracy"),
-        test_nll=_mean(rows, "test_nll_per_datum"),
-        test_rmse=_mean(rows, "test_rmse"),
-        costs=costs,
-        on_front=on_front,
-    )
 
 
 def _costs(rows: list[Row]) -> dict[str, float]:

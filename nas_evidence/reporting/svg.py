@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from markupsafe import Markup, escape
+
+from nas_evidence.reporting.words import short
 
 #: Width of a plot in units of its own; the style sheet scales it to the column.
 WIDTH = 440.0
@@ -19,14 +20,13 @@ COLOURS = ("#3b82c4", "#d9822b", "#2f9e78", "#b565b0", "#a08a2e", "#c0504d", "#5
 GREY = "#8c95a3"
 _CHARACTER = 6.3  # mean width of a character of the tick labels
 _MOST_TICKS = 6
-#: Outlines of markers of radius 1, by position of the family.
-_ROUND = tuple((math.sin(a), -math.cos(a)) for a in np.linspace(0, 2 * math.pi, 24)[:-1])
 _STAR = tuple(
     (r * math.sin(i * math.pi / 5), -r * math.cos(i * math.pi / 5))
     for i, r in enumerate((1.25, 0.5) * 5)
 )
+#: Outlines of markers of radius 1, by position of the family; the first is a circle.
 SYMBOLS: Sequence[Sequence[tuple[float, float]]] = (
-    _ROUND,
+    (),
     ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
     ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
     ((0, -1.2), (1.1, 0.8), (-1.1, 0.8)),
@@ -81,18 +81,6 @@ class Axis:
         return [(v, short(v) if self.high >= 1e4 else f"{v + 0.0:.{digits}f}") for v in values]
 
 
-def short(value: float) -> str:
-    """Return a number with three digits and a suffix.
-
-    >>> [short(n) for n in (650, 268_393, 1_494_154, 2.5e9, 0.00025)]
-    ['650', '268k', '1.49M', '2.5G', '0.00025']
-    """
-    for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
-
-
 def axis_of(title: str, values: Sequence[float], *, log: bool = False, zero: bool = False) -> Axis:
     """Return an axis a little longer than the values; from 0 if asked for."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
@@ -142,13 +130,10 @@ class Panel:
         title: str = "", family: str = "", hollow: bool = False, opacity: float = 0.85,
     ) -> None:  # fmt: skip
         """Add a marker of a radius, in the shape of the family at position `symbol`."""
-        across, down = self.at(x, y)
-        outline = SYMBOLS[symbol % len(SYMBOLS)]
-        points = " ".join(f"{across + radius * a:.1f},{down + radius * b:.1f}" for a, b in outline)
-        fill = f'fill="none" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
+        shape = _symbol(symbol, *self.at(x, y), radius)
         self.marks.append(
-            f'<polygon class="dot" points="{points}" {fill} opacity="{opacity:g}"{_of(family)}>'
-            f"{_title(title)}</polygon>"
+            f'<{shape} class="dot" {_fill(colour, hollow=hollow)} opacity="{opacity:g}"'
+            f"{_of(family)}>{_title(title)}</{shape.split()[0]}>"
         )
 
     def line(
@@ -219,6 +204,19 @@ class Panel:
         return "".join([*parts, *self.marks])
 
 
+def _symbol(symbol: int, across: float, down: float, radius: float) -> str:
+    """Return the shape of a marker, the tag that it opens."""
+    outline = SYMBOLS[symbol % len(SYMBOLS)]
+    if not outline:
+        return f'circle cx="{across:.1f}" cy="{down:.1f}" r="{radius:.1f}"'
+    points = (f"{across + radius * a:.1f},{down + radius * b:.1f}" for a, b in outline)
+    return f'polygon points="{" ".join(points)}"'
+
+
+def _fill(colour: str, *, hollow: bool) -> str:
+    return f'fill="none" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
+
+
 def _fitting(label: str) -> str:
     return label if len(label) <= 28 else f"{label[:27]}…"
 
@@ -239,6 +237,7 @@ class Key:
     colour: str
     symbol: int | None = 0
     dash: str = ""
+    hollow: bool = False
 
 
 def plot(panels: Sequence[Panel], *, name: str, legend: Sequence[Key] = ()) -> Markup:
@@ -265,9 +264,8 @@ def _key(key: Key) -> str:
         shape = f'<path d="M0 7H22" stroke="{key.colour}" stroke-width="3"{dashed}/>'
         width = 22
     else:
-        outline = SYMBOLS[key.symbol % len(SYMBOLS)]
-        points = " ".join(f"{7 + 5 * a:.1f},{7 + 5 * b:.1f}" for a, b in outline)
-        shape, width = f'<polygon points="{points}" fill="{key.colour}"/>', 14
+        outline = _symbol(key.symbol, 7, 7, 5)
+        shape, width = f"<{outline} {_fill(key.colour, hollow=key.hollow)}/>", 14
     return (
         f'<span{_of(key.name)}><svg width="{width}" height="14" aria-hidden="true">{shape}</svg> '
         f"{escape(key.name)}</span>"

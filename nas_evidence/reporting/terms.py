@@ -73,9 +73,10 @@ def term_table(study: Study) -> TermTable | None:
         return None
     ranks, precisions = _ranks(study), _prior_precisions(own)
     trials = study.trials.set_index("trial_id").to_dict("index")
-    columns = []
-    for trial_id in sorted(sums.index, key=lambda one: (*ranks.get(one, (2, 0)), one)):
-        cells = _cells(trials[trial_id], sums.loc[trial_id], precisions.get(trial_id, ()), kind)
+    columns, of_trial = [], sums.to_dict("index")
+    for trial_id in sorted(of_trial, key=lambda one: (*ranks.get(one, (2, 0)), one)):
+        own = of_trial[trial_id]
+        cells = _cells(trials[trial_id], own, precisions.get(trial_id, ()), kind)
         label = _label(trial_id, trials[trial_id], ranks.get(trial_id))
         columns.append(Column(int(trial_id), label, cells))
     total = f"log evidence ({kind})"
@@ -186,7 +187,7 @@ def _prior_precisions(own: pd.DataFrame) -> dict[int, list[float]]:
 
 
 def _cells(
-    trial: Mapping[str, Any], sums: pd.Series, precisions: Sequence[float], kind: str
+    trial: Mapping[str, Any], sums: Mapping[str, float], precisions: Sequence[float], kind: str
 ) -> dict[str, float]:
     """Return the cells of one trial from its sums over groups, missing ones left out."""
     missing = float("nan")

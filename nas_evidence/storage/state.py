@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nas_evidence.maths.pareto import Point
-from nas_evidence.spec.record import LossKind
+from nas_evidence.spec.record import LossKind, is_race
 from nas_evidence.spec.study import ArchitectureSpec, BudgetSpec, RetrySpec
 from nas_evidence.storage import events as log
 from nas_evidence.storage.trial_row import TrialRow
@@ -160,6 +160,12 @@ class State:
             case log.Stopped():
                 self.in_order = True
                 self._spend(event.wall_seconds, event.device_seconds)
+
+    def architecture(self, trial_id: int, replicates: int) -> ArchitectureSpec:
+        """Return the architecture of a trial that was launched."""
+        if is_race(trial_id):
+            return self.race[trial_id]
+        return self.proposals[trial_id // replicates]
 
     def current(self) -> set[str]:
         """Return the names of the files that hold the last attempt of a trial."""

@@ -259,6 +259,7 @@ class StudyTables:
     trials      one row per finished trial; `evidence`, `terms` and `curves` those of its last
                 attempt
     unreadable  the files that were skipped
+    ended       the trials that ended, in that order, as the log says
     """
 
     folder: Path
@@ -268,6 +269,7 @@ class StudyTables:
     terms: pd.DataFrame
     curves: pd.DataFrame
     unreadable: tuple[UnreadableFile, ...]
+    ended: tuple[int, ...] = ()
 
     @property
     def missing(self) -> list[str]:
@@ -292,12 +294,15 @@ class StudyTables:
         return Standings(self.spec, self.rows)
 
 
-def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTables:
+def read_study_tables(
+    folder: Path, spec: StudySpec | None = None, state: State | None = None
+) -> StudyTables:
     """Read a study folder.
 
     Args:
         folder: of the study.
         spec: the study, if its file was read already.
+        state: of its log, if that was read already.
 
     Raises:
         ValueError: the folder holds no study file, or one with mistakes.
@@ -311,7 +316,8 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
             ).with_code("no-study-file")
         spec = load_study(file)
         check_conditions(folder, spec)
-    wrong = wrong_files(folder, read_log(folder).state)
+    state = state or read_log(folder).state
+    wrong = wrong_files(folder, state)
     tables, unreadable = read_tables(folder, wrong=wrong)
     unreadable += tuple(UnreadableFile(path, reason) for path, reason in wrong.items())
     return StudyTables(
@@ -322,6 +328,7 @@ def read_study_tables(folder: Path, spec: StudySpec | None = None) -> StudyTable
         tables["terms"],
         tables["curves"],
         unreadable,
+        tuple(state.rows),
     )
 
 

@@ -1,6 +1,7 @@
 """Claims about which columns of a table a network uses."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import nas_evidence
 from nas_evidence.baselines.comparison import ColumnImportance, Importance, read_comparison
 from nas_evidence.baselines.permutation import loss_increases
 from nas_evidence.data.preparation import prepare
-from nas_evidence.reporting.figure_data import MOST_COLUMNS, column_bars
-from nas_evidence.reporting.page import _columns_caption, _worsening
+from nas_evidence.reporting.figures import columns_of
+from nas_evidence.reporting.svg import colour
+from nas_evidence.reporting.templating import caption
+from nas_evidence.reporting.words import MOST
 
 BETA = np.array([2.0, -1.0, 0.0])
 
@@ -89,16 +92,18 @@ def test_the_features_of_each_column_are_found_by_its_name() -> None:
     )
 
 
-def many(on: str = "test") -> Importance:
+def many(on: str = "test", metric: str = "rmse") -> Importance:
     columns = tuple(ColumnImportance(column=f"c{i}", mean=1 - i / 9, std=0.1) for i in range(25))
-    return Importance(metric="rmse", on=on, n=1000, repeats=5, left_out=3, columns=columns)
+    return Importance(metric=metric, on=on, n=1000, repeats=5, left_out=3, columns=columns)
 
 
 def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
-    assert len(column_bars(many())) == MOST_COLUMNS
-    assert column_bars(many())[1].text == "0.9 ± 0.1"
-    assert [bar.strong for bar in column_bars(many())[7:10]] == [True, False, False]
-    on_test, on_training = _columns_caption(many()), _columns_caption(many("training"))
+    figure = str(columns_of(many(), labels=False))
+    bars = re.findall(r'class="box".*?fill="(.*?)".*?<title>(.*?)</title>', figure)
+    assert len(bars) == MOST["columns"]
+    assert bars[1][1].endswith(": 0.9 ± 0.1")
+    assert [fill == colour(0) for fill, _ in bars[7:10]] == [True, False, False]
+    on_test, on_training = caption("columns", many()), caption("columns", many("training"))
     assert "on 1,000 test rows." in on_test
     assert "on 1,000 rows that the winner was trained on, so the values are optimistic" in (
         on_training
@@ -118,7 +123,7 @@ def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
 def test_the_axis_says_which_way_a_prediction_becomes_worse(
     metric: str, labels: bool, words: str
 ) -> None:
-    assert _worsening(metric, labels=labels) == words
+    assert f">{words}</text>" in columns_of(many(metric=metric), labels=labels)
 
 
 @pytest.fixture(scope="module", params=["classes", "real"])

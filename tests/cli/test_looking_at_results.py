@@ -1,5 +1,6 @@
 """Claims about looking at results: what matters first, nothing cut, and a page for one reader."""
 
+import math
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -151,8 +152,9 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
 def test_the_report_is_served_to_who_knows_the_token_and_nothing_else_is(tmp_path: Path) -> None:
     folder(tmp_path, [])
     report = tmp_path / "report"
-    with served(report, 0) as address:
+    with served(report, 0) as (address, idle_seconds):
         assert address.startswith("http://127.0.0.1:")
+        assert idle_seconds() == math.inf
         assert got(address)[0] == 404  # nothing is built yet
         report.mkdir()
         (report / "ranking.csv").write_text("rank")
@@ -162,6 +164,7 @@ def test_the_report_is_served_to_who_knows_the_token_and_nothing_else_is(tmp_pat
         for wrong in (f"{root}/", f"{root}/guessed/", f"{root}/guessed/index.html"):
             assert got(wrong)[0] == 404
         assert got(address) == (200, b"the report")
+        assert idle_seconds() < math.inf
         assert got(f"{address}ranking.csv") == (200, b"rank")
         for outside in ("../study.toml", "%2e%2e/study.toml", "/../study.toml"):
             assert got(address + outside)[0] == 404

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from nas_evidence.maths import ranking
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.maths.pruning_rule import Rule, judge
 from nas_evidence.maths.ranking import (
@@ -278,3 +279,51 @@ def test_the_spread_of_a_random_order_is_that_of_shuffles() -> None:
     tau = [stats.kendalltau(one, target).statistic for one in shuffles[:500]]
     assert_allclose(found.rho_interval.high, np.quantile(np.abs(rho), 0.95), rtol=0.08)
     assert_allclose(found.tau_interval.high, np.quantile(np.abs(tau), 0.95), rtol=0.12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [0, 300])
+def test_of_many_data_few_are_resampled_and_the_intervals_are_those_of_all(
+    monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(2, 1500))
+    y = x + 0.5 * z + rng.normal(size=1500)
+    x[:missing] = np.nan
+    found = []
+    for most in (ranking.MOST_RESAMPLED, 10**6):
+        monkeypatch.setattr(ranking, "MOST_RESAMPLED", most)
+        plan = resampling_plan(1500, seed=0)
+        found.append(rank_statistics(x, y, plan=plan, given=z))
+    few, every = found
+    assert (few.n, few.rho, few.tau, few.partial) == (every.n, every.rho, every.tau, every.partial)
+    assert few.regret == every.regret
+    for name in ("rho_interval", "tau_interval", "partial_interval"):
+        one, other = getattr(few, name), getattr(every, name)
+        width = other.high - other.low
+        # of 500 resamples the ends have standard errors of 6 % of the width
+        assert [one.low, one.high] == pytest.approx([other.low, other.high], abs=0.25 * width)
+
+
+def test_of_many_data_few_decide_the_regret_in_each_resample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 1500))
+    monkeypatch.setattr(ranking, "MOST_RESAMPLED", 10**6)
+    present = resampling_plan(1500, seed=0, n_resamples=200).T > 0
+    few = ranking._deciding(x, y)
+    assert len(few) == 128
+    for k in (1, 3, 10):
+        of_all = ranking._resampled_regret(x, y, k, present)
+        assert_allclose(ranking._resampled_regret(x[few], y[few], k, present[few]), of_all)
+    assert ranking._present(5000).mean() == pytest.approx(present.mean(), abs=0.005)
+
+
+def test_of_many_data_a_rival_that_is_as_good_is_so_in_half_of_the_resamples() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=3000)
+    one, other, worse = (y + spread * rng.normal(size=3000) for spread in (1.0, 1.0, 1.3))
+    plan = resampling_plan(3000, seed=0)
+    assert 0.02 < share_at_least_as_good(other, one, y, plan=plan) < 0.98
+    assert share_at_least_as_good(worse, one, y, plan=plan) < 0.02

@@ -22,7 +22,7 @@ from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.maths.paired import paired_interval
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
-from nas_evidence.reporting.figure_data import Dot, within_axes
+from nas_evidence.reporting.figures import within
 from nas_evidence.reporting.headline import (
     advice,
     certainty_sentence,
@@ -350,15 +350,12 @@ def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> No
 
 
 def test_outliers_move_to_the_edge_and_the_others_stay() -> None:
-    dots = [
-        Dot(x=float(i), y=0.1 * i, family="a", n_parameters=None, details=()) for i in range(8)
-    ]
-    far = Dot(x=-500.0, y=0.3, family="a", n_parameters=None, details=())
-    moved = within_axes([*dots, far])
-    assert moved[:-1] == dots
-    assert moved[-1].edge == "left"
-    assert -2 < moved[-1].x < 0
-    assert moved[-1].y == 0.3
+    known = [float(i) for i in range(8)]
+    moved, beyond = within([*known, -500.0])
+    assert moved[:-1] == known
+    assert beyond == [False] * 8 + [True]
+    assert -2 < moved[-1] < 0
+    assert within([*known, 8.0]) == ([*known, 8.0], [False] * 9)
 
 
 @pytest.mark.slow

@@ -2,13 +2,15 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from browser import Browser, browser
 from reported import study_folder, trial
 
-from nas_evidence.reporting.page import build_report
+from nas_evidence.reporting.contents import report_on
+from nas_evidence.reporting.page import Live, build_report, write_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.terms import term_table
 
@@ -52,6 +54,33 @@ def desktop(tab: Browser, page: Path) -> Browser:
     tab.open(page)
     tab.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     return tab
+
+
+def test_the_page_of_a_running_study_loads_itself_again_and_stays_where_it_was(
+    tab: Browser, study: Study, tmp_path: Path
+) -> None:
+    running = {"trial": 7, "architecture": "mlp, width 4", "epoch": 3, "epochs": 20}
+    live = Live(2, 1e9, "process 1 of host a", ({**running, "seconds": 12.3, "attempt": 1},))
+    page = write_report(report_on(study), tmp_path, live=live).html
+    tab.open(page, width=390)
+    assert "3 of 20" in tab.evaluate("document.querySelector('#live').innerText")
+    tab.evaluate("document.querySelector('#why').open = true, scrollTo(0, 1500)")
+    write_report(report_on(study), tmp_path)  # the study has ended
+    ended = "document.readyState === 'complete' && !document.querySelector('#live')"
+    later = f"new Promise((done) => setTimeout(() => done({ended}), 300))"
+    for _ in range(100):
+        with suppress(AssertionError):  # the page went away before its answer
+            if tab.evaluate(later):
+                break
+    assert tab.evaluate(ended)
+    assert tab.evaluate("[...document.querySelectorAll('details[open]')].map((d) => d.id)") == [
+        "why"
+    ]
+    height = 300  # more than that of what is no longer under way, above
+    assert tab.evaluate("scrollY") == pytest.approx(1500, abs=height)
+    tab.evaluate("mark = 2, new Promise((done) => setTimeout(done, 2500))")
+    assert tab.evaluate("mark") == 2  # it stays
+    assert tab.errors == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])

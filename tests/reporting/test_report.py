@@ -19,10 +19,10 @@ from reported import study_folder, trial
 from scipy import stats
 
 import nas_evidence
-from nas_evidence.reporting import page as study_module
 from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.reporting.correlations import COLUMNS
 from nas_evidence.reporting.page import ReportPaths, build_report
+from nas_evidence.reporting.words import MOST
 from nas_evidence.spec.record import (
     Evaluation,
     TrialStatus,
@@ -150,7 +150,7 @@ def test_the_headline_names_winner_baseline_and_statuses(page: str) -> None:
 
 def test_trials_that_are_not_complete_never_rank_but_are_explained(page: str) -> None:
     text = without_scripts(page)
-    ranking = text[text.index('id="ranking"') : text.index('id="history"')]
+    ranking = text[text.index('id="ranking"') : text.index('id="every-trial"')]
     assert ranking.count("<tr data-family=") == 22
     drawn = re.findall(r'class="dot"[^>]* data-family="(\w+)"', figures(page)["scatter"])
     assert Counter(drawn) == {"cnn": 7, "linear": 1, "mlp": 7, "resnet": 7}
@@ -183,7 +183,7 @@ def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPat
 def test_figures_are_well_formed_stay_inside_and_each_has_a_caption(page: str) -> None:
     drawn = figures(page)
     assert set(drawn) == {
-        "scatter", "trust", "training", "importance", "evidence", "epochs",
+        "scatter", "history", "trust", "training", "importance", "evidence", "epochs",
     }  # fmt: skip
     for figure in drawn.values():
         svg = ElementTree.fromstring(figure[figure.index("<svg viewBox") :])
@@ -319,8 +319,8 @@ def test_a_folder_without_study_file_is_refused_with_its_name(tmp_path: Path) ->
 def test_a_thousand_trials_stay_below_3_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = study_module.MOST_ROWS
-    monkeypatch.setattr(study_module, "MOST_ROWS", 20)
+    most = MOST["rows"]
+    monkeypatch.setitem(MOST, "rows", 20)
     none, few, some = (
         build_report(study_folder(tmp_path / str(n), [trial(i) for i in range(n)])).html.stat()
         for n in (0, 20, 60)

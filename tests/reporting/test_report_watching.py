@@ -1,13 +1,26 @@
 """Claims about watching: rebuilt when a result has come, until the study is over."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
+import pytest
 from messages import refused
+from records import asked
+from searched import folder as study
+from searched import record
 
-from nas_evidence.reporting.live import all_finished, stamp, watch
+import nas_evidence.reporting.contents as contents
+import nas_evidence.reporting.live as live_module
+import nas_evidence.storage.tables as tables_module
+from nas_evidence.reporting.correlations import trust
+from nas_evidence.reporting.live import Journaled, LiveReport, all_finished, stamp, watch
 from nas_evidence.reporting.page import ReportPaths
+from nas_evidence.reporting.study_tables import load_study_tables
+from nas_evidence.storage.assignments import write_assignment
+from nas_evidence.storage.journal import Journal, events_since
+from nas_evidence.storage.study_folder import locked
 
 
 class Clock:
@@ -32,46 +45,120 @@ def result(folder: Path, trial_id: int, table: str = "trials") -> None:
     path.write_bytes(b"x" * (trial_id + 1))
 
 
-def builds(
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with closing(Journal(tmp_path)) as opened:
+        yield opened
+
+
+def writes(
     folder: Path, clock: Clock, over_at: float, seconds: float = 0.0
 ) -> list[tuple[float, int | None]]:
-    """Return when each report was built, and when its page loads itself again."""
+    """Return when a report was due, and when its page loads itself again."""
     made: list[tuple[float, int | None]] = []
 
-    def build(where: Path, *, reload_seconds: int | None) -> ReportPaths:
-        assert where == folder
+    def write(reload_seconds: int | None) -> ReportPaths:
         made.append((clock.now, reload_seconds))
         clock.now += seconds
-        return ReportPaths(where, where, where)
+        return ReportPaths(folder, folder, folder)
 
-    given = {"clock": clock.read, "sleep": clock.sleep, "build": build, "every_seconds": 10.0}
+    given = {"clock": clock.read, "sleep": clock.sleep, "write": write, "every_seconds": 10.0}
     shown = list(watch(folder, is_over=lambda: clock.now >= over_at, **given))  # type: ignore[arg-type]
     assert len(shown) == len(made)
     return made
 
 
-def test_a_report_is_built_at_once_on_change_and_at_the_end(tmp_path: Path) -> None:
-    clock = Clock({23.0: lambda: result(tmp_path, 0), 41.0: lambda: result(tmp_path, 1)})
-    assert builds(tmp_path, clock, over_at=65) == [(0, 10), (30, 10), (50, 10), (70, None)]
-
-
-def test_builds_are_as_far_apart_as_asked_however_long_one_takes(
-    tmp_path: Path,
-) -> None:
-    events = {float(t): (lambda t=t: result(tmp_path, t)) for t in range(1, 40)}
-    clock = Clock(events)  # type: ignore[arg-type]
-    assert [time for time, _ in builds(tmp_path, clock, over_at=35, seconds=4)] == [
-        0,
-        10,
-        20,
-        30,
-        40,
-    ]
+def test_reports_are_as_far_apart_as_asked_however_long_one_takes(tmp_path: Path) -> None:
+    clock = Clock({})
+    times = [time for time, _ in writes(tmp_path, clock, over_at=35, seconds=4)]
+    assert times == [0, 10, 20, 30, 40]
     assert set(clock.slept[1:]) == {6.0}
 
 
-def test_a_finished_study_is_built_once_and_its_page_does_not_reload(tmp_path: Path) -> None:
-    assert builds(tmp_path, Clock({}), over_at=0) == [(0, None)]
+def test_reports_take_at_most_half_of_the_time(tmp_path: Path) -> None:
+    times = [time for time, _ in writes(tmp_path, Clock({}), over_at=60, seconds=15)]
+    assert times == [0, 30, 60]
+
+
+def test_a_finished_study_is_written_once_and_its_page_does_not_reload(tmp_path: Path) -> None:
+    assert writes(tmp_path, Clock({}), over_at=0) == [(0, None)]
+    assert writes(tmp_path, Clock({}), over_at=5) == [(0, 10), (10, None)]
+
+
+@pytest.mark.slow
+def test_a_report_is_written_on_change_and_facts_are_computed_again_with_results_alone(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(tmp_path, [record(0, 0)], n_trials=3)
+    live, trusted = LiveReport(tmp_path), list[int]()
+    monkeypatch.setattr(contents, "trust", lambda *a, **b: trusted.append(1) or trust(*a, **b))
+    assert live.write(10)
+    assert live.write(10) is None
+    assert len(trusted) == 1
+    for trial_id in (6, 7):
+        home = tmp_path / "checkpoints" / f"{trial_id:06d}" / "attempt-1"
+        home.mkdir(parents=True)
+        write_assignment(home, asked(trial_id=trial_id, plan={"epochs": 20}))
+    journal.write("launch", t=1.0, trial_id=6, attempt=1)  # by a driver that was killed
+    with locked(tmp_path):
+        journal.write("launch", trial_id=7, attempt=1)
+        page = live.write(10).html.read_text("utf-8")
+        assert "1 of 3 trials are finished, 1 under way on 2 workers" in page
+        assert ">0 of 20</td>" in page
+        assert live.write(10) is None
+        journal.write("report", trial_id=7, attempt=1, epoch=5)
+        page = live.write(10).html.read_text("utf-8")
+        assert ">5 of 20</td>" in page
+        assert 'data-reload="10"' in page
+    assert len(trusted) == 1
+    page = live.write(10).html.read_text("utf-8")  # its driver is gone
+    assert "Waiting for a search" in page
+    journal.write("end", trial_id=7, status="complete")
+    study(tmp_path, [record(7, 1)], n_trials=3)
+    assert live.write(10)
+    assert len(trusted) == 2
+    page = live.write(None).html.read_text("utf-8")
+    assert 'id="live"' not in page
+    assert "data-reload" not in page
+
+
+def test_each_line_of_the_journal_is_read_once(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
+    live, read = LiveReport(tmp_path), list[object]()
+
+    def counted(folder: Path, start: int) -> tuple[list[dict[str, object]], int]:
+        events, end = events_since(folder, start)
+        read.extend(event["number"] for event in events if event["event"] == "tell")
+        return events, end
+
+    monkeypatch.setattr(live_module, "events_since", counted)
+    monkeypatch.setattr(tables_module, "read_journal", lambda _: pytest.fail("all of it was read"))
+    for number in range(4):
+        journal.write("tell", number=number)
+        live.write(10)
+    live.write(None)
+    assert read == [0, 1, 2, 3]
+
+
+def test_trials_come_in_the_order_in_which_the_journal_says_that_they_ended(
+    tmp_path: Path, journal: Journal
+) -> None:
+    study(tmp_path, [record(i, i) for i in range(3)], n_trials=3)
+    followed = Journaled(tmp_path)
+    for trial_id in (2, 0, 1):
+        journal.write("launch", trial_id=trial_id, attempt=1)
+        journal.write("end", trial_id=trial_id)
+        followed.update()
+    journal.write("launch", trial_id=5, attempt=2)
+    followed.update()
+    assert followed.ended == [2, 0, 1]
+    assert list(followed.running) == [5]
+    assert load_study_tables(tmp_path).history["trial_id"].tolist() == [2, 0, 1]
+    journal.write("stop")
+    followed.update()
+    assert not followed.running
 
 
 def test_new_rewritten_and_joined_files_change_the_stamp(tmp_path: Path) -> None:
@@ -91,11 +178,9 @@ def test_new_rewritten_and_joined_files_change_the_stamp(tmp_path: Path) -> None
 
 
 def test_a_study_is_over_with_its_last_trial(tmp_path: Path) -> None:
-    from reporting.test_report_search import folder, record
-
-    folder(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
+    study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
     assert not all_finished(tmp_path)
-    folder(tmp_path, [record(2, 2)], n_trials=3)
+    study(tmp_path, [record(2, 2)], n_trials=3)
     assert all_finished(tmp_path)
 
 

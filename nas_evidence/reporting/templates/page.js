@@ -64,8 +64,21 @@
     });
   }
 
-  // On paper nothing is folded away.
+  // While the study runs the page loads itself again, at the same place and with the same folds open.
   const folds = [...document.querySelectorAll("details")];
+  const before = history.state;
+  if (before?.open) {
+    for (const fold of folds) fold.open = before.open.includes(fold.id);
+    scrollTo(0, before.top);
+  }
+  const seconds = Number(document.body.dataset.reload);
+  if (seconds) setTimeout(() => {
+    const open = folds.filter((fold) => fold.open).map((fold) => fold.id);
+    history.replaceState({ open, top: scrollY }, "");
+    location.reload();
+  }, 1000 * seconds);
+
+  // On paper nothing is folded away.
   const wereOpen = folds.map(() => false);
   addEventListener("beforeprint", () => folds.forEach((fold, i) => {
     wereOpen[i] = fold.open;
