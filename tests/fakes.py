@@ -20,7 +20,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.storage.journal import read_journal
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
+from nas_evidence.workers.executor import Event, Launch, LossKind, Lost, Verdict, loss_of
 
 N_DATA = 100
 
@@ -133,7 +133,8 @@ class FakeExecutor:
             self.events.append(Lost(assignment.trial_id, assignment.attempt, *loss_of(fate)))
             return
         if isinstance(fate, str) and not isinstance(fate, TrialStatus):
-            self.events.append(Lost(assignment.trial_id, assignment.attempt, fate))
+            kind = fate if isinstance(fate, LossKind) else LossKind.CRASH
+            self.events.append(Lost(assignment.trial_id, assignment.attempt, fate, kind))
             return
         self._report(assignment, 0.0)
 
