@@ -15,6 +15,7 @@ from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
+    LossKind,
     SliceReport,
     TrialRecord,
     TrialStatus,
@@ -136,7 +137,8 @@ class FakeExecutor:
             self.events.append(Lost(assignment.trial_id, assignment.attempt, *loss_of(fate)))
             return
         if isinstance(fate, str) and not isinstance(fate, TrialStatus):
-            self.events.append(Lost(assignment.trial_id, assignment.attempt, fate))
+            kind = fate if isinstance(fate, LossKind) else LossKind.CRASH
+            self.events.append(Lost(assignment.trial_id, assignment.attempt, fate, kind))
             return
         self._report(assignment, 0.0)
 

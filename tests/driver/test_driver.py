@@ -16,8 +16,9 @@ from records import mlp
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.outcomes as results_module
 from nas_evidence.driver.plan import plan_trials
+from nas_evidence.driver.retries import MACHINE_LOSSES
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import LossKind, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.events import Asked
@@ -239,6 +240,29 @@ def test_a_worker_with_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path
     assert (tmp_path / "checkpoints" / "000003" / "attempt-1").exists()
     run(study(), tmp_path)
     assert len(finished(tmp_path)) == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts"), [(LossKind.CRASH, MAX_CRASHES), (LossKind.MACHINE, MACHINE_LOSSES)]
+)
+def test_losses_with_a_machine_are_counted_apart_and_the_next_driver_goes_on_counting(
+    tmp_path: Path, kind: LossKind, attempts: int
+) -> None:
+    def lost(assignment: Assignment) -> LossKind | None:
+        if assignment.trial_id != 3:
+            return None
+        if assignment.attempt == 2 and not stopped:
+            stopped.append(True)
+            raise KeyboardInterrupt
+        return kind
+
+    stopped: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(study(), tmp_path, FakeExecutor(misbehave=lost))
+    run(study(), tmp_path, FakeExecutor(misbehave=lost))
+    events = [e for e in read_journal(tmp_path) if e["event"] == "lost"]
+    assert [event["kind"] for event in events] == [kind] * attempts
+    assert finished(tmp_path)[3].status is TrialStatus.FAILED
 
 
 def test_other_errors_of_the_system_are_not_taken_for_a_full_disk(

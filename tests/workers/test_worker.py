@@ -3,9 +3,11 @@
 import gc
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from nas_evidence.data import load
@@ -74,3 +76,20 @@ def test_a_trial_that_has_ended_keeps_no_tensor(
         worker.close()
         logging.disable(logging.NOTSET)
         gc.enable()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_process_whose_gpu_answers_no_more_gets_no_other_trial(
+    data: DatasetSpec, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    def synchronize() -> None:
+        if not answers:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    worker = Worker(load(data, seed=0), ResourceSpec())
+    worker._gpu_share = 0.5
+    worker._trial = SimpleNamespace(finish=lambda: None)  # type: ignore[assignment]
+    worker.finish()
+    assert worker.must_go == ("" if answers else "a CUDA error")
+    worker.close()
