@@ -120,7 +120,8 @@ def figures_of_report(report: "Report") -> dict[str, Figure]:
     found = {"ranking": ranking} if (ranking := _ranking(report)) else {}
     for name, drawn in draw.figures_of(report).items():
         key = name if labels or name != "calibration" else "coverage"
-        given = [report.trust.importance] if name == "columns" else []
+        judged = report.judged
+        given = [judged.importance] if name == "columns" and judged else []
         caption = caption_of(key.partition("_")[0], *given).strip()
         own = _NAMES.get(name, name)
         found[own] = Figure(own, caption, drawn)

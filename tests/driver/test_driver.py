@@ -16,7 +16,6 @@ from records import mlp
 import nas_evidence.driver.driver as driver_module
 import nas_evidence.driver.outcomes as results_module
 from nas_evidence.driver.plan import plan_trials
-from nas_evidence.driver.retries import MACHINE_LOSSES
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.record import LossKind, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec
@@ -24,6 +23,7 @@ from nas_evidence.storage.best import Standings
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import Log, log_path, read_log
+from nas_evidence.storage.state import MACHINE_LOSSES
 from nas_evidence.storage.tables import finished, read_table
 from nas_evidence.workers.executor import Event, Lost
 
@@ -260,8 +260,7 @@ def test_losses_with_a_machine_are_counted_apart_and_the_next_driver_goes_on_cou
     with pytest.raises(KeyboardInterrupt):
         run(study(), tmp_path, FakeExecutor(misbehave=lost))
     run(study(), tmp_path, FakeExecutor(misbehave=lost))
-    events = [e for e in read_journal(tmp_path) if e["event"] == "lost"]
-    assert [event["kind"] for event in events] == [kind] * attempts
+    assert [event.kind for event in facts_in(tmp_path, "lost")] == [kind] * attempts
     assert finished(tmp_path)[3].status is TrialStatus.FAILED
 
 

@@ -1,26 +1,27 @@
 """Claims about watching: rebuilt when a result has come, until the study is over."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from messages import refused
-from records import asked
 from searched import folder as study
 from searched import record
 
 import nas_evidence.reporting.contents as contents
 import nas_evidence.reporting.live as live_module
 import nas_evidence.storage.tables as tables_module
+from nas_evidence.driver.status import study_status
 from nas_evidence.reporting.correlations import trust
-from nas_evidence.reporting.live import Journaled, LiveReport, all_finished, stamp, watch
+from nas_evidence.reporting.live import Followed, LiveReport, stamp, watch
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.reporting.study_tables import load_study_tables
-from nas_evidence.storage.assignments import write_assignment
-from nas_evidence.storage.journal import Journal, events_since
-from nas_evidence.storage.study_folder import locked
+from nas_evidence.storage.events import Asked, Ended, Event, Launched, Stopped
+from nas_evidence.storage.log import Log, events_since
+from nas_evidence.storage.study_folder import locked, read_study
+from nas_evidence.storage.tables import finished
 
 
 class Clock:
@@ -43,12 +44,6 @@ def result(folder: Path, trial_id: int, table: str = "trials") -> None:
     path = folder / table / f"{trial_id:06d}-a1.parquet"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"x" * (trial_id + 1))
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
-    with closing(Journal(tmp_path)) as opened:
-        yield opened
 
 
 def writes(
@@ -87,33 +82,34 @@ def test_a_finished_study_is_written_once_and_its_page_does_not_reload(tmp_path:
 
 @pytest.mark.slow
 def test_a_report_is_written_on_change_and_facts_are_computed_again_with_results_alone(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study(tmp_path, [record(0, 0)], n_trials=3)
+    epochs = read_study(tmp_path).plan.epochs
     live, trusted = LiveReport(tmp_path), list[int]()
     monkeypatch.setattr(contents, "trust", lambda *a, **b: trusted.append(1) or trust(*a, **b))
     assert live.write(10)
     assert live.write(10) is None
     assert len(trusted) == 1
-    for trial_id in (6, 7):
-        home = tmp_path / "checkpoints" / f"{trial_id:06d}" / "attempt-1"
-        home.mkdir(parents=True)
-        write_assignment(home, asked(trial_id=trial_id, plan={"epochs": 20}))
-    journal.write("launch", t=1.0, trial_id=6, attempt=1)  # by a driver that was killed
-    with locked(tmp_path):
-        journal.write("launch", trial_id=7, attempt=1)
+    with closing(Log(tmp_path)) as killed:  # a driver that was killed
+        killed.write(Asked(number=6, architecture=mlp()))
+        killed.write(Launched(trial_id=6, attempt=1))
+    with locked(tmp_path), closing(Log(tmp_path)) as log:
+        log.write(Asked(number=7, architecture=mlp()))
+        log.write(Launched(trial_id=7, attempt=1))
         page = live.write(10).html.read_text("utf-8")
-        assert "1 of 3 trials are finished, 1 under way on 2 workers" in page
-        assert ">0 of 20</td>" in page
+        assert "1 of 3 trials are finished, 1 under way on" in page
+        assert f">0 of {epochs}</td>" in page
         assert live.write(10) is None
-        journal.write("report", trial_id=7, attempt=1, epoch=5)
+        checkpoint = tmp_path / "checkpoints" / "000007" / "attempt-1" / "epoch-000005.pt"
+        checkpoint.parent.mkdir(parents=True)
+        checkpoint.touch()
         page = live.write(10).html.read_text("utf-8")
-        assert ">5 of 20</td>" in page
+        assert f">5 of {epochs}</td>" in page
         assert 'data-reload="10"' in page
     assert len(trusted) == 1
     page = live.write(10).html.read_text("utf-8")  # its driver is gone
     assert "Waiting for a search" in page
-    journal.write("end", trial_id=7, status="complete")
     study(tmp_path, [record(7, 1)], n_trials=3)
     assert live.write(10)
     assert len(trusted) == 2
@@ -122,43 +118,43 @@ def test_a_report_is_written_on_change_and_facts_are_computed_again_with_results
     assert "data-reload" not in page
 
 
-def test_each_line_of_the_journal_is_read_once(
-    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+def test_each_line_of_the_log_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
-    live, read = LiveReport(tmp_path), list[object]()
+    live, read = LiveReport(tmp_path), list[int]()
 
-    def counted(folder: Path, start: int) -> tuple[list[dict[str, object]], int]:
+    def counted(folder: Path, start: int) -> tuple[list[tuple[float, Event]], int]:
         events, end = events_since(folder, start)
-        read.extend(event["number"] for event in events if event["event"] == "tell")
+        read.extend(event.trial_id for _, event in events if isinstance(event, Launched))
         return events, end
 
     monkeypatch.setattr(live_module, "events_since", counted)
-    monkeypatch.setattr(tables_module, "read_journal", lambda _: pytest.fail("all of it was read"))
-    for number in range(4):
-        journal.write("tell", number=number)
-        live.write(10)
-    live.write(None)
+    monkeypatch.setattr(tables_module, "read_log", lambda _: pytest.fail("all of it was read"))
+    with closing(Log(tmp_path)) as log:
+        for trial_id in range(4):
+            log.write(Launched(trial_id=trial_id, attempt=1))
+            live.write(10)
+        live.write(None)
     assert read == [0, 1, 2, 3]
 
 
-def test_trials_come_in_the_order_in_which_the_journal_says_that_they_ended(
-    tmp_path: Path, journal: Journal
-) -> None:
+def test_trials_come_in_the_order_in_which_the_log_says_that_they_ended(tmp_path: Path) -> None:
     study(tmp_path, [record(i, i) for i in range(3)], n_trials=3)
-    followed = Journaled(tmp_path)
-    for trial_id in (2, 0, 1):
-        journal.write("launch", trial_id=trial_id, attempt=1)
-        journal.write("end", trial_id=trial_id)
+    rows, followed = finished(tmp_path), Followed(tmp_path)
+    with closing(Log(tmp_path)) as log:
+        for trial_id in (2, 0, 1):
+            log.write(Launched(trial_id=trial_id, attempt=1))
+            log.write(Ended(row=rows[trial_id], files={}))
+            followed.update()
+        log.write(Launched(trial_id=5, attempt=2))
         followed.update()
-    journal.write("launch", trial_id=5, attempt=2)
+        assert list(followed.state.rows) == [2, 0, 1]
+        assert list(followed.began) == [5]
+        assert load_study_tables(tmp_path).history["trial_id"].tolist() == [2, 0, 1]
+        log.write(Stopped(idle_share=0.0, wall_seconds=1.0, device_seconds=1.0))
     followed.update()
-    assert followed.ended == [2, 0, 1]
-    assert list(followed.running) == [5]
-    assert load_study_tables(tmp_path).history["trial_id"].tolist() == [2, 0, 1]
-    journal.write("stop")
-    followed.update()
-    assert not followed.running
+    assert not followed.began
 
 
 def test_new_rewritten_and_joined_files_change_the_stamp(tmp_path: Path) -> None:
@@ -178,10 +174,12 @@ def test_new_rewritten_and_joined_files_change_the_stamp(tmp_path: Path) -> None
 
 
 def test_a_study_is_over_with_its_last_trial(tmp_path: Path) -> None:
-    study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
-    assert not all_finished(tmp_path)
-    study(tmp_path, [record(2, 2)], n_trials=3)
-    assert all_finished(tmp_path)
+    study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3, finalists=0)
+    logged(tmp_path)
+    assert study_status(tmp_path).state == "stopped"
+    study(tmp_path, [record(2, 2)], n_trials=3, finalists=0)
+    logged(tmp_path)
+    assert study_status(tmp_path).state == "finished"
 
 
 def test_a_pause_that_is_not_positive_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Prometheus: the counters of a study in a file that node_exporter's textfile collector reads."""
 
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
@@ -28,7 +28,7 @@ class Prometheus(Watcher):
     def __init__(self, file: Path) -> None:
         self._file, self._study = file, ""
         self._running: set[int] = set()
-        self._values: dict[tuple[str, str, str], float] = Counter()  # by name, label and its value
+        self._values: defaultdict[tuple[str, str, str], float] = defaultdict(float)  # by label
 
     def study_started(self, study: StudySpec, folder: Path) -> None:
         """Count what earlier runs finished."""
@@ -55,7 +55,7 @@ class Prometheus(Watcher):
 
     def lost(self, loss: Lost) -> None:
         """Count a retry."""
-        self._values["retries_total", "cause", "machine" if loss.machine else "worker"] += 1
+        self._values["retries_total", "cause", str(loss.kind)] += 1
         self.parked(loss.trial_id)
 
     def ended(self, record: TrialRecord) -> None:
