@@ -6,7 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fakes import logged
 from messages import refused
+from records import mlp
 from searched import folder as study
 from searched import record
 
