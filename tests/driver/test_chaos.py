@@ -145,7 +145,10 @@ class DriverProcess:
         self.errors = (folder.parent / "driver.txt").open("w+")
         self.parent = subprocess.Popen(
             [sys.executable, __file__, str(folder), address, str(slice_seconds)],
-            env=environment(PYTHONPATH=os.pathsep.join(map(str, Path(__file__).parents[1:3]))),
+            env=environment(
+                RAY_DEDUP_LOGS_SKIP_REGEX=".*",
+                PYTHONPATH=os.pathsep.join(map(str, Path(__file__).parents[1:3])),
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
