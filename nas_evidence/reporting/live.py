@@ -13,7 +13,7 @@ from nas_evidence.reporting.study_tables import architecture_text, ranked_study
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
 from nas_evidence.storage.log import events_since, log_path
 from nas_evidence.storage.state import State
-from nas_evidence.storage.study_folder import is_locked, read_lease, read_study
+from nas_evidence.storage.study_folder import holds_lease, is_locked, read_lease, read_study
 from nas_evidence.storage.tables import TABLES, read_study_tables
 
 #: The state of a folder: its result files with their times and sizes.
@@ -81,8 +81,8 @@ class LiveReport:
 
 
 def running_now(folder: Path, reload_seconds: int = 30) -> Live | None:
-    """Return what is under way in a study, None while no process works on it."""
-    if not is_locked(folder):
+    """Return what is under way in a study; None if no other process works on it."""
+    if not is_locked(folder) or holds_lease(folder):
         return None
     log = Followed(folder)
     log.update()

@@ -45,7 +45,9 @@ ONLY_CALLED = {
     ("search", "y"): "data in memory",
     ("search", "families"): "objects; a study file names families",
     ("search", "progress"): "the command line always prints",
+    ("search", "callbacks"): "objects; --track writes to the known tools",
     ("resume", "progress"): "the command line always prints",
+    ("resume", "callbacks"): "objects; --track writes to the known tools",
     ("report", "allow_code"): "a report runs no code",
 }
 

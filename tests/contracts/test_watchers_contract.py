@@ -59,7 +59,7 @@ class TestPrometheus(Tracked):
             assert found["nas_evidence_trials_total", ("status", "infeasible"), own] == 1
             assert found["nas_evidence_phase_seconds_total", ("phase", "train"), own] == 6.0
             assert found["nas_evidence_running_trials", own] == 0
-            retries = found.get(("nas_evidence_retries_total", ("cause", "worker"), own))
+            retries = found.get(("nas_evidence_retries_total", ("cause", "crash"), own))
             assert retries == (None if resumed else 1)
 
 

@@ -191,7 +191,7 @@ def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
         by = wide if likelihood == "heteroscedastic" else data.x_test[:, 0]
         return [float(covered[rows].double().mean()) for rows in by.argsort().chunk(4)]
 
-    assert all(0.85 < share < 0.95 for share in coverage("heteroscedastic"))
+    assert all(0.83 < share < 0.97 for share in coverage("heteroscedastic"))
     first, *_, last = coverage("gaussian")
     assert first > 0.97
     assert last < 0.84
