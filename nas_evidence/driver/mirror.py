@@ -52,7 +52,7 @@ from nas_evidence.workers.stored import StoredWorker, attempt_of
 LOGS_EVERY = 30.0
 #: Seconds between two checks for requests from other processes.
 _LOOK_EVERY = 5.0
-#: Size of one part of the journal, bytes.
+#: Size of one part of the log, bytes.
 PART_BYTES = 64 * 1024
 #: The order of a push, by name prefix; other names come last.
 _ORDER = (
@@ -64,15 +64,15 @@ _ORDER = (
     ("trials/",),
     ("checkpoints/",),
 )
-#: The place in that order before which the journal is stored.
-_AFTER_JOURNAL = _ORDER.index(("checkpoints/",))
+#: The place in that order before which the log is stored.
+_AFTER_LOG = _ORDER.index(("checkpoints/",))
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
 _PART = re.compile(r"logs/events/\d+\.jsonl")
 #: Uploaded by its writer, or never.
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
-#: Lines of the journal that are stored before the next slice begins.
+#: Lines of the log that are stored before the next slice begins.
 _RUNG = re.compile(rb'"event": ?"(rung|judged)"')
 #: What whoever only looks does not fetch, and leaves as it is here.
 _SKIPPED = {
@@ -180,10 +180,10 @@ class Mirror(WorkingCopy):
         self.make_worker = partial(StoredWorker, self.uri)
         self._lease: RemoteLease | None = None
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
-        self._parts: dict[str, Stamp] = {}  # of the journal, as they were fetched
+        self._parts: dict[str, Stamp] = {}  # of the log, as they were fetched
         self._sent: dict[str, LocalStamp] = {}
         self._homes: set[str] = set()
-        self._journal_bytes = self._journal_inode = 0
+        self._log_bytes = self._log_inode = 0
         self._logs_at = 0.0
 
     @contextlib.contextmanager
@@ -276,7 +276,7 @@ class Mirror(WorkingCopy):
         for name in checkpoints:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
-        return self._fetch_journal(parts)
+        return self._fetch_log(parts)
 
     def _is_here(self, name: str, stamp: Stamp) -> bool:
         known, here = self._fetched.get(name), self.folder / name
@@ -284,28 +284,28 @@ class Mirror(WorkingCopy):
             return False
         return _stamp(here) == known[1]  # as it was fetched
 
-    def _fetch_journal(self, parts: Mapping[str, Stamp]) -> bool:
-        """Fetch the parts of the journal from the first that is not known on."""
+    def _fetch_log(self, parts: Mapping[str, Stamp]) -> bool:
+        """Fetch the parts of the log from the first that is not known on."""
         if not parts:
             return True
-        journal = log_path(self.folder)
-        journal.parent.mkdir(exist_ok=True)
+        path = log_path(self.folder)
+        path.parent.mkdir(exist_ok=True)
         names = list(parts)
         first = len([*takewhile(lambda name: parts[name].equals(self._parts.get(name)), names)])
         start = sum(parts[name].size for name in names[:first])
-        if not journal.is_file() or journal.stat().st_size < start:
+        if not path.is_file() or path.stat().st_size < start:
             first = start = 0
         with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
             files = {name: Path(folder) / name for name in names[first:]}
             if not self.store.download(files):
                 return False
-            with journal.open("r+b" if journal.is_file() else "w+b") as file:
+            with path.open("r+b" if path.is_file() else "w+b") as file:
                 file.truncate(start)
                 file.seek(start)
                 for path in files.values():
                     file.write(path.read_bytes())
-        facts = journal.stat()
-        self._journal_bytes, self._journal_inode = facts.st_size, facts.st_ino
+        facts = path.stat()
+        self._log_bytes, self._log_inode = facts.st_size, facts.st_ino
         self._parts = dict(parts)
         return True
 
@@ -345,11 +345,11 @@ class Mirror(WorkingCopy):
         ]
         steps = {rank: [*names] for rank, names in groupby(sorted(changed, key=_rank), key=_rank)}
         for rank, names in steps.items():
-            if rank < _AFTER_JOURNAL:
+            if rank < _AFTER_LOG:
                 self._upload(names, now)
-        self.push_journal()
+        self.push_log()
         for rank, names in steps.items():
-            if rank >= _AFTER_JOURNAL:
+            if rank >= _AFTER_LOG:
                 self._upload(names, now)
         gone = [name for name in self._sent if name not in now]
         homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
@@ -363,8 +363,8 @@ class Mirror(WorkingCopy):
         if logs:
             self._logs_at = time.monotonic()
 
-    def push_journal(self) -> None:
-        """Store the lines of the journal that are not stored yet.
+    def push_log(self) -> None:
+        """Store the lines of the log that are not stored yet.
 
         Raises:
             StudyStoppedError: as `push`.
@@ -372,20 +372,20 @@ class Mirror(WorkingCopy):
         path = log_path(self.folder)
         facts = path.stat() if path.exists() else None
         size, inode = (0, 0) if facts is None else (facts.st_size, facts.st_ino)
-        if (size, inode) == (self._journal_bytes, self._journal_inode):
+        if (size, inode) == (self._log_bytes, self._log_inode):
             return
-        n_parts, first = -(-size // PART_BYTES), self._journal_bytes // PART_BYTES
-        if inode != self._journal_inode:  # written anew without its broken lines
+        n_parts, first = -(-size // PART_BYTES), self._log_bytes // PART_BYTES
+        if inode != self._log_inode:  # written anew without its broken lines
             first = 0
         with path.open("rb") as file:
             for number in range(first, n_parts):
                 file.seek(number * PART_BYTES)
                 self.store.put(_part(number), file.read(PART_BYTES))
-        self.store.delete(_part(k) for k in range(n_parts, -(-self._journal_bytes // PART_BYTES)))
-        self._journal_bytes, self._journal_inode = size, inode
+        self.store.delete(_part(k) for k in range(n_parts, -(-self._log_bytes // PART_BYTES)))
+        self._log_bytes, self._log_inode = size, inode
 
     def push_rungs(self) -> None:
-        """Store the journal if a score or a verdict at a rung is not stored yet.
+        """Store the log if a score or a verdict at a rung is not stored yet.
 
         Raises:
             StudyStoppedError: as `push`.
@@ -393,10 +393,10 @@ class Mirror(WorkingCopy):
         path = log_path(self.folder)
         if path.exists():
             with path.open("rb") as file:
-                file.seek(self._journal_bytes)
+                file.seek(self._log_bytes)
                 new = file.read()
             if _RUNG.search(new):
-                self.push_journal()
+                self.push_log()
 
     def send(self, name: str) -> None:
         """Store one file of `folder` without holding the study: a request to its driver."""

@@ -209,8 +209,8 @@ def test_a_study_at_a_uri_is_repaired_there(
     torn("evidence/000001-a1.parquet")(store)
     torn("models/2.safetensors")(store)
     part = store / "logs/events/000000.jsonl"
-    journal = part.read_bytes()
-    part.write_bytes(b'{"t": 1.0, "event": "tell"}\n' + journal)
+    log = part.read_bytes()
+    part.write_bytes(b'{"t": 1.0, "event": "tell"}\n' + log)
     text, said = cli("verify", uri, code=1)
     for place in ("evidence/000001-a1.parquet", "models/2.safetensors", "logs/events.jsonl"):
         assert place in text
@@ -226,7 +226,7 @@ def test_a_study_at_a_uri_is_repaired_there(
     assert {name: one.tobytes() for name, one in again.items()} == {
         name: one.tobytes() for name, one in weights.items()
     }
-    assert part.read_bytes() == journal
+    assert part.read_bytes() == log
     assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
     assert not (store / "lock").exists()
 

@@ -1,7 +1,7 @@
 """A driver of simulated trials is killed at random steps between two writes.
 
 The steps are those of `storage/faults.py`. Each driver is a process of its own; between two of
-them a line of the journal or a table is sometimes torn. The kinds of studies are those of `kills`.
+them a line of the log or a table is sometimes torn. The kinds of studies are those of `kills`.
 """
 
 import contextlib
@@ -77,14 +77,14 @@ def studies(home: Path, seed: int) -> Iterator[Studies]:
 
 
 def torn(folder: Path, chance: random.Random) -> list[str]:
-    """Add half a line to the journal or tear a table, or neither; return which."""
-    what = chance.choice(["", "", "", "", "journal", "table"])
+    """Add half a line to the log or tear a table, or neither; return which."""
+    what = chance.choice(["", "", "", "", "log", "table"])
     files = sorted(folder.glob("[et][vr]*/*.parquet"))
-    if what == "journal":
+    if what == "log":
         parts = [folder / "logs" / "events.jsonl", *sorted(folder.glob("logs/events/*.jsonl"))]
         for path in [part for part in parts if part.exists()][-1:]:
             path.write_bytes(path.read_bytes() + b'{"t": 1.0, "event": "ask", "numb')
     elif what == "table" and files:
         path = chance.choice(files)
         path.write_bytes(path.read_bytes()[:-30])
-    return [f"torn: {what}"] if what == "journal" or (what and files) else []
+    return [f"torn: {what}"] if what == "log" or (what and files) else []

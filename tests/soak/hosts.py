@@ -225,7 +225,7 @@ def disturbed(case: str, *, hosts: Hosts, study: Path, calm: Path) -> Found:
     """Run the study with what a case does to it after the third report.
 
     Returns:
-        `seconds` from then to the end, the longest `silence` in the journal meanwhile, how many
+        `seconds` from then to the end, the longest `silence` in the log meanwhile, how many
         `drivers` it took, and why trials were `lost`.
     """
     folder, wrong, began = hosts.home / re.sub(r"\W+", "-", case), list[str](), list[float]()

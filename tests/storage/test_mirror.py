@@ -235,7 +235,7 @@ def test_the_log_is_stored_in_parts_and_read_back_whole(
     for text in (b"0123456", b"789abc", b"", b"defghijklmnopqrstuvw"):
         with path.open("ab") as file:
             file.write(text)
-        store.push_journal()
+        store.push_log()
     assert [int(name[12:18]) for name in written] == [0, 0, 1, 1, 2, 3]
     assert log_path(pulled(uri)).read_bytes() == path.read_bytes()
 
@@ -513,7 +513,7 @@ def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
         log_path(store.folder).parent.mkdir()
         log_path(store.folder).write_bytes(b"late")
         with pytest.raises(StudyStoppedError, match="has taken over"):
-            store.push_journal()
+            store.push_log()
         monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
     assert tries == [tries[0]]
     assert Store(uri).list().keys() == {"lock"}

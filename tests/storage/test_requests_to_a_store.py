@@ -92,11 +92,11 @@ def filled(uri: str, n_trials: int) -> StudySpec:
     return spec
 
 
-def test_a_slice_writes_no_journal_unless_a_rung_was_scored(uri: str) -> None:
+def test_a_slice_writes_no_log_unless_a_rung_was_scored(uri: str) -> None:
     """Each slice is one PUT of a checkpoint and one removal of the last one."""
     search(uri, study(n_trials=2))
-    journal = [name for name in names("put", uri) if name.startswith("logs/events/")]
-    assert len(journal) <= 3 * 2 + 2  # of 40 slices: at launches, ends and the end
+    log = [name for name in names("put", uri) if name.startswith("logs/events/")]
+    assert len(log) <= 3 * 2 + 2  # of 40 slices: at launches, ends and the end
     checkpoints = [name for name in names("put", uri) if name.endswith(".pt")]
     assert len(checkpoints) == 2 * 20
 
@@ -204,16 +204,14 @@ def test_what_was_changed_here_is_fetched_again(uri: str) -> None:
     assert len(facts_in(copy.folder, "end")) == 3
 
 
-def test_a_journal_that_was_mended_is_fetched_anew(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_was_mended_is_fetched_anew(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_module, "PART_BYTES", 10)
     writer, reader = Mirror(uri), Mirror(uri)
     path = log_path(writer.folder)
     path.parent.mkdir(parents=True)
     for text in (b"0123456789abcdefghijklmnop", b"0123456789ABCDEFGHIJKLMNOPQRSTU", b"01234"):
         write_whole(path, text)
-        writer.push_journal()
+        writer.push_log()
         reader.pull()
         assert log_path(reader.folder).read_bytes() == text
 
@@ -237,9 +235,7 @@ def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: 
         (driver.folder / request_name()).unlink()
 
 
-def test_parts_of_the_journal_are_fetched_at_a_time(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_the_log_are_fetched_at_a_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_module, "PART_BYTES", 200)
     filled(uri, 30)
     copy = Mirror(uri)

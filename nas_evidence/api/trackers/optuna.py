@@ -1,4 +1,4 @@
-"""Optuna: finished proposals in a database; the journal of the study says which."""
+"""Optuna: finished proposals in a database; the log of the study says which."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from nas_evidence.workers.executor import StudyStatus, Watcher
 
 
 class Optuna(Watcher):
-    """Copies what the journal has, after each trial.
+    """Copies what the log has, after each trial.
 
     Args:
         spec: the study.
@@ -21,15 +21,15 @@ class Optuna(Watcher):
         self._export = Export(spec, folder, url)
 
     def study_started(self, study: StudySpec, folder: Path) -> None:
-        """Copy what the journal has."""
+        """Copy what the log has."""
         self._update()
 
     def ended(self, record: TrialRecord) -> None:
-        """Copy what the journal has."""
+        """Copy what the log has."""
         self._update()
 
     def study_ended(self, status: StudyStatus) -> None:
-        """Copy what the journal has, and close the connections."""
+        """Copy what the log has, and close the connections."""
         self._update()
         self._export.close()
 
