@@ -22,7 +22,7 @@ store        a store of 20 ms a request: `--stored` finished trials until the fi
 sweep        8 to 1024 workers, slices of 1 and 10 s: where the driver becomes the bottleneck
 plot         draws the sweep
 
-In `plans` and `sweep` the driver, the journal and the files are the real ones, trials take virtual
+In `plans` and `sweep` the driver, the log and the files are the real ones, trials take virtual
 time only. The driver's CPU time passes on the virtual clock too, as if it were alone on one core,
 and Ray's part, which is not simulated, comes from `workers`.
 
@@ -51,6 +51,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -74,15 +75,16 @@ from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space
 import nas_evidence
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
-from nas_evidence.driver.reconcile import log_ask
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.journal import Journal, read_journal
+from nas_evidence.storage.events import Asked, Ended, Launched, Merged, Told
+from nas_evidence.storage.log import Log
 from nas_evidence.storage.study_folder import open_study, study_status
+from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Executor, Launch
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
@@ -220,11 +222,13 @@ def first_slice(executor: str, folder: Path) -> dict[str, float]:
     subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    reports = [event for event in read_journal(folder) if event["event"] == "report"]
-    trained = next(event for event in reports if event["epoch"] > 0)
+    said = (folder / "logs" / "driver.log").read_text()
+    found = re.findall(r"^(\S+ \S+) .* report trial_id=\d+ attempt=\d+ epoch=(\d+)$", said, re.M)
+    when = "%Y-%m-%d %H:%M:%S,%f"
+    reports = [(datetime.strptime(t, when).timestamp(), int(epoch)) for t, epoch in found]
     return {
-        "report": reports[0]["t"] - began,
-        "slice": trained["t"] - began,
+        "report": reports[0][0] - began,
+        "slice": next(t for t, epoch in reports if epoch > 0) - began,
         "cpu_of_the_whole_search": cpu,  # to its end, without processes that Ray left to init
     }
 
@@ -841,15 +845,13 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
     """Write a study with so many finished trials, as its driver would have left it."""
     spec = open_study(folder, asked)
     digest, _ = note_conditions(folder, spec, "")
-    journal, rows = Journal(folder), dict[str, list[Any]]()
+    log, rows = Log(folder), dict[str, list[Any]]()
     shapes = itertools.product((1, 2, 3, 4, 5), range(4, 1025), ("constant", "taper"))
     for number, (depth, width, shape) in enumerate(itertools.islice(shapes, n_trials)):
         values = {"depth": depth, "width": width, "shape": shape}
         architecture = ArchitectureSpec(family="mlp", values=values)
-        log_ask(journal, number, architecture)
-        journal.write("launch", trial_id=number, attempt=1)
-        for epoch in range(spec.plan.epochs + 1):
-            journal.write("report", trial_id=number, attempt=1, epoch=epoch)
+        log.write(Asked(number=number, architecture=architecture))
+        log.write(Launched(trial_id=number, attempt=1))
         score = laplace(-0.5 - number / 1e6, kind=spec.objective)
         record = record_with(
             number,
@@ -859,19 +861,24 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
             content_hash=digest,
             stage="search",
         )
-        journal.write("end", trial_id=number, attempt=1, status="complete", wall_seconds=1.0)
-        told = {"values": [score.value], "pruned": False, "constraints": {}}
-        journal.write("tell", number=number, **told)
-        if number >= n_trials - n_trials % tables.COMPACT_AT:  # not yet merged
-            tables.write_record(folder, record, spec)
+        merged = number < n_trials - n_trials % tables.COMPACT_AT
+        files = {} if merged else tables.write_record(folder, record, spec)
+        log.write(Ended(row=TrialRow.of(record), files=files, wall_seconds=1.0))
+        log.write(Told(number=number, values=(score.value,), pruned=False, constraints={}))
+        if not merged:
             continue
         for table, found in tables.rows_of_record(record).items():
             rows.setdefault(table, []).extend(found)
         if (number + 1) % tables.COMPACT_AT == 0:
+            part, digests = f"part-{number:032x}", dict[str, str]()
             for table in tables.TABLES:
-                path = folder / table / f"part-{number:032x}.parquet"
-                tables._write_table(path, tables._arrow_table(table, rows.pop(table), spec))
-    journal.close()
+                path, content = folder / table / f"{part}.parquet", rows.pop(table)
+                digests[table] = tables._write_table(
+                    path, tables._arrow_table(table, content, spec)
+                )
+            attempts = tuple((i, 1) for i in range(number + 1 - tables.COMPACT_AT, number + 1))
+            log.write(Merged(part=part, files=digests, attempts=attempts))
+    log.close()
 
 
 def left_at_store(n_trials: int, folder: Path) -> Row:

@@ -302,8 +302,8 @@ class Mirror(WorkingCopy):
             with path.open("r+b" if path.is_file() else "w+b") as file:
                 file.truncate(start)
                 file.seek(start)
-                for path in files.values():
-                    file.write(path.read_bytes())
+                for part in files.values():
+                    file.write(part.read_bytes())
         facts = path.stat()
         self._log_bytes, self._log_inode = facts.st_size, facts.st_ino
         self._parts = dict(parts)
