@@ -75,6 +75,7 @@ from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space
 import nas_evidence
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
+from nas_evidence.driver.status import study_status
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -83,7 +84,7 @@ from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Asked, Ended, Launched, Merged, Told
 from nas_evidence.storage.log import Log
-from nas_evidence.storage.study_folder import open_study, study_status
+from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Executor, Launch
 from nas_evidence.workers.inline import InlineExecutor
