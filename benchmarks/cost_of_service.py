@@ -51,6 +51,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -74,15 +75,17 @@ from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space
 import nas_evidence
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
-from nas_evidence.driver.reconcile import log_ask
+from nas_evidence.driver.status import study_status
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.journal import Journal, read_journal
-from nas_evidence.storage.study_folder import open_study, study_status
+from nas_evidence.storage.events import Asked, Ended, Launched, Told
+from nas_evidence.storage.log import Log
+from nas_evidence.storage.study_folder import open_study
+from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Executor, Launch
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
@@ -220,11 +223,16 @@ def first_slice(executor: str, folder: Path) -> dict[str, float]:
     subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    reports = [event for event in read_journal(folder) if event["event"] == "report"]
-    trained = next(event for event in reports if event["epoch"] > 0)
+    lines = (folder / "logs" / "driver.log").read_text().splitlines()
+    reports = [line for line in lines if " report trial_id=" in line]
+    trained = next(line for line in reports if not line.endswith(" epoch=0"))
+    first, slice_ended = (
+        datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+        for line in (reports[0], trained)
+    )
     return {
-        "report": reports[0]["t"] - began,
-        "slice": trained["t"] - began,
+        "report": first - began,
+        "slice": slice_ended - began,
         "cpu_of_the_whole_search": cpu,  # to its end, without processes that Ray left to init
     }
 
@@ -598,7 +606,11 @@ def ray_seconds_per_slice() -> float:
 
 
 def simulate(
-    study: StudySpec, curves: Callable[[Assignment], SimulatedTrial], scratch: Path, workers: int
+    study: StudySpec,
+    curves: Callable[[Assignment], SimulatedTrial],
+    scratch: Path,
+    workers: int,
+    flops: Callable[[ArchitectureSpec], float] | None = None,
 ) -> dict[str, Any]:
     """Run a study on simulated workers in a new folder and return what it cost."""
     n_fsyncs, fsync = 0, os.fsync
@@ -612,7 +624,7 @@ def simulate(
         folder = Path(name) / "study"
         pool = Clocked(curves, workers=workers, seed=0, ray_seconds=ray_seconds_per_slice())
         watcher = Stamps()
-        driver = Driver(study, folder, pool, watcher)
+        driver = Driver(study, folder, pool, watcher, flops=flops)
         os.fsync = counting
         try:
             driver.run()
@@ -821,6 +833,7 @@ def simulate_plan(
     main, n_slices = costs["main"] + costs["settle"], len(study.plan.evaluation_epochs())
     whole = main + costs["n_folds"] * costs["fold"]
     seconds = {row["key"]: epoch_seconds(row) for row in of_grid}
+    flops = {row["key"]: row["flops"] for row in of_grid}
     longest, total = max(seconds.values()), sum(seconds.values())
     asked = {
         "grid": name,
@@ -831,7 +844,8 @@ def simulate_plan(
         "longest_trial_seconds": whole * longest,
         "device_seconds": replicates * whole * total,
     }
-    return asked | simulate(study, curves_of(seconds, costs), scratch, workers)
+    curves = curves_of(seconds, costs)
+    return asked | simulate(study, curves, scratch, workers, lambda shape: flops[shape.key])
 
 
 # --- store
@@ -841,15 +855,13 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
     """Write a study with so many finished trials, as its driver would have left it."""
     spec = open_study(folder, asked)
     digest, _ = note_conditions(folder, spec, "")
-    journal, rows = Journal(folder), dict[str, list[Any]]()
+    log = Log(folder)
     shapes = itertools.product((1, 2, 3, 4, 5), range(4, 1025), ("constant", "taper"))
     for number, (depth, width, shape) in enumerate(itertools.islice(shapes, n_trials)):
         values = {"depth": depth, "width": width, "shape": shape}
         architecture = ArchitectureSpec(family="mlp", values=values)
-        log_ask(journal, number, architecture)
-        journal.write("launch", trial_id=number, attempt=1)
-        for epoch in range(spec.plan.epochs + 1):
-            journal.write("report", trial_id=number, attempt=1, epoch=epoch)
+        log.write(Asked(number=number, architecture=architecture))
+        log.write(Launched(trial_id=number, attempt=1))
         score = laplace(-0.5 - number / 1e6, kind=spec.objective)
         record = record_with(
             number,
@@ -859,19 +871,12 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
             content_hash=digest,
             stage="search",
         )
-        journal.write("end", trial_id=number, attempt=1, status="complete", wall_seconds=1.0)
-        told = {"values": [score.value], "pruned": False, "constraints": {}}
-        journal.write("tell", number=number, **told)
-        if number >= n_trials - n_trials % tables.COMPACT_AT:  # not yet merged
-            tables.write_record(folder, record, spec)
-            continue
-        for table, found in tables.rows_of_record(record).items():
-            rows.setdefault(table, []).extend(found)
+        files = tables.write_record(folder, record, spec)
+        log.write(Ended(row=TrialRow.of(record), files=files, wall_seconds=1.0))
+        log.write(Told(number=number, values=(score.value,), pruned=False, constraints={}))
         if (number + 1) % tables.COMPACT_AT == 0:
-            for table in tables.TABLES:
-                path = folder / table / f"part-{number:032x}.parquet"
-                tables._write_table(path, tables._arrow_table(table, rows.pop(table), spec))
-    journal.close()
+            tables.compact(log, folder)
+    log.close()
 
 
 def left_at_store(n_trials: int, folder: Path) -> Row:

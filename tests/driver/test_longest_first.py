@@ -1,0 +1,137 @@
+"""Trials known together run longest first; nothing but the order of launches changes."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import fakes
+import pytest
+from fakes import FakeExecutor, asked_in, drive, told_in
+from processes import in_a_process
+
+from nas_evidence.driver.plan import MOST_AHEAD, to_ask
+from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.spec.record import is_race
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.storage.tables import read_table
+
+WIDTHS = [4, 32, 8, 64, 16, 48, 12, 24]
+
+
+def grid(**changes: object) -> StudySpec:
+    family = {"mlp": {"width": {"options": WIDTHS}}}
+    given = {"n_trials": 8, "family": family, "sampler": {"name": "grid"}, "finalists": 0}
+    return fakes.study(**(given | changes))
+
+
+def flops(architecture: ArchitectureSpec) -> float:
+    return float(architecture.values["width"])
+
+
+def launched(
+    spec: StudySpec,
+    folder: Path,
+    *,
+    workers: int = 3,
+    flops: Callable[[ArchitectureSpec], float] | None = flops,
+    **options: object,
+) -> list[int]:
+    """Run a study and return the widths in the order of their launches."""
+    executor = FakeExecutor(workers=workers)
+    drive(spec, folder, executor, proposer=Proposer, flops=flops, **options)
+    return [int(one.assignment.architecture.values["width"]) for one in executor.launches]
+
+
+def table(folder: Path) -> list[object]:
+    """Return proposals and results in order of number, whatever ran first."""
+    trials = read_table(folder, "trials").sort_values("trial_id")
+    columns = ["trial_id", "replicate", "architecture_key", "status", "epochs", "seed"]
+    told = sorted(told_in(folder).items())
+    return [*trials[columns].itertuples(index=False, name=None), asked_in(folder), told]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """The table of the grid in order of number, on one worker."""
+    folder = tmp_path_factory.mktemp("plain")
+    assert launched(grid(), folder, workers=1, flops=None) == WIDTHS
+    return table(folder)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_a_grid_runs_longest_first_with_the_results_of_any_order(
+    tmp_path: Path, plain: list[object], workers: int
+) -> None:
+    assert launched(grid(), tmp_path, workers=workers) == sorted(WIDTHS, reverse=True)
+    assert table(tmp_path) == plain
+
+
+def test_trials_that_all_start_at_once_are_not_compared(
+    tmp_path: Path, plain: list[object]
+) -> None:
+    def never(architecture: ArchitectureSpec) -> float:
+        raise AssertionError(architecture)
+
+    assert launched(grid(), tmp_path, workers=8, flops=never) == WIDTHS
+    assert table(tmp_path) == plain
+
+
+@pytest.mark.parametrize("arrow", ["launched:4", "written:2", "told:3"])
+def test_after_a_kill_the_rest_runs_longest_first(
+    tmp_path: Path, plain: list[object], arrow: str
+) -> None:
+    code = in_a_process(lambda: launched(grid(), tmp_path), crash_at=arrow)
+    assert code == -signal.SIGKILL
+    rest = launched(grid(), tmp_path, workers=1)
+    assert rest == sorted(rest, reverse=True)
+    assert len(rest) > 1
+    assert table(tmp_path) == plain
+
+
+def test_each_batch_runs_longest_first_and_later_batches_wait(tmp_path: Path) -> None:
+    spec = grid(scheduling="batch", batch=4)
+    assert launched(spec, tmp_path) == [64, 32, 8, 4, 48, 24, 16, 12]
+
+
+def test_replicates_stay_together_in_order(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=1)
+    spec = grid(n_trials=16, replicates=2)
+    drive(spec, tmp_path, executor, proposer=Proposer, flops=flops)
+    ids = [one.assignment.trial_id for one in executor.launches]
+    assert ids[:4] == [6, 7, 10, 11]
+
+
+def test_a_lost_trial_runs_again_before_longer_ones(tmp_path: Path) -> None:
+    lost = iter(["worker died"])
+
+    def lose(assignment: fakes.Assignment) -> str | None:
+        return next(lost, None) if assignment.architecture.values["width"] == 48 else None
+
+    executor = FakeExecutor(workers=1, misbehave=lose)
+    drive(grid(), tmp_path, executor, proposer=Proposer, flops=flops)
+    widths = [int(one.assignment.architecture.values["width"]) for one in executor.launches]
+    assert widths[:4] == [64, 48, 48, 32]
+
+
+def test_a_round_of_the_race_runs_longest_first(tmp_path: Path) -> None:
+    executor = FakeExecutor(workers=1)
+    computed: list[ArchitectureSpec] = []
+    spec = grid(finalists=3, sampler={"name": "random"})
+
+    def noted(architecture: ArchitectureSpec) -> float:
+        computed.append(architecture)
+        return flops(architecture)
+
+    drive(spec, tmp_path, executor, proposer=Proposer, flops=noted)
+    raced = [one.assignment for one in executor.launches if is_race(one.assignment.trial_id)]
+    assert len({one.architecture.key for one in raced[:3]}) < 3, "replicates come together"
+    assert not computed, "finished trials say it"
+
+
+def test_only_a_small_grid_without_rungs_is_asked_ahead() -> None:
+    pruning = {"rule": "halving", "first_epoch": 2, "reduction": 2}
+    assert to_ask(2, 0, grid()) == 6
+    assert to_ask(0, 0, grid(n_trials=MOST_AHEAD)) == MOST_AHEAD
+    assert to_ask(0, 0, grid(n_trials=MOST_AHEAD + 1)) == 1
+    assert to_ask(2, 0, grid(pruning=pruning)) == 1
+    assert to_ask(2, 0, grid(sampler={"name": "tpe"})) == 1
