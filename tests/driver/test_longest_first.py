@@ -6,14 +6,15 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, asked_in, drive, told_in
+from fakes import FakeExecutor, asked_in, drive, facts_in, told_in
 from processes import in_a_process
 
 from nas_evidence.driver.plan import MOST_AHEAD, to_ask
 from nas_evidence.proposing.proposer import Proposer
-from nas_evidence.spec.record import is_race
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.spec.record import TrialRecord
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.tables import read_table
+from nas_evidence.workers.executor import Verdict
 
 WIDTHS = [4, 32, 8, 64, 16, 48, 12, 24]
 
@@ -104,7 +105,7 @@ def test_replicates_stay_together_in_order(tmp_path: Path) -> None:
 def test_a_lost_trial_runs_again_before_longer_ones(tmp_path: Path) -> None:
     lost = iter(["worker died"])
 
-    def lose(assignment: fakes.Assignment) -> str | None:
+    def lose(assignment: Assignment) -> str | None:
         return next(lost, None) if assignment.architecture.values["width"] == 48 else None
 
     executor = FakeExecutor(workers=1, misbehave=lose)
@@ -113,19 +114,32 @@ def test_a_lost_trial_runs_again_before_longer_ones(tmp_path: Path) -> None:
     assert widths[:4] == [64, 48, 48, 32]
 
 
-def test_a_round_of_the_race_runs_longest_first(tmp_path: Path) -> None:
-    executor = FakeExecutor(workers=1)
-    computed: list[ArchitectureSpec] = []
+class Telling(FakeExecutor):
+    """Its records have flops."""
+
+    def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
+        super().finish(trial_id, verdict)
+        record = self.events.pop()
+        assert isinstance(record, TrialRecord)
+        known = {"flops": int(flops(record.architecture))}
+        self.events.append(record.model_copy(update=known))
+
+
+def test_a_round_of_the_race_runs_longest_first_by_what_the_search_has_found(
+    tmp_path: Path,
+) -> None:
+    def never(architecture: ArchitectureSpec) -> float:
+        raise AssertionError(architecture)
+
+    executor = Telling(workers=1)
     spec = grid(finalists=3, sampler={"name": "random"})
-
-    def noted(architecture: ArchitectureSpec) -> float:
-        computed.append(architecture)
-        return flops(architecture)
-
-    drive(spec, tmp_path, executor, proposer=Proposer, flops=noted)
-    raced = [one.assignment for one in executor.launches if is_race(one.assignment.trial_id)]
-    assert len({one.architecture.key for one in raced[:3]}) < 3, "replicates come together"
-    assert not computed, "finished trials say it"
+    drive(spec, tmp_path, executor, proposer=Proposer, flops=never)
+    ids = {i for e in facts_in(tmp_path, "race")[:1] for i in e.trial_ids}
+    first = [one.assignment for one in executor.launches if one.assignment.trial_id in ids]
+    widths = [int(one.architecture.values["width"]) for one in first]
+    assert len(set(widths)) == 3
+    assert widths == sorted(widths, reverse=True)
+    assert [one.trial_id for one in first] != sorted(ids)
 
 
 def test_only_a_small_grid_without_rungs_is_asked_ahead() -> None:
