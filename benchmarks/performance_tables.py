@@ -365,7 +365,7 @@ def driver_and_disk() -> str:
         for r in chosen
     ]  # fmt: skip
     header = "64 GPUs,slices of main trainings,driver in ms per trial (of it Ray),of a core"
-    header += ",memory in MB,files,Parquet in MB,journal in MB,fsyncs per trial"
+    header += ",memory in MB,files,Parquet in MB,log in MB,fsyncs per trial"
     return table(header.split(","), lines)
 
 

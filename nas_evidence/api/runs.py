@@ -21,7 +21,7 @@ from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, is_outside
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
 from nas_evidence.workers.executor import Watcher, Where
@@ -302,6 +302,8 @@ def run_trials(
 
             with audience.watching(spec, n_done) as shown:
                 watcher = _callbacks(spec, store.folder, run, audience, shown)
+                # Before a limit as many trials as possible are to end.
+                limited = run.limit is not None or spec.budget.wall_seconds is not None
                 driver = Driver(
                     spec,
                     store.folder.resolve(),
@@ -310,6 +312,7 @@ def run_trials(
                     finds=finds,
                     content_hash=content_hash,
                     time_left=None if run.limit is None else run.limit.for_trials,
+                    flops=None if limited or workers == 1 else partial(_flops, spec, arrays),
                 )
                 for notice in (*_sampler_notices(spec), *driver.notices):
                     audience.say(f"note: {notice}")
@@ -324,6 +327,18 @@ def run_trials(
             pool.close()
     if driver.requests.study and not driver.is_finished():
         raise KeyboardInterrupt
+
+
+def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec) -> float:
+    """Return the flops of an architecture, 0 if it cannot be built; its trial says why."""
+    from nas_evidence.training.cost import cost_of
+
+    width = spec.plan.head_width(arrays.n_outputs)
+    try:
+        return cost_of(architecture, arrays.input_shape, width, spec.plan, ()).flops
+    except Exception as error:
+        _LOG.warning("no_flops architecture=%s error=%r", architecture, error)
+        return 0.0
 
 
 def _sampler_notices(spec: StudySpec) -> list[str]:

@@ -82,6 +82,7 @@ class Driver:
         finds: DoneTrials | None = None,
         content_hash: str | None = None,
         time_left: Callable[[], float] | None = None,
+        flops: Callable[[ArchitectureSpec], float] | None = None,
         proposer: Callable[[StudySpec, Sequence[Found]], Proposer] = Proposer,
     ) -> None:
         """Take up a study.
@@ -94,6 +95,8 @@ class Driver:
             finds: which trials are done, if the folder was read already.
             content_hash: of the conditions of the trials, if it was noted already.
             time_left: returns the seconds left for trials; None without a limit.
+            flops: of an architecture, before it is trained. Of trials known together those with
+                the most run first; if None, in order of number.
             proposer: makes what proposes architectures, from the study and its warm start.
         """
         self._study, self._folder = study, folder
@@ -124,6 +127,7 @@ class Driver:
         self._waiting: dict[int, tuple[int, Assignment]] = {}  # parked at a rung
         self._longest_slice = 0.0
         self._deadline = Deadline(time_left)
+        self._flops_of, self._flops = flops, dict[str, float]()  # by key of architecture
 
     def run(self) -> None:
         """Run the loop until nothing is left to do or the budget is spent.
@@ -183,7 +187,9 @@ class Driver:
             fact = RaceRound(trial_ids=tuple(found), architectures=architectures)
             self._log.write(fact, durable=True)
             self._chosen |= found
-        self._queue.extend(plan_race(self._chosen, self._done, self._study))
+        rows = self._done.values()  # they know, so that nothing is computed
+        self._flops |= {row.architecture_key: row.costs.get("flops", 0.0) for row in rows}
+        self._enqueue(plan_race(self._chosen, self._done, self._study))
         return True
 
     def _so_far(self) -> StudySpec:
@@ -225,7 +231,7 @@ class Driver:
         compact(self._log, self._folder)
         proposals = self._proposer.proposals()
         self._n_asked = len(proposals)
-        self._queue.extend(plan_trials(proposals, self._done, self._study, self._seen))
+        self._enqueue(plan_trials(proposals, self._done, self._study, self._seen))
         self._chosen = dict(chosen_so_far(self._study, self._state.race, self._done))
 
     def _complete_log(self) -> None:
@@ -288,17 +294,26 @@ class Driver:
         races = self._so_far().n_finalists > 0
         return self._deadline.fits(race=is_race(planned.trial_id), races=races)
 
+    def _enqueue(self, trials: Sequence[Assignment]) -> None:
+        """Queue trials known together, the longest first if some of them have to wait."""
+        found = {one.architecture.key: one.architecture for one in trials}
+        if self._flops_of and len(found) > 1 and len(trials) > self._executor.free:
+            for key in found.keys() - self._flops.keys():
+                self._flops[key] = self._flops_of(found[key])
+            trials = sorted(trials, key=lambda one: -self._flops[one.architecture.key])
+        self._queue.extend(trials)
+
     def _ask(self) -> None:
+        asked: list[Assignment] = []
         for _ in range(self._to_ask()):
             number, architecture = self._n_asked, self._proposer.ask()
             self._n_asked += 1
             self._log.write(Asked(number=number, architecture=architecture), durable=True)
             crash_point("asked")
-            self._queue.extend(
-                plan_trials(
-                    [architecture], self._done, self._study, self._seen, first_number=number
-                )
+            asked += plan_trials(
+                [architecture], self._done, self._study, self._seen, first_number=number
             )
+        self._enqueue(asked)
 
     def _launch(self, planned: Assignment) -> None:
         trial_id = planned.trial_id
@@ -372,10 +387,12 @@ class Driver:
 
     def _release(self) -> None:
         """Queue parked trials whose whole batch has reached their rung."""
+        released = []
         for trial_id, (epoch, assignment) in sorted(self._waiting.items()):
             if self._rungs.rivals(trial_id, epoch, self._done) is not None:
                 del self._waiting[trial_id]
-                self._queue.append(assignment)
+                released.append(assignment)
+        self._enqueue(released)
 
     def _park(self, assignment: Assignment) -> None:
         self._executor.park(assignment.trial_id)

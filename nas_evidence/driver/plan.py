@@ -2,6 +2,7 @@
 
 Proposal `n` holds the trials n * replicates + r. A batch of proposals is told together, in order
 of number, when its last trial has ended; with asynchronous scheduling a batch is one proposal.
+A grid learns nothing from results: it is asked at once.
 With `scheduling = "batch"` a batch is asked and told only after the previous one was told, so that
 neither the speed of workers nor a crash nor a torn file changes what is proposed.
 """
@@ -10,6 +11,10 @@ import itertools
 from collections.abc import Collection, Container, Iterable, Mapping
 
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
+
+#: Largest grid that is asked at once, so that its longest trials can run first. In a larger one a
+#: single trial is a small share of the work.
+MOST_AHEAD = 256
 
 
 def plan_trials(
@@ -112,7 +117,15 @@ def to_ask(n_asked: int, n_told: int, study: StudySpec) -> int:
     # Also in the middle of a batch: a crash may have left it so, and a torn result may run again.
     if study.scheduling == "batch" and n_told < batch.start:
         return 0
+    if study.scheduling == "async" and _is_known(study):
+        return n_proposals(study) - n_asked
     return batch.stop - n_asked
+
+
+def _is_known(study: StudySpec) -> bool:
+    """Return whether all proposals are known, and no result depends on the order of trials."""
+    grid = study.sampler.name == "grid" and n_proposals(study) <= MOST_AHEAD
+    return grid and not study.rungs  # a rung compares with the trials before
 
 
 def to_tell(

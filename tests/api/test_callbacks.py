@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import fakes
 import numpy as np
 import pytest
+from fakes import FakeExecutor
 
 import nas_evidence
 from nas_evidence.api.studies import Study
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import Assignment, StudySpec
+from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import Executor, StudyStatus
 from nas_evidence.workers.inline import InlineExecutor
@@ -139,3 +142,28 @@ def test_an_executor_of_your_own_runs_the_trials(tmp_path: Path) -> None:
     assert len(made) == 1
     usual = search(tmp_path / "usual")
     assert own.ranking.equals(usual.ranking)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "widths"),
+    [
+        ({"workers": 2}, [32, 16, 8, 4]),
+        ({"workers": 1}, [4, 16, 8, 32]),
+        ({"workers": 2, "time_limit": "1h"}, [4, 16, 8, 32]),
+        ({"workers": 2, "overrides": {"budget.wall_seconds": 1e9}}, [4, 16, 8, 32]),
+    ],
+)
+def test_a_grid_runs_longest_first_without_a_limit(
+    tmp_path: Path, given: dict[str, Any], widths: list[int]
+) -> None:
+    family = {"mlp": {"width": {"options": [4, 16, 8, 32]}}}
+    spec = fakes.study(n_trials=4, family=family, sampler={"name": "grid"}, finalists=0)
+    (tmp_path / "study.toml").write_text(dump_study(spec))
+    made = FakeExecutor(workers=given["workers"])
+    settings = {"dataset.max_train": 60, **given.pop("overrides", {})}
+    nas_evidence.search(
+        tmp_path / "study.toml", out=tmp_path / "s", executor=lambda *_, **__: made,
+        settings=settings, progress=False, **given,
+    )  # fmt: skip
+    assert [one.assignment.architecture.values["width"] for one in made.launches] == widths
