@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from commands import found, hashes
 from faulty import Cli
@@ -56,7 +57,10 @@ def assert_the_finished_one(folder: Path) -> None:
     now = found(folder, without=["attempt"])
     for name, frame in found(HOME / "finished", without=["attempt"]).items():
         close: dict[str, Any] = {} if EXACT else {"rtol": 1e-6, "atol": 1e-6}
+        (merged,) = (HOME / "finished" / name).iterdir()
+        schemas = [pq.read_schema(path) for path in (folder / name).iterdir()]
         assert len(frame)
+        assert all(one.equals(pq.read_schema(merged)) for one in schemas)
         pd.testing.assert_frame_equal(now[name], frame, check_exact=EXACT, obj=name, **close)
     finished = json.loads((HOME / "finished.json").read_text())
     assert what_stays(json.loads(folded(folder))) == what_stays(finished, EXACT)
