@@ -185,9 +185,9 @@ def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
     if whole or len(suspects) > 1:
         past.problems.append(_not_as_written(suspects))
     if late:
-        noun = "lines" if len(late) > 1 else "line"
+        noun, verb = ("lines", "are") if len(late) > 1 else ("line", "is")
         which = ", ".join(map(str, late[:5])) + (" ..." if len(late) > 5 else "")
-        past.problems.append(f"{noun} {which} are of a process that was superseded")
+        past.problems.append(f"{noun} {which} {verb} of a process that was superseded")
 
 
 def _not_as_written(numbers: list[int]) -> str:

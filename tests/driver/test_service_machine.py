@@ -3,9 +3,11 @@
 Hypothesis draws histories: runs of a study with other numbers of workers, lost, hung and slow
 slices, late words of dead attempts, budgets, more trials, torn files, and a driver that dies at
 any of its effects on the disk. A dead driver leaves half a line, half a folder or
-a temporary file behind. NAS_EVIDENCE_EXAMPLES sets the number of histories.
+a temporary file behind. NAS_EVIDENCE_EXAMPLES sets the number of histories,
+NAS_EVIDENCE_DAY the day of those that differ from day to day.
 """
 
+import datetime
 import functools
 import os
 import random
@@ -22,8 +24,15 @@ from typing import Any
 import pytest
 from fakes import FakeProposer, asked_in, drive, facts_in, told_in
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from learning_curves import SimulatedTrial, synthetic
 from simulated import Fault, FaultPlan, SimulatedExecutor
 
@@ -460,9 +469,32 @@ class AnotherHistory(History):
     """The same, of which more are drawn."""
 
 
+class HistoryOfTheDay(History):
+    """The same, drawn anew each day."""
+
+
+def run_histories(machine: type[History], *, n: int, seed: int) -> None:
+    """Run histories that follow from a seed; without shrinking, which takes minutes."""
+    drawn = settings(histories(machine, n=n, steps=6).settings, derandomize=False)
+    run_state_machine_as_test(seeded(seed)(machine), settings=drawn)
+
+
 TestAnyHistory = pytest.mark.long(pytest.mark.slow(histories(History, n=20, steps=6)))
 TestManyHistories = pytest.mark.soak(pytest.mark.slow(histories(AnotherHistory, n=60, steps=6)))
 TestAnyHistoryOfTheSampler = pytest.mark.slow(histories(SamplerHistory, n=3, steps=4))
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_any_history_of_today() -> None:
+    """NAS_EVIDENCE_DAY, an ordinal of the calendar, draws the histories of another day."""
+    day = int(os.environ.get("NAS_EVIDENCE_DAY") or datetime.date.today().toordinal())
+    try:
+        run_histories(HistoryOfTheDay, n=6, seed=day)
+    except BaseException as error:
+        where = "tests/driver/test_service_machine.py -k history_of_today"
+        error.add_note(f"replay: NAS_EVIDENCE_DAY={day} python -m pytest -q {where}")
+        raise
 
 
 @pytest.mark.slow

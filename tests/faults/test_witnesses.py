@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,10 @@ from nas_evidence.exporting.soundness import written_whole
 from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.log import log_path, read_log
+from nas_evidence.storage.events import Stopped
+from nas_evidence.storage.log import Log, log_path, read_log
 from nas_evidence.storage.study_folder import open_study, read_study
-from nas_evidence.storage.tables import finished, read_study_tables
+from nas_evidence.storage.tables import file_digest, finished, read_study_tables
 
 pytestmark = pytest.mark.slow
 
@@ -209,6 +211,35 @@ def test_two_sound_files_that_contradict_each_other_stop_the_study(tmp_path: Pat
     shutil.copy(log_path(tmp_path / "b"), log_path(tmp_path / "a"))
     with refused("files-contradict", "proposal 0 is mlp"):
         run(spec.model_copy(update={"n_trials": 8}), tmp_path / "a")
+
+
+def test_lines_of_a_superseded_session_count_for_nobody(tmp_path: Path) -> None:
+    spec = study(n_trials=4)
+    run(spec, tmp_path)
+    stops = [Stopped(idle_share=0.0, wall_seconds=s, device_seconds=0.0) for s in (97, 98, 99)]
+    with closing(Log(tmp_path)) as late, closing(Log(tmp_path)) as log:
+        late.write(stops[0])
+        log._session += 1
+        log.write(stops[1])
+        late.write(stops[2])
+    n_lines = len(log_path(tmp_path).read_bytes().splitlines())
+    late_line = f"line {n_lines} is of a process that was superseded"
+    assert read_log(tmp_path).problems == [late_line]
+    assert any(late_line in note for note in run(spec, tmp_path).notices)
+    assert read_log(tmp_path).problems == []
+    assert read_log(tmp_path).state.spent.wall_seconds == 98
+
+
+def test_sound_files_with_another_digest_are_adopted(tmp_path: Path) -> None:
+    spec = study(n_trials=4)
+    calm = run(spec, tmp_path).done
+    path = tmp_path / "evidence" / "000001-a1.parquet"
+    digest = read_log(tmp_path).state.files[path.stem]["evidence"]
+    pq.write_table(pq.read_table(path), path, compression="none")  # the same rows
+    again = FakeExecutor()
+    assert run(spec, tmp_path, again).done == calm
+    assert again.launches == []
+    assert read_log(tmp_path).state.files[path.stem]["evidence"] == file_digest(path) != digest
 
 
 def test_a_lost_end_of_the_log_is_named_as_unchecked(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""Studies written when format 3 began are read, gone on with and repaired: a change is noticed.
+
+`tests/golden/studies.py` wrote them.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from commands import found, hashes
+from faulty import Cli
+from golden.studies import FOLDERS, HOME, every_event, folded, made_with, search
+
+from nas_evidence.storage.log import _line, _read, log_path, read_log
+from nas_evidence.storage.redo import find_done
+from nas_evidence.storage.tables import TABLES
+
+#: Another version of torch may change the last bits of what is trained again.
+EXACT = json.loads((HOME / "made_with.json").read_text()) == made_with()
+#: What differs in the state of a study that was interrupted.
+FREE = (
+    "again",
+    "attempt",
+    "files",
+    "latency_seconds",
+    "losses",
+    "spent",
+    "stems",
+    "total_seconds",
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of all; the data of the studies are in the current folder."""
+    home = Path(shutil.copytree(HOME, tmp_path / "golden"))
+    monkeypatch.chdir(home)
+    return home
+
+
+def what_stays(value: Any, exact: bool = True) -> Any:
+    """Return a state without what is free; its numbers compare to 1e-6 unless `exact`."""
+    if isinstance(value, dict):
+        return {key: what_stays(one, exact) for key, one in value.items() if key not in FREE}
+    if isinstance(value, list):
+        return [what_stays(one, exact) for one in value]
+    return value if exact or not isinstance(value, float) else pytest.approx(value, 1e-6)
+
+
+def assert_the_finished_one(folder: Path) -> None:
+    """Check tables and state against those of the finished study, as it was committed."""
+    now = found(folder, without=["attempt"])
+    for name, frame in found(HOME / "finished", without=["attempt"]).items():
+        close: dict[str, Any] = {} if EXACT else {"rtol": 1e-6, "atol": 1e-6}
+        (merged,) = (HOME / "finished" / name).iterdir()
+        schemas = [pq.read_schema(path) for path in (folder / name).iterdir()]
+        assert len(frame)
+        assert all(one.equals(pq.read_schema(merged)) for one in schemas)
+        pd.testing.assert_frame_equal(now[name], frame, check_exact=EXACT, obj=name, **close)
+    finished = json.loads((HOME / "finished.json").read_text())
+    assert what_stays(json.loads(folded(folder))) == what_stays(finished, EXACT)
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, "every"])
+def test_the_log_of_a_golden_study_folds_to_the_same_state(name: str) -> None:
+    assert folded(HOME / name) == (HOME / f"{name}.json").read_text()
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, "every"])
+def test_each_line_of_a_golden_log_would_be_written_the_same_today(name: str) -> None:
+    lines = log_path(HOME / name).read_bytes().splitlines(keepends=True)
+    read = [one and _line(*one) for one in map(_read, lines)]
+    damaged = [number for number, line in enumerate(lines) if read[number] != line]
+    assert [read[number] for number in damaged] == [None] * (name == "damaged")
+
+
+def test_every_kind_of_event_is_in_a_golden_log() -> None:
+    lines = log_path(HOME / "every").read_bytes().splitlines()
+    read = [found[3] for line in lines if (found := _read(line))]
+    assert read[1:] == every_event()
+
+
+@pytest.mark.slow
+def test_a_golden_study_that_is_finished_changes_in_no_table(home: Path) -> None:
+    before, state = hashes(home / "finished"), read_log(home / "finished").state
+    assert len(before) == len(TABLES)  # merged
+    search(home / "finished")
+    assert hashes(home / "finished") == before
+    now = read_log(home / "finished").state
+    assert replace(now, spent=state.spent) == state
+    assert find_done(home / "finished").notes == []
+
+
+@pytest.mark.slow
+def test_a_golden_study_that_was_killed_goes_on_from_its_checkpoint(home: Path) -> None:
+    before = hashes(home / "half")
+    search(home / "half")
+    assert before.items() < hashes(home / "half").items()
+    assert_the_finished_one(home / "half")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["resume", "repair"])
+def test_a_golden_study_that_is_damaged_is_mended(home: Path, verb: str, cli: Cli) -> None:
+    folder = home / "damaged"
+    before, finds = hashes(folder), find_done(folder)
+    (torn,) = finds.wrong
+    assert torn.parent.name == "evidence"
+    assert (list(finds.redo), [one.stem for one in finds.found]) == ([1], ["000002-a1"])
+    assert len(finds.past.problems) == 1
+    if verb == "repair":
+        cli("repair", folder)
+        assert cli("verify", folder)[1].startswith("OK: no problems found.\n")
+    search(folder)
+    now = hashes(folder)
+    assert {name for name in before if now.get(name) != before[name]} == {f"evidence/{torn.name}"}
+    assert read_log(folder).problems == []
+    assert_the_finished_one(folder)
