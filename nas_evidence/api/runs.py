@@ -301,7 +301,8 @@ def run_trials(
             from nas_evidence.driver.driver import Driver
 
             with audience.watching(spec, n_done) as shown:
-                watcher = _callbacks(spec, store.folder, run, audience, shown)
+                on_ray = run.executor == "ray"
+                watcher = _callbacks(spec, store.folder, run, audience, shown, on_ray=on_ray)
                 driver = Driver(
                     spec,
                     store.folder.resolve(),
@@ -406,14 +407,21 @@ def _same(watcher: Watcher) -> Watcher:
 
 
 def _callbacks(
-    spec: StudySpec, folder: Path, run: Run, audience: Audience, shown: Watcher
+    spec: StudySpec,
+    folder: Path,
+    run: Run,
+    audience: Audience,
+    shown: Watcher,
+    *,
+    on_ray: bool = False,  # whether Ray is connected
 ) -> Callbacks:
     """Return the watcher of a driver: what shows the study, callbacks, and trackers."""
     called = [
         Called(partial(_same, one), f"callback {type(one).__name__}") for one in run.callbacks
     ]
     tracking = [
-        InThread(partial(tracker_of, text, spec, folder), f"--track {text}") for text in run.track
+        InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"--track {text}")
+        for text in run.track
     ]
     return Callbacks(shown, [*called, *tracking], spec, folder, audience.warn)
 
