@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.checks import repair, verify
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
     from nas_evidence.api.studies import Study, load, resume, search
+    from nas_evidence.api.submission import submit
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.predictor import Predictor
     from nas_evidence.exporting.program import load_exported
@@ -39,6 +40,7 @@ _EXPORTS = {
     "search": "nas_evidence.api.studies",
     "resume": "nas_evidence.api.studies",
     "load": "nas_evidence.api.studies",
+    "submit": "nas_evidence.api.submission",
     "verify": "nas_evidence.api.checks",
     "repair": "nas_evidence.api.checks",
     "Watcher": "nas_evidence.workers.executor",
@@ -69,6 +71,7 @@ __all__ = [
     "repair",
     "resume",
     "search",
+    "submit",
     "verify",
 ]
 

@@ -20,6 +20,7 @@ NAMES = {
 CALLED: dict[str, tuple[Callable[..., Any], ...]] = {
     "search": (nas_evidence.search,),
     "resume": (nas_evidence.resume,),
+    "submit": (nas_evidence.submit,),
     "report": (nas_evidence.load, Study.report),
     "export": (nas_evidence.load, Study.export),
     "predict": (nas_evidence.load, Study.predict),
@@ -44,8 +45,11 @@ ONLY_TYPED = {
 ONLY_CALLED = {
     ("search", "y"): "data in memory",
     ("search", "families"): "objects; a study file names families",
+    ("search", "callbacks"): "objects",
+    ("resume", "callbacks"): "objects",
     ("search", "progress"): "the command line always prints",
     ("resume", "progress"): "the command line always prints",
+    ("submit", "progress"): "the command line always prints",
     ("report", "allow_code"): "a report runs no code",
 }
 
