@@ -373,7 +373,7 @@ def metric(
         labels: their names.
     """
     if kind == "gauge":
-        return metrics.Gauge(name, text, labels).set  # type: ignore[no-any-return]
+        return metrics.Gauge(name, text, labels).set
     counter = metrics.Counter(name, text, labels)
     known: defaultdict[tuple[str, ...], float] = defaultdict(float)  # by value of each label
 

@@ -23,7 +23,7 @@ CALLED: dict[str, tuple[Callable[..., Any], ...]] = {
     "submit": (nas_evidence.submit,),
     "report": (nas_evidence.load, Study.report),
     "export": (nas_evidence.load, Study.export),
-    "predict": (nas_evidence.load, Study.predict),
+    "predict": (nas_evidence.predict,),
     "verify": (nas_evidence.verify,),
     "repair": (nas_evidence.repair,),
 }
@@ -36,7 +36,6 @@ ONLY_TYPED = {
     ("predict", "to"): "`Prediction.to_frame` is written by pandas",
     ("predict", "id"): "columns that the written file copies",
     ("predict", "force"): "of the file that is written",
-    ("predict", "ood"): "`nas_evidence.exporting.predictor.out_of_distribution`",
     ("predict", "reliability"): "`Study.plot('calibration', data)`",
     ("predict", "json"): "how it is printed",
     ("verify", "json"): "how it is printed",
@@ -50,6 +49,7 @@ ONLY_CALLED = {
     ("search", "progress"): "the command line always prints",
     ("resume", "progress"): "the command line always prints",
     ("submit", "progress"): "the command line always prints",
+    ("predict", "warn"): "the command line always prints",
     ("report", "allow_code"): "a report runs no code",
 }
 
