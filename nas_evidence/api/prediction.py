@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import check_one
-from nas_evidence.api.studies import Study
+from nas_evidence.api.studies import Study, seen_in_training
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
@@ -146,11 +146,11 @@ def predict(
             )
         except ValueError as error:  # a class that training has not seen, ...
             warn(f"metrics are left out: {error}")
-    if metrics and (n_seen := _n_seen(study or Path(str(place)).resolve().parent, given)):
-        warn(
-            f"{n_seen} of {len(given.inputs)} rows were in the training data: these metrics are "
-            "not of new data"
-        )
+    if metrics:
+        with suppress(ValueError, OSError):  # an export lies in its study, or alone
+            home = study or Study(Path(str(place)).resolve().parent)
+            if seen := seen_in_training(given, home):
+                warn(seen)
     if ood is not None:
         # What tells other data apart is the posterior, unless a method is asked for.
         known, other = (
@@ -164,13 +164,3 @@ def predict(
         listed = ", ".join(map(shortened, given.unused[:_LISTED]))
         notes.append(f"columns that the network does not use: {listed}{more}")
     return Predicted(rows, metrics, given, tuple(notes), predictor.meaning.get("weights"))
-
-
-def _n_seen(study: Study | Path, given: "Given") -> int:
-    """Return how many rows a study was trained on; 0 if its data are not here to compare."""
-    from nas_evidence.data.given import rows_seen
-
-    with suppress(ValueError, OSError):
-        known = study if isinstance(study, Study) else Study(study)  # an export in its study
-        return rows_seen(given.inputs, known.arrays())
-    return 0

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.baselines.comparison import Importance
     from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.data import ArrayData
+    from nas_evidence.data.given import Given
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
@@ -378,21 +379,13 @@ class Study:
         Example:
             study.evaluate("labelled.csv")["accuracy"]
         """
-        from nas_evidence.data.given import rows_seen
-
         predictor = self.predictor(trial_id, top=top)
         given = predictor.given(data)
         for doubt in given.doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
         found = predictor.evaluate(given, y, method=method, level=level, metric=metric, raw=raw)
-        with suppress(OSError, ValueError):  # without the data nobody can tell
-            if n_seen := rows_seen(given.inputs, self.arrays()):
-                warnings.warn(
-                    f"{n_seen} of {len(given.inputs)} rows were in the training data: these "
-                    "metrics are not of new data",
-                    UserWarning,
-                    stacklevel=3,
-                )
+        if seen := seen_in_training(given, self):
+            warnings.warn(seen, UserWarning, stacklevel=3)
         return found
 
     @speaking_python()
@@ -598,6 +591,19 @@ class Study:
         if self._shown is None:
             self._shown = ranked_study(tables)
         return self._shown
+
+
+def seen_in_training(given: "Given", study: Study) -> str:
+    """Say how many rows a study was trained on; "" for none, or if its data are not here."""
+    from nas_evidence.data.given import rows_seen
+
+    n_seen = 0
+    with suppress(OSError, ValueError):
+        n_seen = rows_seen(given.inputs, study.arrays())
+    return (
+        f"{n_seen} of {len(given.inputs)} rows were in the training data: these metrics are not "
+        "of new data"
+    ) * (n_seen > 0)
 
 
 @with_data_parameters

@@ -93,8 +93,8 @@ def test_options_that_contradict_each_other_are_refused_before_anything_runs(hom
         export("nowhere", home / "x", top=2, trial_id=0)
     with refused("output-ending", "--reliability", ".svg", "r.txt"):
         predict("nowhere", data, reliability=home / "r.txt")
-    with pytest.raises(ValueError, match="but got 'wandb'"):
-        search(str(data), track=["wandb"])
+    with pytest.raises(ValueError, match="but got 'comet'"):
+        search(str(data), track=["comet"])
 
 
 @pytest.mark.slow
