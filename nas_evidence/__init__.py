@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.checks import repair, verify
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
+    from nas_evidence.api.prediction import predict
     from nas_evidence.api.studies import Study, load, resume, search
+    from nas_evidence.api.submission import submit
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.predictor import Predictor
     from nas_evidence.exporting.program import load_exported
@@ -39,6 +41,8 @@ _EXPORTS = {
     "search": "nas_evidence.api.studies",
     "resume": "nas_evidence.api.studies",
     "load": "nas_evidence.api.studies",
+    "submit": "nas_evidence.api.submission",
+    "predict": "nas_evidence.api.prediction",
     "verify": "nas_evidence.api.checks",
     "repair": "nas_evidence.api.checks",
     "Watcher": "nas_evidence.workers.executor",
@@ -65,10 +69,12 @@ __all__ = [
     "load_exported",
     "load_study",
     "online_laplace",
+    "predict",
     "read_table",
     "repair",
     "resume",
     "search",
+    "submit",
     "verify",
 ]
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 #: Options of another name in Python, and those that Python does not have.
 _NAMES = {"trials": "n_trials", "trial": "trial_id", "time": "time_limit", "set": "settings"}
-_NOT_HERE = ("name", "ood", "store", "table")
+_NOT_HERE = ("table",)
 _OWN = ("n_trials", "seed", "metric")  # keys that are arguments, too
 _LISTS = ("drop", "categorical", "numeric")
 _FLAGS = ("allow-code", "download", "onnx", "raw", "steal")

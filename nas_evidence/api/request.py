@@ -1,10 +1,20 @@
 """What a user asks for: a study file, or data alone, with options; as a study and its data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from inspect import Parameter
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import (
@@ -23,6 +33,9 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+#: A line of a docstring, for which help() has one on each option.
+_OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
 #: Endings of files that are data, and not study files.
 TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq", ".xlsx")
 ARRAYS = (".npz",)
@@ -137,6 +150,33 @@ def data_parameters() -> list[Parameter]:
     hints = get_type_hints(DataOptions, include_extras=True)
     kind = Parameter.KEYWORD_ONLY
     return [Parameter(n, kind, default=None, annotation=hint) for n, hint in hints.items()]
+
+
+def with_data_parameters(function: _Function) -> _Function:
+    """Show the options about data in the signature of a function, and what they mean."""
+    plain = signature(function)
+    *own, _ = plain.parameters.values()
+    options = {p: get_args(p.annotation) for p in data_parameters()}
+    added = [p.replace(annotation=kind) for p, (kind, _) in options.items()]
+    function.__signature__ = plain.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    meant = "".join(f"\n        {p.name}: {said.text[0].lower()}{said.text[1:]}"
+                    for p, (_, said) in options.items())  # fmt: skip
+    function.__doc__ = (function.__doc__ or "").replace(_OPTIONS, meant.lstrip())
+    return function
+
+
+def check_known(function: Callable[..., Any], options: DataOptions) -> None:
+    """Check that a function takes these options about data.
+
+    Raises:
+        TypeError: if not, as Python does; suggests a close one.
+    """
+    if unknown := options.keys() - DataOptions.__annotations__.keys():
+        near = get_close_matches(min(unknown), signature(function).parameters, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(
+            f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}{hint}"
+        )
 
 
 def dataset_keys(options: DataOptions) -> dict[str, Any]:

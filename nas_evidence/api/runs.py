@@ -1,6 +1,7 @@
 """Run the trials of a study in its store; used by the command line and by Python alike."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -9,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from nas_evidence.api.callbacks import Callbacks, Called, InThread
 from nas_evidence.api.python_words import in_python
@@ -20,7 +21,7 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
-from nas_evidence.spec.registry import declared, is_outside
+from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.outside_code import Code, keep_code, outside_names
@@ -46,7 +47,7 @@ _FEW = 2
 class Run:
     """How to run a study: where its trials run, and where its data are."""
 
-    executor: "Where | MakeExecutor" = "inline"
+    executor: "str | MakeExecutor" = "inline"
     address: str | None = None  # cluster to join
     data_root: Path | None = None
     download: bool = False
@@ -96,15 +97,17 @@ class Audience:
     ends: "Callable[[Any, Run, bool], None]" = lambda study, run, ran: None
 
 
-def check_run(run: Run) -> None:
-    """Check trackers and the address of a cluster before anything slow.
+def checked(run: Run) -> Run:
+    """Return how to run a study, with its executor imported; checked before anything slow.
 
     Raises:
-        ValueError: for an unknown tracker, or an address that cannot be joined.
+        ValueError: for an unknown tracker or executor, or an address that cannot be joined.
     """
     check_track(run.track)
+    if isinstance(run.executor, str) and run.executor not in get_args(Where):
+        run = replace(run, executor=_imported_executor(run.executor, allowed=run.allow_code))
     if run.address is None:
-        return
+        return run
     if run.executor not in ("auto", "ray"):
         raise UserError(
             "--address joins a Ray cluster: it works only with --executor ray."
@@ -118,6 +121,28 @@ def check_run(run: Run) -> None:
             f"--address must be auto or HOST:PORT to join a cluster from here, but got "
             f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
         ).with_code("address-of-dashboard")
+    return run
+
+
+def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
+    if not is_outside(name):
+        raise UserError(
+            f"--executor must be {', '.join(get_args(Where))} or module:NAME, but got {name!r}."
+        ).with_code("unknown-executor")
+    if not allowed:
+        raise UserError(
+            f"--executor {name} is code from outside nas-evidence, which runs only with "
+            "--allow-code."
+        ).with_code("executor-needs-allow-code")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    found = imported(name, "what makes an executor")
+    if not callable(found):
+        raise UserError(
+            f"--executor {name} must name a class or function that makes an executor, but it is "
+            f"a {type(found).__name__}."
+        ).with_code("executor-not-callable")
+    return cast("MakeExecutor", found)
 
 
 def begun(
@@ -301,7 +326,8 @@ def run_trials(
             from nas_evidence.driver.driver import Driver
 
             with audience.watching(spec, n_done) as shown:
-                watcher = _callbacks(spec, store.folder, run, audience, shown)
+                on_ray = run.executor == "ray"
+                watcher = _callbacks(spec, store.folder, run, audience, shown, on_ray=on_ray)
                 # Before a limit as many trials as possible are to end.
                 limited = run.limit is not None or spec.budget.wall_seconds is not None
                 driver = Driver(
@@ -421,14 +447,21 @@ def _same(watcher: Watcher) -> Watcher:
 
 
 def _callbacks(
-    spec: StudySpec, folder: Path, run: Run, audience: Audience, shown: Watcher
+    spec: StudySpec,
+    folder: Path,
+    run: Run,
+    audience: Audience,
+    shown: Watcher,
+    *,
+    on_ray: bool = False,  # whether Ray is connected
 ) -> Callbacks:
     """Return the watcher of a driver: what shows the study, callbacks, and trackers."""
     called = [
         Called(partial(_same, one), f"callback {type(one).__name__}") for one in run.callbacks
     ]
     tracking = [
-        InThread(partial(tracker_of, text, spec, folder), f"--track {text}") for text in run.track
+        InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"--track {text}")
+        for text in run.track
     ]
     return Callbacks(shown, [*called, *tracking], spec, folder, audience.warn)
 

@@ -1,13 +1,11 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from difflib import get_close_matches
 from html import escape
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import speaking_python
@@ -17,10 +15,11 @@ from nas_evidence.api.request import (
     Settings,
     as_overrides,
     asked_for,
+    check_known,
     check_not_fewer,
     check_one,
-    data_parameters,
     of_memory,
+    with_data_parameters,
     with_families,
     with_workers,
 )
@@ -28,7 +27,7 @@ from nas_evidence.api.runs import (
     Audience,
     Run,
     begun,
-    check_run,
+    checked,
     left_out,
     study_run,
 )
@@ -36,7 +35,7 @@ from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec, preset_overrides
-from nas_evidence.workers.executor import MakeExecutor, Watcher, Where
+from nas_evidence.workers.executor import MakeExecutor, Watcher
 
 if TYPE_CHECKING:  # these import pandas and torch
     import numpy as np
@@ -46,6 +45,7 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.baselines.comparison import Importance
     from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.data import ArrayData
+    from nas_evidence.data.given import Given
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
@@ -56,7 +56,6 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.storage.tables import StudyTables
 
 __all__ = ["Study", "load", "resume", "search"]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 #: Architectures in the table of a notebook.
 _SHOWN = 10
 #: Columns of the leaderboard, with their types.
@@ -65,8 +64,6 @@ LEADERBOARD = {
     "shape": "object", "n_parameters": "Int64", "score": "float64", "estimate": "float64",
     "error": "float64", "status": "str", "trials": "int64",
 }  # fmt: skip
-#: A line of the docstring of `search`, for which help() has one on each option.
-_OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
 
 
 class Study:
@@ -382,21 +379,13 @@ class Study:
         Example:
             study.evaluate("labelled.csv")["accuracy"]
         """
-        from nas_evidence.data.given import rows_seen
-
         predictor = self.predictor(trial_id, top=top)
         given = predictor.given(data)
         for doubt in given.doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
         found = predictor.evaluate(given, y, method=method, level=level, metric=metric, raw=raw)
-        with suppress(OSError, ValueError):  # without the data nobody can tell
-            if n_seen := rows_seen(given.inputs, self.arrays()):
-                warnings.warn(
-                    f"{n_seen} of {len(given.inputs)} rows were in the training data: these "
-                    "metrics are not of new data",
-                    UserWarning,
-                    stacklevel=3,
-                )
+        if seen := seen_in_training(given, self):
+            warnings.warn(seen, UserWarning, stacklevel=3)
         return found
 
     @speaking_python()
@@ -604,20 +593,20 @@ class Study:
         return self._shown
 
 
-def _with_data_parameters(function: _Function) -> _Function:
-    """Show the options about data in the signature of a function, and what they mean."""
-    plain = signature(function)
-    *own, _ = plain.parameters.values()
-    options = {p: get_args(p.annotation) for p in data_parameters()}
-    added = [p.replace(annotation=kind) for p, (kind, _) in options.items()]
-    function.__signature__ = plain.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    meant = "".join(f"\n        {p.name}: {said.text[0].lower()}{said.text[1:]}"
-                    for p, (_, said) in options.items())  # fmt: skip
-    function.__doc__ = (function.__doc__ or "").replace(_OPTIONS, meant.lstrip())
-    return function
+def seen_in_training(given: "Given", study: Study) -> str:
+    """Say how many rows a study was trained on; "" for none, or if its data are not here."""
+    from nas_evidence.data.given import rows_seen
+
+    n_seen = 0
+    with suppress(OSError, ValueError):
+        n_seen = rows_seen(given.inputs, study.arrays())
+    return (
+        f"{n_seen} of {len(given.inputs)} rows were in the training data: these metrics are not "
+        "of new data"
+    ) * (n_seen > 0)
 
 
-@_with_data_parameters
+@with_data_parameters
 @speaking_python()
 def search(
     data: Any,
@@ -632,7 +621,7 @@ def search(
     settings: "Settings | None" = None,
     out: str | Path | None = None,
     workers: int | None = 1,
-    executor: Where | MakeExecutor | None = None,
+    executor: str | MakeExecutor | None = None,
     address: str | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
@@ -664,12 +653,13 @@ def search(
         workers: how many trials run at once; None for as many as the study file says.
         executor: where trials run: "inline" (this process), "local" (processes of this machine),
             "ray", or "auto" for local or ray; by default this process for one worker, else auto.
-            Also what makes an executor of your own, see `nas_evidence.testing.ExecutorContract`.
+            Also what makes an executor of your own, or with `allow_code` its name "module:NAME";
+            see `nas_evidence.testing.ExecutorContract`.
         address: of a Ray cluster to join, HOST:PORT or "auto".
         data_root: folder of the named data sets.
         download: fetch a named data set that is missing.
         steal: take the study over from another host that is known to be dead.
-        allow_code: run code that a study file names as module:NAME.
+        allow_code: run code that a study file or `executor` names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
             "tensorboard:DIR", "optuna", "optuna:URL", "wandb", "wandb:PROJECT", "trackio",
@@ -693,18 +683,13 @@ def search(
     """
     from nas_evidence.driver.mirror import working_copy
 
-    if unknown := options.keys() - DataOptions.__annotations__.keys():
-        known = signature(search).parameters
-        near = get_close_matches(min(unknown), known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(f"search() got an unexpected keyword argument {min(unknown)!r}{hint}")
+    check_known(search, options)
     root = None if data_root is None else Path(data_root)
-    run = Run(
+    run = checked(Run(
         executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
         allow_code, (track,) if isinstance(track, str) else tuple(track), _limit(time_limit),
         tuple(callbacks),
-    )  # fmt: skip
-    check_run(run)
+    ))  # fmt: skip
     named = {"n_trials": n_trials, "seed": seed, "metric": metric}
     keys = {key: value for key, value in named.items() if value is not None}
     overrides = [*preset_overrides(preset), *as_overrides(settings), *as_overrides(keys)]
@@ -743,7 +728,7 @@ def resume(
     settings: "Settings | None" = None,
     retry_failed: bool | Sequence[int] = False,
     workers: int | None = 1,
-    executor: Where | MakeExecutor | None = None,
+    executor: str | MakeExecutor | None = None,
     address: str | None = None,
     data_root: str | Path | None = None,
     download: bool = False,
@@ -768,7 +753,7 @@ def resume(
         data_root: folder of the named data sets.
         download: fetch a named data set that is missing.
         steal: take the study over from another host that is known to be dead.
-        allow_code: run code that the study names as module:NAME.
+        allow_code: run code that the study or `executor` names as module:NAME.
         progress: whether to print; by default on a terminal or in a notebook.
         track: where to write to as well; see `search`.
         callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
@@ -791,12 +776,11 @@ def resume(
     from nas_evidence.storage.study_folder import open_study, read_study
 
     root = None if data_root is None else Path(data_root)
-    run = Run(
+    run = checked(Run(
         executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
         allow_code, (track,) if isinstance(track, str) else tuple(track), _limit(time_limit),
         tuple(callbacks),
-    )  # fmt: skip
-    check_run(run)
+    ))  # fmt: skip
     audience = audience_for(progress)
     store = working_copy(str(folder))
     with store.held(steal=steal):

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
@@ -11,7 +10,6 @@ import typer
 
 from nas_evidence.api.request import data_parameters
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # imports the stores
     from nas_evidence.driver.mirror import Looking, WorkingCopy
@@ -58,7 +56,7 @@ Steal = Annotated[
     bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
 ]
 AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run scores and families named as module:NAME.")
+    bool, typer.Option("--allow-code", help="Run code that is named as module:NAME.")
 ]
 RetryFailed = Annotated[
     str | None,
@@ -117,15 +115,6 @@ def _shown_as(annotation: Any) -> Any:
     return Annotated[typer_kind.get(kind, kind), option]
 
 
-def assigned(**keys: object) -> list[str]:
-    """Return the keys of a study that options give, as `--set` takes them.
-
-    >>> assigned(seed=3, metric=None)
-    ['seed=3']
-    """
-    return [f"{key}={json.dumps(value)}" for key, value in keys.items() if value is not None]
-
-
 def with_ids(arguments: Sequence[str]) -> list[str]:
     """Return command-line arguments in which `--retry-failed` always has a value.
 
@@ -155,72 +144,6 @@ def trial_ids(text: str) -> list[int] | None:
             f"--retry-failed takes trial ids such as 3,5, or nothing, not {text!r}."
         ).with_code("retry-failed-form")
     return [int(part) for part in parts]
-
-
-def with_options(spec: StudySpec, trials: int | None, workers: int | None) -> StudySpec:
-    """Return a study with the options --trials and --workers applied."""
-    changes: dict[str, Any] = {}
-    if trials is not None:
-        changes["n_trials"] = trials
-    if workers is not None:
-        changes["resources"] = spec.resources.model_copy(update={"workers": workers})
-    return spec.model_copy(update=changes)
-
-
-def as_arguments(
-    *,
-    trials: int | None,
-    workers: int | None,
-    overrides: Sequence[str] | None,
-    data_root: Path | None,
-    download: bool,
-    steal: bool,
-    allow_code: bool = False,
-    metric: str | None = None,
-    track: Sequence[str] | None = None,
-    time: str | None = None,
-) -> list[str]:
-    """Return options as command-line arguments, for a job that passes them on."""
-    given: list[tuple[str, object]] = [
-        ("--trials", trials),
-        ("--workers", workers),
-        ("--data-root", data_root),
-        ("--metric", metric),
-        ("--time", time),
-        *(("--set", text) for text in overrides or ()),
-        *(("--track", text) for text in track or ()),
-    ]
-    words = [word for name, value in given if value is not None for word in (name, str(value))]
-    words += ["--download"] * download + ["--steal"] * steal
-    return words + ["--allow-code"] * allow_code
-
-
-#: Places of trackers that all nodes see, as examples.
-_SEEN_BY_ALL = {
-    "mlflow": "mlflow:http://HOST:5000",
-    "tensorboard": "tensorboard:/nfs/DIR",
-    "optuna": "optuna:postgresql://USER@HOST/NAME",
-    "prometheus": "prometheus:/var/lib/node_exporter/study.prom",
-}
-
-
-def check_track_there(track: Sequence[str] | None, store: str) -> None:
-    """Check trackers of a study that runs on a cluster; their packages have to be there, not here.
-
-    Raises:
-        ValueError: for an unknown tracker, or if it would write into the driver's copy of a store,
-            which goes with the driver's node.
-    """
-    from nas_evidence.api.trackers import check_track
-
-    check_track(track or (), installed=False)
-    for name in track or ():
-        if "://" in store and name in _SEEN_BY_ALL:
-            example = _SEEN_BY_ALL[name]
-            raise UserError(
-                f"--track {name} would write on the cluster beside a copy of {store}, which "
-                f"nobody sees; name a place that all see, such as --track {example}."
-            ).with_code("track-on-cluster")
 
 
 def opened(place: str, *, looking: "Looking | None" = None) -> "WorkingCopy":

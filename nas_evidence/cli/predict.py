@@ -1,12 +1,14 @@
 """The verb that predicts new data with an exported network."""
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+import nas_evidence
+from nas_evidence.api.prediction import study_at
+from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import (
     AllowCode,
@@ -15,7 +17,6 @@ from nas_evidence.cli.options import (
     Metric,
     Raw,
     Top,
-    opened,
 )
 from nas_evidence.cli.terminal import (
     err,
@@ -26,17 +27,14 @@ from nas_evidence.cli.terminal import (
     say_edits,
     say_missing,
 )
-from nas_evidence.plumbing.foreign_text import csv_cell, shortened
+from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 
-if TYPE_CHECKING:  # these import pandas and torch
+if TYPE_CHECKING:
     import pandas as pd
 
-    from nas_evidence.api.studies import Study
-    from nas_evidence.data.given import Given
-
-#: Rows of predictions on the screen, the file has all; and columns in a list.
-_SHOWN, _LISTED = 5, 8
+#: Rows of predictions on the screen; the file has all.
+_SHOWN = 5
 
 
 def predict(
@@ -101,8 +99,6 @@ def predict(
     Example: nas-evidence predict runs/mine new.csv --quantiles 0.1,0.5,0.9
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.svg
     """
-    from nas_evidence.exporting.soundness import is_export
-
     check_one(trial_id, top)
     probabilities = _probabilities(quantiles)
     for path in filter(None, (data, ood)):
@@ -110,66 +106,33 @@ def predict(
             raise no_such_file(path)
     _check_place("--to", to, (".csv", ".parquet"), data)
     _check_place("--reliability", reliability, (".svg",), data)
-    study = None
-    if not is_export(Path(place)):
-        from nas_evidence.api.studies import Study
-
-        study = Study(opened(place).folder, data_root, allow_code=allow_code)
-    elif trial_id is not None or top is not None:
-        raise UserError(
-            f"--trial and --top choose among the trials of a study, but {place} is an export."
-        ).with_code("trial-of-an-export")
+    chosen = (trial_id, top) != (None, None)
+    study = study_at(place, chosen=chosen, data_root=data_root, allow_code=allow_code)
     if to is None and not as_json:
         to = _beside(data, force=force)
     copied = _copied(data.expanduser(), ids or [])
 
-    # Only now, since it imports torch, which takes seconds.
-    from nas_evidence.data.weights import listed_weights
-    from nas_evidence.exporting.predictor import Metrics, Predictor, out_of_distribution
-    from nas_evidence.exporting.program import import_family_of
-
-    if study is None:
-        if allow_code:
-            import_family_of(Path(place))
-        predictor = Predictor.load(place)
-    else:
+    if study is not None:
         say_missing(study.missing)
         say_edits(study.folder)
-        predictor = study.predictor(trial_id, top=top)
-    given = predictor.given(data)
-    found = predictor.predict(
-        given, method=method, level=level, quantiles=probabilities, metric=metric, raw=raw
-    )
-    for doubt in (*given.doubts, *filter(None, [found.doubt])):
-        err.print(f"warning: {doubt}")
-    if found.cut:
-        err.print(f"note: {found.cut}")
-    if given.unused:
-        more = f" and {len(given.unused) - _LISTED} more" * (len(given.unused) > _LISTED)
-        listed = ", ".join(map(shortened, given.unused[:_LISTED]))
-        err.print(f"note: columns that the network does not use: {listed}{more}")
-    measures = Metrics({}, n=0, labels=bool(predictor.classes))
-    if given.truth is not None:
-        try:
-            measures = predictor.evaluate(
-                given, method=method, level=level, metric=metric, raw=raw, predicted=found
-            )
-        except ValueError as error:  # a class that training has not seen, ...
-            err.print(f"warning: metrics are left out: {error}")
-    are_judged = bool(measures)
-    weights = predictor.meaning.get("weights")
-    if are_judged and (n_seen := _seen(place, study, given)):
-        err.print(
-            f"warning: {n_seen} of {len(given.inputs)} rows were in the training data: these "
-            "metrics are not of new data"
+    with speaking_commands():
+        predicted = nas_evidence.predict(
+            study or place,
+            data,
+            method=method,
+            level=level,
+            quantiles=probabilities,
+            metric=metric,
+            trial_id=trial_id,
+            top=top,
+            raw=raw,
+            ood=ood,
+            allow_code=allow_code,
+            warn=lambda line: err.print(f"warning: {line}"),
         )
-    if ood is not None:
-        # What tells other data apart is the posterior, unless a method is asked for.
-        known, other = (
-            predictor.predict(rows, method=method or "probit", level=level, raw=raw)
-            for rows in (given, predictor.given(ood))
-        )
-        measures["ood_auroc"] = out_of_distribution(known, other)
+    found, measures = predicted.rows, predicted.metrics
+    for note in predicted.notes:
+        err.print(f"note: {note}")
     if reliability is not None:
         if measures.reliability is None:
             raise UserError(
@@ -195,6 +158,8 @@ def predict(
     out.print(f"predictions: {to} ({len(table)} rows)")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
+    from nas_evidence.data.weights import listed_weights  # pandas is here by now
+
     listed = listed_weights(found.class_weight)
     if found.threshold is not None:
         out.print(
@@ -203,12 +168,11 @@ def predict(
         )
     elif listed:
         out.print(f"class: the largest class weight times probability ({listed})")
-    if weights is not None and are_judged:
-        times = (
-            "once: there is no column" if given.weights is None else "as often as in the column"
-        )
-        out.print(f"metrics: each row counts {times} {weights!r} of weights")
-    if listed and are_judged:
+    if predicted.weights is not None and measures.n:
+        known = predicted.given.weights is not None
+        times = "as often as in the column" if known else "once: there is no column"
+        out.print(f"metrics: each row counts {times} {predicted.weights!r} of weights")
+    if listed and measures.n:
         out.print(f"metrics: accuracy is weighted by class ({listed}); all others are not")
     for words, value in measures.lines():
         print_line(words, f"{value:.4f}")
@@ -282,17 +246,6 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
         )
     frame = as_written(data)
     return {name: frame[known_column(frame, name, data.name)] for name in ids}
-
-
-def _seen(place: str, study: "Study | None", given: "Given") -> int:
-    """Return how many rows a study was trained on; 0 if its data are not here to compare."""
-    from nas_evidence.api.studies import Study
-    from nas_evidence.data.given import rows_seen
-
-    with contextlib.suppress(ValueError, OSError):
-        study = study or Study(Path(place).resolve().parent)  # an export in its study
-        return rows_seen(given.inputs, study.arrays())
-    return 0
 
 
 def _cell(value: object) -> str:

@@ -21,6 +21,7 @@ import nas_evidence
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import DataOptions, as_overrides
 from nas_evidence.api.runs import Audience, Run, left_out
+from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.cli.options import (
     AllowCode,
@@ -38,7 +39,6 @@ from nas_evidence.cli.options import (
     Track,
     Trials,
     Workers,
-    as_arguments,
     trial_ids,
     with_data_options,
 )
@@ -57,7 +57,6 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec, preset_overrides
-from nas_evidence.workers.executor import Where
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.api.studies import Study
@@ -72,11 +71,12 @@ StoreOption = Annotated[
     typer.Option("--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."),
 ]
 Executor = Annotated[
-    Where,
+    str,
     typer.Option(
         "--executor",
-        help="Where trials run: processes of this machine (local), Ray workers, only this process "
-        "(inline, for debugging); auto chooses local or ray, and says so.",
+        metavar="WHERE",
+        help="Where trials run: local (processes of this machine), ray, inline (this process, for "
+        "debugging), your own as module:NAME; auto chooses local or ray, and says so.",
     ),
 ]
 DryRun = Annotated[

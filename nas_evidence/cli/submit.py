@@ -6,17 +6,19 @@ Each takes a study folder or the URI of a store, or `--address` of a cluster's d
 
 import contextlib
 import json
-import re
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from nas_evidence.api.request import Asked, DataOptions, to_submit
+import nas_evidence
+from nas_evidence.api import submission
+from nas_evidence.api.python_words import speaking_commands
+from nas_evidence.api.request import DataOptions
+from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import (
     AllowCode,
     Dashboard,
@@ -29,26 +31,19 @@ from nas_evidence.cli.options import (
     Track,
     Trials,
     Workers,
-    as_arguments,
-    assigned,
-    check_track_there,
     opened,
     with_data_options,
-    with_options,
 )
 from nas_evidence.cli.terminal import err, out, print_foreign, score_text, typed
-from nas_evidence.jobs.code_package import STUDY_FILE, package_to_send, write_package
+from nas_evidence.jobs.code_package import package_to_send, write_package
 from nas_evidence.jobs.jobs import (
     Job,
+    Submitted,
     ask_there,
     follow,
-    jobs_of,
     latest_job,
-    submit_study,
 )
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import refuse_password
-from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # ray and the stores are imported where needed
     from nas_evidence.driver.mirror import WorkingCopy
@@ -86,62 +81,24 @@ def submit(
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
-    asked = to_submit(
-        study, [*(overrides or ()), *assigned(metric=metric)], data, allow_code=allow_code
-    )
-    spec = with_options(asked.spec, trials, workers)
-    for sentence in asked.decided:
-        out.print(sentence)
-    _check_store(store)
-    check_track_there(track, store)
-    options = as_arguments(
-        trials=None,
-        workers=None,
-        overrides=None,  # already in the file that is sent
-        data_root=data_root,
-        download=download,
-        steal=True,  # from a lost host, once its lease has expired
-        allow_code=allow_code,
-        track=track,
-    )
-    if asked.source is None or not asked.source.files:
-        arguments = ["search", STUDY_FILE, "--out", store, "--address", "auto", *options]
-        _submit(address, name or spec.name, store, arguments=arguments, spec=spec)
-        return
-    # Ray would lay data where every user of the nodes can read them.
-    arguments = ["resume", store, "--address", "auto", *options]
-    begin = partial(_begin_there, store, spec, asked)
-    _submit(address, name or spec.name, store, arguments=arguments, spec=None, begin=begin)
-
-
-def _begin_there(store: str, spec: StudySpec, asked: Asked) -> None:
-    """Begin a study in its store, with its data, which no other user can read.
-
-    Raises:
-        ValueError: if the store is not seen from here, or holds another study.
-    """
-    from nas_evidence.api.runs import begun
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.outside_code import keep_code
-    from nas_evidence.storage.store import StoreError
-
-    why = "there is no such folder"
-    if "://" in store or Path(store).parent.is_dir():
-        there = working_copy(store)
-        try:
-            with there.held(steal=True):
-                begun(there.folder, spec, asked.source, steal=True)
-                keep_code(there.folder, spec)
-        except StoreError as error:
-            why = str(error).rstrip(".")
-        else:
-            out.print(f"data:   {store}/data, for no other user to read")
-            return
-    raise UserError(
-        f"the data must be put into {store} from here, which fails: {why}. Give a --store that "
-        "this machine and the nodes see, or put the data where every node sees them "
-        "and name that path in [dataset] of a study file."
-    ).with_code("data-not-sent-to-store")
+    with speaking_commands():
+        found = nas_evidence.submit(
+            study,
+            address=address,
+            store=store,
+            name=name,
+            n_trials=trials,
+            workers=workers,
+            metric=metric,
+            settings=overrides,
+            data_root=data_root,
+            download=download,
+            allow_code=allow_code,
+            progress=Audience(say=out.print, warn=_warn),
+            track=track or (),
+            **data,
+        )
+    _say_submitted(found, address)
 
 
 def resubmit(
@@ -159,8 +116,8 @@ def resubmit(
                 "resume needs a study folder, or --name of a study on the cluster."
             ).with_code("resume-on-cluster-without-name")
         store = latest_job(connect(address), name).store
-    _check_store(store)
-    check_track_there(track, store)
+    submission.check_store(store)
+    submission.check_track_there(track, store)
     if name is None:
         from nas_evidence.storage.study_folder import read_study
 
@@ -171,7 +128,7 @@ def resubmit(
         name = read_study(opened(store, looking="logs").folder).name
     arguments = ["resume", store, "--address", "auto", *options]
     arguments += ["--steal"] * ("--steal" not in options)
-    _submit(address, name, store, arguments=arguments, spec=None)
+    _say_submitted(submission.send(connect(address), name, store, arguments=arguments), address)
 
 
 def status(
@@ -294,46 +251,27 @@ def cancel(folder: Place = None, address: Dashboard = None, name: JobName = None
 # ---------------------------------------------------------------------------------------------
 
 
+def _warn(line: str) -> None:
+    err.print(f"warning: {line}")
+
+
 def connect(address: str) -> "RayClient":
     """Return the client of a cluster; warn if a token is sent unencrypted."""
-    from nas_evidence.jobs.client import RayClient
-
-    client = RayClient(address)
-    if client.sends_token_in_clear:
-        err.print(
-            f"warning: the token is sent unencrypted to {address}; use https or an SSH tunnel"
-        )
-    return client
+    return submission.connect(address, _warn)
 
 
-def _submit(
-    address: str,
-    name: str,
-    store: str,
-    *,
-    arguments: Sequence[str],
-    spec: StudySpec | None,
-    begin: Callable[[], None] | None = None,
-) -> None:
-    """Submit a job; `begin` is called before one that will be new."""
-    client = connect(address)
-    if begin is not None and not any(job.alive for job in jobs_of(client, name)):
-        begin()
-    with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
-        size = write_package(Path(folder), spec, package=package_to_send())
-        job, is_new, before = submit_study(
-            client, name, store, arguments=arguments, folder=folder if size else None
-        )
-    if before is not None and before.state == "FAILED":
-        _print_job(before)
-    state = "submitted" if is_new else f"{job.state.lower()} already; nothing was submitted"
-    out.print(f"job:    {job.id} {state}, store {store}")
-    where = _where(name, address)
+def _say_submitted(found: Submitted, address: str) -> None:
+    job = found.job
+    if found.before is not None and found.before.state == "FAILED":
+        _print_job(found.before)
+    state = "submitted" if found.is_new else f"{job.state.lower()} already; nothing was submitted"
+    out.print(f"job:    {job.id} {state}, store {job.store}")
+    where = _where(job.study, address)
     out.print(f"follow: {typed('status', '--follow', *where)}")
     out.print(f"log:    {typed('status', '--log', *where)}")
     out.print(f"status: {typed('status', *where)}")
     out.print(f"cancel: {typed('cancel', *where)}")
-    out.print(f"resume: {typed('resume', store, *_where(name, address))}")
+    out.print(f"resume: {typed('resume', job.store, *where)}")
 
 
 def asked_there(client: "RayClient", arguments: Sequence[str]) -> str:
@@ -397,14 +335,6 @@ def place_and_trial(
 def _where(place: str, address: str | None) -> list[str]:
     """Return the arguments that name a study on the command line."""
     return [place] if address is None else ["--address", address, "--name", place]
-
-
-def _check_store(store: str) -> None:
-    refuse_password(store, "--store ")
-    if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
-        raise UserError(
-            f"--store must be an absolute path that all nodes see, or a URI, but got {store!r}."
-        ).with_code("store-not-absolute")
 
 
 def seen_from_here(place: str) -> bool:

@@ -325,14 +325,7 @@ def import_outside(names: Iterable[str]) -> None:
         ValueError: if there is no such module, or no `Score` or family of that name in it.
     """
     for name in filter(is_outside, names):
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise UserError(
-                f"{name} cannot be imported: {error}; it must name a `Score` or a family in a "
-                "module that is installed or is in the folder of the study file."
-            ).with_code("reference-not-imported") from error
+        found = imported(name, "a `Score` or a family")
         if is_family(found):
             add_family(name, found)
             continue
@@ -342,6 +335,26 @@ def import_outside(names: Iterable[str]) -> None:
                 f"but is a {type(found).__name__}."
             ).with_code("reference-to-something-else")
         _OUTSIDE[name] = replace(found, name=name)
+
+
+def imported(name: str, meant: str) -> Any:
+    """Import and return what a reference `module:NAME` names: runs the code of the module.
+
+    Args:
+        name: the reference.
+        meant: what it should name, for the error.
+
+    Raises:
+        ValueError: if there is no such module, or nothing of that name in it.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"{name} cannot be imported: {error}; it must name {meant} in a module that is "
+            "installed, in this folder, or in the folder of the study file."
+        ).with_code("reference-not-imported") from error
 
 
 def implementation_of(score: Score) -> Any:

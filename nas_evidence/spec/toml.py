@@ -231,7 +231,7 @@ def dump_study(study: StudySpec) -> str:
     """Return the study as TOML with every key explicit; `load_study` reads it back unchanged.
 
     The first line says the format of the folder that keeps it. Fields that are no keys are left
-    out at their defaults.
+    out at their defaults, and so are the arguments of a sampler without any.
     """
     keys = _without_none(study.model_dump(mode="json"))
     for table, kind in TABLES.items():
@@ -241,6 +241,8 @@ def dump_study(study: StudySpec) -> str:
         for name in kind.model_fields.keys() - set(keys_of(kind)):
             if target.get(name) == kind.model_fields[name].default:
                 target.pop(name, None)
+    if not study.sampler.arguments:
+        del keys["sampler"]["arguments"]
     if study.plan.automatic:
         keys["plan"]["epochs"] = "auto"
     return f"{_FORMAT_LINE.format(FORMAT)}\n{tomli_w.dumps(keys)}"

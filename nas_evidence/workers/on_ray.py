@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from ray.exceptions import (
     RayError,
     RayTaskError,
 )
+from ray.util import metrics
 
 from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.durations import duration
@@ -357,6 +359,31 @@ class RayExecutor(Pool):
         }
         has = " and ".join(f"{n:g} {k}s ({free.get(k, 0.0):g} free)" for k, n in there.items())
         return f"{workers} for room; the cluster has {has} on {len(self._nodes)} nodes"
+
+
+def metric(
+    kind: str, name: str, text: str, labels: tuple[str, ...]
+) -> Callable[[float, dict[str, str]], None]:
+    """Return what sets a metric that Ray serves to Prometheus, given all labels.
+
+    Args:
+        kind: "gauge", or "counter", whose totals never fall.
+        name: of the metric; Ray puts `ray_` before it.
+        text: says what it is.
+        labels: their names.
+    """
+    if kind == "gauge":
+        return metrics.Gauge(name, text, labels).set
+    counter = metrics.Counter(name, text, labels)
+    known: defaultdict[tuple[str, ...], float] = defaultdict(float)  # by value of each label
+
+    def set_total(total: float, tags: dict[str, str]) -> None:
+        values = tuple(tags[label] for label in labels)
+        if total > known[values]:  # Ray refuses 0
+            counter.inc(total - known[values], tags)
+            known[values] = total
+
+    return set_total
 
 
 def _has(node: dict[str, Any], kind: str) -> float:

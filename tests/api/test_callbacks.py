@@ -1,5 +1,7 @@
 """What a watcher of your own is told, in which order, and what happens when it raises."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +169,22 @@ def test_a_grid_runs_longest_first_without_a_limit(
         settings=settings, progress=False, **given,
     )  # fmt: skip
     assert [one.assignment.architecture.values["width"] for one in made.launches] == widths
+
+
+@pytest.mark.slow
+def test_an_executor_is_named_by_module_on_the_command_line_and_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Callable[..., tuple[str, str]]
+) -> None:
+    (tmp_path / "slots.py").write_text(
+        "from nas_evidence.workers.inline import InlineExecutor\n"
+        "made = []\n"
+        "def mine(*given, **more):\n"
+        "    made.append(InlineExecutor(*given[:2], **more))\n"
+        "    return made[-1]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(tmp_path)])
+    search(tmp_path, n_trials=1, executor="slots:mine", allow_code=True)
+    cli("resume", "s", "--trials", "2", "--executor", "slots:mine", "--allow-code")
+    made = sys.modules.pop("slots").made
+    assert len(made) == 2

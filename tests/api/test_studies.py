@@ -405,6 +405,14 @@ def test_executor_and_address_are_checked_before_the_data_are_read() -> None:
         nas_evidence.search("gone.csv", executor="local", address="auto")
     with refused("address-of-dashboard"):
         nas_evidence.resume("gone", executor="ray", address="http://host:8265")
+    with refused("unknown-executor", "slurm", "executor=..."):
+        nas_evidence.search("gone.csv", executor="slurm")
+    with refused("executor-needs-allow-code", "allow_code=True"):
+        nas_evidence.resume("gone", executor="json:loads")
+    with refused("executor-not-callable", "str"):
+        nas_evidence.search("gone.csv", executor="string:digits", allow_code=True)
+    with refused("reference-not-imported", "what makes an executor"):
+        nas_evidence.search("gone.csv", executor="string:digit", allow_code=True)
 
 
 def test_a_leaderboard_has_every_architecture_in_the_order_of_the_ranking(

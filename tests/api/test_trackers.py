@@ -4,12 +4,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import optuna
@@ -33,6 +35,7 @@ from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.log import log_path, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import read_table
+from nas_evidence.workers.executor import StudyStatus, Watcher
 
 QUICK = {
     "plan.epochs": 2,
@@ -98,7 +101,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 def tracked_by(monkeypatch: pytest.MonkeyPatch, tracker: Memory) -> Memory:
-    monkeypatch.setattr("nas_evidence.api.runs.tracker_of", lambda text, spec, folder: tracker)
+    monkeypatch.setattr("nas_evidence.api.runs.tracker_of", lambda *_, **__: tracker)
     return tracker
 
 
@@ -458,3 +461,47 @@ def test_a_tracker_reads_the_log_only_after_the_driver_has_mended_it(
     finish_off(spec, store, Run(track=("optuna",)), audience, find_done(tmp_path))
     assert read == [[]]
     assert sum("not as written" in line for line in said) == 1
+
+
+class Scrape(Watcher):
+    """Reads, before the search lets go of Ray, what its nodes serve of this package."""
+
+    series: dict[str, float]
+
+    def study_ended(self, status: StudyStatus) -> None:
+        import ray
+
+        (node,) = ray.nodes()
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        until = time.monotonic() + 120
+        self.series = {}
+        # Ray collects every 10 s.
+        while self.series.get("ray_nas_evidence_trials_total") != 2:
+            assert time.monotonic() < until, self.series
+            with suppress(OSError), urlopen(url, timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+                found = [line.split() for line in lines if line.startswith("ray_nas_evidence")]
+                self.series = {name.partition("{")[0]: float(value) for name, value in found}
+            time.sleep(1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.ray
+def test_where_ray_runs_the_trials_it_serves_the_counters(tmp_path: Path) -> None:
+    rng, scrape = np.random.default_rng(0), Scrape()
+    nas_evidence.search(
+        rng.normal(size=(40, 3)),
+        rng.integers(0, 2, 40),
+        n_trials=2,
+        settings={**QUICK, "resources.gpus": 0},
+        families=["mlp"],
+        out=tmp_path / "s",
+        executor="ray",
+        track="prometheus",
+        callbacks=[scrape],
+        progress=False,
+    )
+    assert scrape.series["ray_nas_evidence_running_trials"] == 0
+    assert scrape.series["ray_nas_evidence_phase_seconds_total"] >= 0
+    assert not (tmp_path / "s" / "metrics.prom").exists()

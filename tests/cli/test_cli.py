@@ -103,7 +103,7 @@ def test_help_names_every_verb_and_keeps_its_brackets(tmp_path: Path) -> None:
         (["status", ".", "--jsn"], "No such option: --jsn"),
         (["status"], "give a study folder, or --address URL and --name NAME."),
         (["resume", ".", "--trials", "0"], "--trials"),
-        (["search", "digits", "--executor", "slurm"], "'slurm' is not one of 'auto', 'local'"),
+        (["search", "digits", "--executor", "slurm"], "inline or module:NAME, but got 'slurm'"),
         (["search", "digts"], "did you mean 'digits'?"),
         (["status", "."], "is not a study folder: it has no study.toml."),
         (["resume", "nowhere"], "nowhere is not a study folder"),

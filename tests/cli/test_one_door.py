@@ -20,9 +20,10 @@ NAMES = {
 CALLED: dict[str, tuple[Callable[..., Any], ...]] = {
     "search": (nas_evidence.search,),
     "resume": (nas_evidence.resume,),
+    "submit": (nas_evidence.submit,),
     "report": (nas_evidence.load, Study.report),
     "export": (nas_evidence.load, Study.export),
-    "predict": (nas_evidence.load, Study.predict),
+    "predict": (nas_evidence.predict,),
     "verify": (nas_evidence.verify,),
     "repair": (nas_evidence.repair,),
 }
@@ -35,7 +36,6 @@ ONLY_TYPED = {
     ("predict", "to"): "`Prediction.to_frame` is written by pandas",
     ("predict", "id"): "columns that the written file copies",
     ("predict", "force"): "of the file that is written",
-    ("predict", "ood"): "`nas_evidence.exporting.predictor.out_of_distribution`",
     ("predict", "reliability"): "`Study.plot('calibration', data)`",
     ("predict", "json"): "how it is printed",
     ("verify", "json"): "how it is printed",
@@ -44,10 +44,12 @@ ONLY_TYPED = {
 ONLY_CALLED = {
     ("search", "y"): "data in memory",
     ("search", "families"): "objects; a study file names families",
+    ("search", "callbacks"): "objects",
+    ("resume", "callbacks"): "objects",
     ("search", "progress"): "the command line always prints",
-    ("search", "callbacks"): "objects; --track writes to the known tools",
     ("resume", "progress"): "the command line always prints",
-    ("resume", "callbacks"): "objects; --track writes to the known tools",
+    ("submit", "progress"): "the command line always prints",
+    ("predict", "warn"): "the command line always prints",
     ("report", "allow_code"): "a report runs no code",
 }
 

@@ -80,6 +80,28 @@ def test_a_class_that_training_has_not_seen_leaves_out_the_metrics_alone(home: P
 
 
 @pytest.mark.slow
+def test_python_predicts_and_judges_in_one_call_what_the_command_line_prints(home: Path) -> None:
+    printed = run(
+        "predict", "runs/ills", "new.csv", "--json", "--ood", "old.csv", folder=home
+    ).stdout
+    measures = json.loads(printed)["measures"]
+    warned: list[str] = []
+    for place in (home / "runs/ills", home / "runs/ills/export"):
+        found = nas_evidence.predict(
+            place, home / "new.csv", ood=home / "old.csv", warn=warned.append
+        )
+        assert found.metrics == pytest.approx(measures)
+        assert {"accuracy", "ood_auroc"} <= measures.keys()
+        assert len(found.rows.to_frame()) == 60
+        assert found.notes == ("columns that the network does not use: key",)
+    assert warned == []
+    with pytest.warns(UserWarning, match="60 of 60 rows were in the training data"):
+        nas_evidence.predict(home / "runs/ills", home / "old.csv")
+    with refused("trial-of-an-export", "is an export"):
+        nas_evidence.predict(home / "runs/ills/export", home / "new.csv", trial_id=0)
+
+
+@pytest.mark.slow
 def test_columns_are_copied_as_they_are_written_and_predictions_replaced_when_asked(
     home: Path,
 ) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from nas_evidence.api import submission
 from nas_evidence.cli import search as run
 from nas_evidence.cli import submit as cluster
 from nas_evidence.cli.main import app
+from nas_evidence.jobs.jobs import Job, Submitted
 
 SUBMIT = ("submit", "digits", "--address", "http://127.0.0.1:1")
 
@@ -17,10 +19,12 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Arguments of the jobs that would have been submitted."""
     found: list[list[str]] = []
 
-    def keep(*_: Any, arguments: list[str], **__: Any) -> None:
+    def keep(*_: Any, arguments: list[str], **__: Any) -> Submitted:
         found.append(arguments)
+        return Submitted(Job("nas-digits-1", "digits", "/s", "PENDING"), True, None)
 
-    monkeypatch.setattr(cluster, "_submit", keep)
+    monkeypatch.setattr(submission, "connect", lambda address, warn: None)
+    monkeypatch.setattr(submission, "send", keep)
     return found
 
 

@@ -1,10 +1,12 @@
 """Our trackers keep what `nas_evidence.testing` asks of every watcher."""
 
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from commands import environment
@@ -61,6 +63,63 @@ class TestPrometheus(Tracked):
             assert found["nas_evidence_running_trials", own] == 0
             retries = found.get(("nas_evidence_retries_total", ("cause", "crash"), own))
             assert retries == (None if resumed else 1)
+
+
+class Series:
+    """A counter or gauge of `ray.util.metrics`: values by labels, as Ray would serve them."""
+
+    served: ClassVar[dict[tuple[str, ...], float]] = {}
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self.name, self.keys = name, tag_keys
+
+    def _at(self, tags: dict[str, str]) -> tuple[str, ...]:
+        assert tuple(tags) == self.keys
+        return (self.name, *tags.values())
+
+    def inc(self, value: float, tags: dict[str, str]) -> None:
+        assert value > 0
+        self.served[self._at(tags)] = self.served.get(self._at(tags), 0.0) + value
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        self.served[self._at(tags)] = value
+
+
+class TestPrometheusOnRay(WatcherContract):
+    @pytest.fixture(autouse=True)
+    def _series(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from nas_evidence.workers import on_ray
+
+        monkeypatch.setattr(Series, "served", {})
+        monkeypatch.setattr(on_ray, "metrics", SimpleNamespace(Counter=Series, Gauge=Series))
+
+    def make(self, study: StudySpec, folder: Path) -> Watcher:
+        return tracker_of("prometheus", study, folder, on_ray=True)
+
+    def test_ray_serves_the_numbers_that_the_file_would_hold(
+        self, study: StudySpec, folder: Path
+    ) -> None:
+        file = folder / "study.prom"
+        watchers = [
+            self.make(study, folder),
+            tracker_of(f"prometheus:{file}", study, folder, on_ray=True),
+        ]
+        for watcher in watchers:
+            watcher.study_started(study, folder)
+        n_running = []
+        for event, *given in everything(study, folder):
+            for watcher in watchers:
+                getattr(watcher, event)(*given)
+            lines = [line for line in file.read_text().splitlines() if line[0] != "#"]
+            found = {
+                (name, *re.findall(r'"(.*?)"', labels)): float(value)
+                for line in lines
+                for name, labels, value in [re.split("[{}]", line)]
+            }
+            assert Series.served == {k: v for k, v in found.items() if v or len(k) == 2}
+            n_running.append(found["nas_evidence_running_trials", study.name])
+        assert max(n_running) > n_running[-1] == 0
+        assert not (folder / "metrics.prom").exists()
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 from faulty import call
+from messages import refused
 
-from nas_evidence.cli import submit as verb
+import nas_evidence
+from nas_evidence.api import submission
 
 
 class Cluster:
@@ -34,7 +36,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     there = Cluster()
-    monkeypatch.setattr(verb, "connect", lambda address: there)
+    monkeypatch.setattr(submission, "connect", lambda address, warn: there)
     monkeypatch.setattr("nas_evidence.storage.remote_lease.SETTLE", 0.0)
     return there
 
@@ -95,3 +97,22 @@ def test_changed_data_are_refused_before_a_job_is_submitted(
     assert code == 2
     assert "mine.csv has changed since" in err
     assert len(cluster.commands) == 1
+
+
+@pytest.mark.slow
+def test_python_submits_what_the_command_line_does(
+    cluster: Cluster, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = {"address": "http://127.0.0.1:1", "progress": False}
+    found = nas_evidence.submit(table, target="y", n_trials=2, store=tmp_path / "s", **there)
+    assert (found.is_new, found.job.id, found.job.store) == (True, "nas-mine-1", f"{tmp_path}/s")
+    command = cluster.commands.pop()
+    assert capsys.readouterr().out == ""
+    assert submit(capsys, table, tmp_path / "s")[0] == 0  # the same study in the same store
+    assert cluster.commands == [command]
+    with refused("store-not-absolute", "store=..."):
+        nas_evidence.submit("digits", store="s", **there)
+    with refused("submit-data-in-memory", "DataFrame"):
+        nas_evidence.submit(pd.read_csv(table), store="/s", **there)
+    with pytest.raises(TypeError, match=r"submit\(\) got .*'traget'; did you mean 'target'"):
+        nas_evidence.submit(table, traget="y", store="/s", **there)

@@ -349,6 +349,16 @@ def test_every_key_is_set_by_an_example_that_loads(tmp_path: Path) -> None:
     assert every_key() - used == set()
 
 
+def test_a_sampler_without_arguments_has_no_table_of_them() -> None:
+    text = 'name = "own"\n[dataset]\nname = "digits"\n[family.linear]\n'
+    given = ['sampler.name="optuna:GPSampler"', "sampler.arguments.n_startup_trials=5"]
+    for overrides, has_table in (([], False), (given[:1], False), (given, True)):
+        study = parse_study(text, "own.toml", overrides)
+        stored = dump_study(study)
+        assert ("[sampler.arguments]" in stored) == has_table
+        assert parse_study(stored, "study.toml") == study
+
+
 def test_a_task_that_follows_from_the_likelihood_is_no_difference() -> None:
     text = 'name = "own"\n[dataset]\nname = "npz"\npath = "own.npz"\n[family.linear]\n'
     asked = parse_study(text, "own.toml")

@@ -8,7 +8,8 @@
                         `study.db` in the study folder
     wandb[:PROJECT]     a run per trial with the same; PROJECT: the name of the study
     trackio[:PROJECT]   the same, on this machine or in a Space of Hugging Face
-    prometheus[:FILE]   counters for node_exporter; FILE: `metrics.prom` in the study folder
+    prometheus[:FILE]   counters, as metrics of Ray where Ray runs the trials; otherwise, or with
+                        FILE, for node_exporter; FILE: `metrics.prom` in the study folder
 
 A tracker decides nothing and is no part of the study. It works in a thread of its own: a slow or
 broken one never holds up the search, and its first failure is one warning. A resumed study also
@@ -75,17 +76,26 @@ def _check_url(url: str, *, installed: bool) -> None:
         ).with_code("track-needs-psycopg")
 
 
-def tracker_of(text: str, spec: StudySpec, folder: Path) -> Watcher:
-    """Return the tracker that an option names; see the top of this file."""
+def tracker_of(text: str, spec: StudySpec, folder: Path, *, on_ray: bool = False) -> Watcher:
+    """Return the tracker that an option names; see the top of this file.
+
+    Args:
+        text: the option.
+        spec: the study.
+        folder: of the study.
+        on_ray: whether Ray runs the trials.
+    """
     name, _, place = text.partition(":")
     if name == "tensorboard":
         from nas_evidence.api.trackers.tensorboard import TensorBoard
 
         return TensorBoard(Path(place) if place else folder / "tensorboard")
     if name == "prometheus":
-        from nas_evidence.api.trackers.prometheus import Prometheus
+        from nas_evidence.api.trackers.prometheus import Prometheus, to_file, to_ray
 
-        return Prometheus(Path(place) if place else folder / "metrics.prom")
+        if on_ray and not place:
+            return Prometheus(to_ray())
+        return Prometheus(to_file(Path(place) if place else folder / "metrics.prom"))
     if name == "optuna":
         from nas_evidence.api.trackers.optuna import Optuna
 

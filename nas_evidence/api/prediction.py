@@ -1,0 +1,166 @@
+"""Predictions of new data by a study or an export, with all that is to be said of them."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nas_evidence.api.python_words import speaking_python
+from nas_evidence.api.request import check_one
+from nas_evidence.api.studies import Study, seen_in_training
+from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.user_error import UserError
+
+if TYPE_CHECKING:  # these import pandas and torch
+    from nas_evidence.data.given import Given
+    from nas_evidence.exporting.predictor import Metrics, Prediction
+
+#: Columns in a list.
+_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions of new data, and how good they are where the data hold the target.
+
+    rows       the prediction of each row
+    metrics    empty without the target
+    given      the data as the network reads them
+    notes      what to know about them, a sentence each
+    weights    the column of weights in training, None without one
+    """
+
+    rows: "Prediction"
+    metrics: "Metrics"
+    given: "Given"
+    notes: tuple[str, ...] = ()
+    weights: str | None = None
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, UserWarning, stacklevel=2)
+
+
+def study_at(
+    place: str | Path, *, chosen: bool, data_root: str | Path | None, allow_code: bool
+) -> Study | None:
+    """Return the study at a place, None if an export is there.
+
+    Args:
+        place: folder or URI.
+        chosen: whether a trial or an ensemble of the study is asked for.
+        data_root: folder of the named data sets.
+        allow_code: import the code that the study names.
+
+    Raises:
+        ValueError: if there is neither, or if something is chosen of an export.
+    """
+    from nas_evidence.exporting.soundness import is_export
+
+    if not is_export(Path(place)):
+        return Study(place, data_root, allow_code=allow_code)
+    if chosen:
+        raise UserError(
+            f"--trial and --top choose among the trials of a study, but {place} is an export."
+        ).with_code("trial-of-an-export")
+    return None
+
+
+@speaking_python()
+def predict(
+    place: str | Path | Study,
+    data: Any,
+    *,
+    method: Literal["probit", "mc", "map"] | None = None,
+    level: float = 0.9,
+    quantiles: Sequence[float] = (),
+    metric: str | None = None,
+    trial_id: int | None = None,
+    top: int | None = None,
+    raw: bool = False,
+    ood: Any = None,
+    data_root: str | Path | None = None,
+    allow_code: bool = False,
+    warn: Callable[[str], None] = _warn,
+) -> Predicted:
+    """Predict new data by a study or an export; if they hold the target, judge the predictions.
+
+    Args:
+        place: a study, its folder or the URI of its store, or an export folder.
+        data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+        method: of classes, see `nas_evidence.exporting.predictor`.
+        level: probability of the intervals of real targets.
+        quantiles: (0.1, 0.5, 0.9) for the columns q10, q50 and q90 of `to_frame`.
+        metric: to judge by, by default that of the study.
+        trial_id: of another network of the study than the best.
+        top: of an ensemble of so many best networks of the study.
+        raw: leave out the calibration factor (fitted out of fold).
+        ood: out-of-distribution data, for the metric `ood_auroc`: how well the network tells
+            them apart.
+        data_root: folder of the named data sets.
+        allow_code: import the code that is named as module:NAME.
+        warn: called with a sentence on doubtful cells, rows of the training data, or metrics that
+            cannot be computed; by default it warns.
+
+    Raises:
+        ValueError: for data unlike the training data, or without a complete trial.
+
+    Example:
+        found = nas_evidence.predict("runs/mine", "labelled.csv")
+        found.rows.to_frame()  # a DataFrame, one row each
+        found.metrics["accuracy"]
+    """
+    check_one(trial_id, top)
+    if isinstance(place, Study):
+        study: Study | None = place
+    else:
+        study = study_at(
+            place, chosen=(trial_id, top) != (None, None), data_root=data_root,
+            allow_code=allow_code,
+        )  # fmt: skip
+
+    # Only now, since it imports torch, which takes seconds.
+    from nas_evidence.exporting.predictor import Metrics, Predictor, out_of_distribution
+    from nas_evidence.exporting.program import import_family_of
+
+    if study is not None:
+        predictor = study.predictor(trial_id, top=top)
+    else:
+        assert not isinstance(place, Study)
+        if allow_code:
+            import_family_of(Path(place))
+        predictor = Predictor.load(place)
+    given = predictor.given(data)
+    rows = predictor.predict(
+        given, method=method, level=level, quantiles=quantiles, metric=metric, raw=raw
+    )
+    for doubt in (*given.doubts, *filter(None, [rows.doubt])):
+        warn(doubt)
+    metrics = Metrics({}, n=0, labels=bool(predictor.classes))
+    if given.truth is not None:
+        try:
+            metrics = predictor.evaluate(
+                given, method=method, level=level, metric=metric, raw=raw, predicted=rows
+            )
+        except ValueError as error:  # a class that training has not seen, ...
+            warn(f"metrics are left out: {error}")
+    if metrics:
+        with suppress(ValueError, OSError):  # an export lies in its study, or alone
+            home = study or Study(Path(str(place)).resolve().parent)
+            if seen := seen_in_training(given, home):
+                warn(seen)
+    if ood is not None:
+        # What tells other data apart is the posterior, unless a method is asked for.
+        known, other = (
+            predictor.predict(some, method=method or "probit", level=level, raw=raw)
+            for some in (given, predictor.given(ood))
+        )
+        metrics["ood_auroc"] = out_of_distribution(known, other)
+    notes = [rows.cut] * bool(rows.cut)
+    if given.unused:
+        more = f" and {len(given.unused) - _LISTED} more" * (len(given.unused) > _LISTED)
+        listed = ", ".join(map(shortened, given.unused[:_LISTED]))
+        notes.append(f"columns that the network does not use: {listed}{more}")
+    return Predicted(rows, metrics, given, tuple(notes), predictor.meaning.get("weights"))
