@@ -155,6 +155,49 @@ def test_a_table_is_the_same_study_in_every_format(name: str, tmp_path: Path) ->
     np.testing.assert_array_equal(new.inputs, features_of(PEOPLE[:3], prepared(expected)).inputs)
 
 
+CELLS = {
+    "decimal commas": ["1,234", "1,5", "2,25", "3"],
+    "thousands by comma": ["1,234", "1,234,567", "12", "2,500"],
+    "thousands by point": ["1.234", "1.234,5", "12", "2.500"],
+    "decimal points": ["1.234", "1.5", "12", "2.25"],
+    "currency": ["$1,234", "$1,234.50", "$12", "$7"],
+    "per cent": ["12 %", "7 %", "1.5 %", "3 %"],
+    "a unit": ["1.1 ct", "0.9 ct", "2 ct", "1.234 ct"],
+    "negative in brackets": ["(3)", "4", "(5)", "6"],
+    "days first": ["03/04/2024", "31/01/2024", "02/05/2023", "30/06/2024"],
+    "months first": ["03/04/2024", "01/31/2024", "02/05/2023", "06/30/2024"],
+    "texts": ["7 a", "8 b", "9 c", "7 d"],
+}
+READ_ALIKE = [(kind, separator) for kind in CELLS for separator in (",", ";")]
+
+
+@pytest.mark.parametrize(("kind", "separator"), READ_ALIKE)
+def test_a_row_of_a_file_is_read_alone_as_it_was_in_training(
+    kind: str, separator: str, tmp_path: Path
+) -> None:
+    cells = [cell for cell in CELLS[kind] for _ in range(6)]
+    rows = [f'"{cell}"{separator}{i % 7}' for i, cell in enumerate(cells)]
+    _read_alike(rows, separator, [0, 6, 12, 18], tmp_path)
+
+
+def test_a_word_for_missing_is_read_alone_as_it_was_in_training(tmp_path: Path) -> None:
+    rows = [f"{'not known' if i in (5, 11) else i * i % 31},{i % 7}" for i in range(24)]
+    _read_alike(rows, ",", [4, 5, 11], tmp_path)
+
+
+def _read_alike(rows: list[str], separator: str, chosen: list[int], folder: Path) -> None:
+    head = f"a{separator}y"
+    (folder / "t.csv").write_text("\n".join([head, *rows]) + "\n")
+    spec = DatasetSpec(name="table", path="t.csv", target="y", task="regression")
+    source = source_of(spec, base=folder)
+    assert source is not None
+    arrays = source.arrays(seed=0)
+    for row in chosen:
+        (folder / "new.csv").write_text(f"{head}\n{rows[row]}\n")
+        new = features_of(folder / "new.csv", prepared(arrays), target="y")
+        np.testing.assert_array_equal(new.inputs[0], arrays.x_train[row])
+
+
 @pytest.mark.parametrize("library", ["polars", "pyarrow"])
 def test_a_table_of_another_library_is_the_same_study(library: str) -> None:
     module = pytest.importorskip(library)
