@@ -140,8 +140,8 @@ def predict(
     found = predictor.predict(
         given, method=method, level=level, quantiles=probabilities, metric=metric, raw=raw
     )
-    for doubt in (*given.doubts, *filter(None, [found.doubt])):
-        err.print(f"warning: {doubt}")
+    for sentence in found.warnings:
+        err.print(f"warning: {sentence}")
     if found.cut:
         err.print(f"note: {found.cut}")
     if given.unused:

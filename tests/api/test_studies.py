@@ -286,6 +286,16 @@ def test_an_estimator_takes_missing_numbers_in_arrays_as_in_frames() -> None:
     np.testing.assert_array_equal(array, frame)
 
 
+@pytest.mark.slow
+def test_a_prediction_holds_the_sentences_that_it_warns_of(classified: nas_evidence.Study) -> None:
+    new = table(5).assign(town="lima")
+    with pytest.warns(UserWarning, match="'town'") as warned:
+        found = classified.predict(new)
+    assert found.warnings == tuple(str(one.message) for one in warned)
+    assert "not seen in training ('lima')" in found.warnings[0]
+    assert classified.predict(table(5)).warnings == ()
+
+
 def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
     with pytest.warns(UserWarning, match="17 of 30 rows were in the training data"):
         figure = classified.plot("calibration", table(30))
