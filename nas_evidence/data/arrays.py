@@ -33,7 +33,7 @@ class Meaning:
 
     classes      the values that labels 0..C-1 stand for; empty if they are just numbers
     targets      names of the columns of the targets
-    preparation  how the columns of a table became features; None for arrays and images
+    preparation  how the columns of a table became features; None for images, and vectors on disk
     said         sentences for the user: the task, the features, the rows
     change       the end of the first sentence if the task was inferred: how to change it
     class_weight what an error on a row of each class costs; empty without class weights

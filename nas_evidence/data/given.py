@@ -18,9 +18,12 @@ from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.weights import weights_of
 from nas_evidence.data.written_numbers import with_numbers_read
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.study import DatasetSpec
 
+#: Most columns listed in a message.
+_LISTED = 12
 _EMPTY = "the new data have no rows, so there is nothing to predict"
 
 
@@ -95,21 +98,29 @@ def features_of(
     array = np.asarray(data)
     if array.ndim and not len(array):
         raise UserError(_EMPTY).with_code("nothing-to-predict")
-    if preparation is not None:
-        names = list(dict.fromkeys(column.name for column in preparation.columns))
-        if array.ndim != 2 or array.shape[1] != len(names):
-            raise UserError(
-                f"the network was trained on a table with the columns {', '.join(names)}; give a "
-                f"DataFrame with them, or an array [n, {len(names)}]"
-            ).with_code("table-expected")
-        frame = with_numbers_read(pd.DataFrame(array, columns=names), written=written)
-        return _of_table(frame, preparation, None)
+    if preparation is not None and (array.ndim != 2 or array.shape[1] != len(preparation.names)):
+        raise _other_columns(preparation, f"an array {list(array.shape)}")
+    if preparation is not None and array.dtype.kind in "biufOUS":
+        frame = npz.as_frame(array) if array.dtype.kind in "biuf" else pd.DataFrame(array)
+        frame = frame.set_axis([*preparation.names], axis=1)
+        return _of_table(with_numbers_read(frame, written=written), preparation, None)
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs must be numbers, but are {array.dtype}; convert them").with_code(
             "inputs-not-numbers"
         )
     found = arranged(array) if array.ndim > 2 else np.ascontiguousarray(array, np.float32)
     return _checked(found)
+
+
+def _other_columns(preparation: Preparation, found: str) -> UserError:
+    """Return the error of new data whose columns cannot be those of the training."""
+    names = preparation.names
+    listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
+    those = "" if preparation.unnamed else f" ({listed})"
+    return UserError(
+        f"the new data must have the {len(names)} columns of the training data{those}, but are "
+        f"{found}; give a table with them, or an array [n, {len(names)}]"
+    ).with_code("other-columns")
 
 
 def rows_seen(inputs: Array, trained: ArrayData) -> int:
@@ -166,6 +177,11 @@ def _of_table(
                 ).with_code("new-column-not-numbers")
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
         return _checked(np.ascontiguousarray(values, np.float32), truth)
+    if preparation.unnamed and not {*preparation.names} <= {*frame.columns}:
+        names = [name for name in frame.columns if name not in (target, weights)]
+        if len(names) != len(preparation.names):
+            raise _other_columns(preparation, f"a table with {len(names)}")
+        frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = [*dict.fromkeys(preparation.doubts(frame))]

@@ -6,8 +6,9 @@
     x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; numbers of any type
     y  labels of any kind [n] or one-hot [n, C]; real targets [n] or [n, C]; see `targets.py`
 
-A missing number of a vector is NaN; it is filled as in a table with columns x0, x1, ... (see
-`preparation.py`). With four axes, the last holds the channels if its length is 1 or 3, otherwise
+Vectors in memory are a table with the columns x0, x1, ... (see `preparation.py`): a missing number
+is NaN, and a constant column is left out. Vectors on disk stay there as they are, unless a number
+is missing. With four axes, the last holds the channels if its length is 1 or 3, otherwise
 the second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. A folder with
 `classes.json`, the names of the labels 0..C-1 or an empty list, was written by a study and is read
 into memory.
@@ -30,8 +31,7 @@ import pandas as pd
 from nas_evidence.data.arrays import Inputs, Meaning, RawArrays, slices
 from nas_evidence.data.content import check_content, fingerprint
 from nas_evidence.data.mapped import Array, MappedRows, arranged
-from nas_evidence.data.preparation import Column, Preparation
-from nas_evidence.data.table_file import CSV, PARQUET, test_rows, test_sentence
+from nas_evidence.data.table_file import CSV, PARQUET, prepared, test_rows, test_sentence
 from nas_evidence.data.targets import ClassName, Targets, said_classes, targets_of
 from nas_evidence.data.units import said_units, units_of
 from nas_evidence.data.weights import repeated, said_weights, weights_of
@@ -116,7 +116,9 @@ def arrays_of(
                 f"x_{part} and y_{part} must have equal lengths, but have {n_x} and {n_y} in "
                 f"{path}"
             ).with_code("npz-lengths-by-header")
-    if x_test is not None and (x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype):
+    if x_test is not None and (
+        x.shape[1:] != x_test.shape[1:] or (x.dtype == np.uint8) != (x_test.dtype == np.uint8)
+    ):
         raise UserError(
             "x_train and x_test must agree in shape and kind of number, but an example is "
             f"{x.dtype} {list(x.shape[1:])} and {x_test.dtype} "
@@ -154,15 +156,19 @@ def arrays_of(
             weights, test_weights = weights[~in_test], weights[in_test]
         x, x_rest = _rows(x, ~in_test), _rows(x, in_test)
         train, test = found.train[~in_test], found.train[in_test]
-    preparation = _imputed(x) if _has_nan(x) or _has_nan(x_rest) else None
-    if preparation is not None:
-        x, x_rest = (
-            preparation.apply(pd.DataFrame(part[:]).add_prefix("x"), str(path))
-            for part in (x, x_rest)
+    preparation, more = None, list[str]()
+    if len(x.shape) == 2 and not (isinstance(x, MappedRows) and isinstance(x_rest, MappedRows)):
+        x, x_rest, preparation, more = prepared(
+            as_frame(x[:]), as_frame(x_rest[:]), train, spec, where=str(path), unnamed=True
         )
+    elif spec.drop or spec.categorical or spec.numeric:
+        raise UserError(
+            f"`drop`, `categorical` and `numeric` are of tables and of vectors in memory, but "
+            f"x_train in {path} has the shape {list(x.shape)}; leave them out"
+        ).with_code("columns-of-no-table")
     said = (
         found.sentence,
-        *(() if preparation is None else (preparation.sentence,)),
+        *more,
         *said_units(spec, units),
         *said_weights(spec.weights, weights),
         test_sentence(len(train), len(test)),
@@ -172,19 +178,14 @@ def arrays_of(
     return raw if weights is None else repeated(raw, weights, test_weights)
 
 
-def _has_nan(x: Inputs) -> bool:
-    return len(x.shape) == 2 and x.dtype != np.uint8 and any(np.isnan(p).any() for p in slices(x))
+def _complete(x: Inputs) -> bool:
+    return x.dtype == np.uint8 or not any(np.isnan(part).any() for part in slices(x))
 
 
-def _imputed(x: Inputs) -> Preparation:
-    """Return how missing numbers are filled, by the training rows [n, d]."""
-    columns = []
-    for i, values in enumerate(x[:].T):
-        present = values[~np.isnan(values)]
-        missing, known = len(present) < len(values), present if len(present) else np.zeros(1)
-        low, high, fill = float(known.min()), float(known.max()), float(np.median(known))
-        columns.append(Column(f"x{i}", "number", fill, missing, low=low, high=high))
-    return Preparation(tuple(columns))
+def as_frame(x: Array) -> pd.DataFrame:
+    """Return vectors [n, d] as a table with the columns x0, x1, ...; float32 or float64."""
+    small = x.dtype.itemsize < 4 or x.dtype == np.float32
+    return pd.DataFrame(x.astype(np.float32 if small else np.float64, copy=False)).add_prefix("x")
 
 
 def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
@@ -343,7 +344,7 @@ def _read_folder(
 
 
 def _inputs(x: Array, key: str, path: Path) -> Inputs:
-    """Return `x` as [n, d], which may hold NaN, or [n, C, H, W]; uint8 or float32."""
+    """Return `x` as [n, d], which may hold NaN, or as images [n, C, H, W], uint8 or float32."""
     if x.ndim not in (2, 3, 4) or x.size == 0:
         raise UserError(
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
@@ -354,7 +355,12 @@ def _inputs(x: Array, key: str, path: Path) -> Inputs:
             f"{key} must be numbers, but is {x.dtype} in {path}; convert it, for example with "
             ".astype('float32')"
         ).with_code("npz-not-numbers")
-    found = MappedRows(path / f"{key}.npy") if isinstance(x, np.memmap) else arranged(x)
+    found: Inputs = x
+    if isinstance(x, np.memmap):
+        rows = MappedRows(path / f"{key}.npy")
+        found = rows if x.ndim > 2 or _complete(rows) else np.array(x)
+    elif x.ndim > 2:
+        found = arranged(x)
     if found.dtype != np.uint8:
         _check_finite(found, key, path)
     return found
@@ -363,10 +369,12 @@ def _inputs(x: Array, key: str, path: Path) -> Inputs:
 def _check_finite(values: Inputs, key: str, path: Path) -> None:
     """Refuse infinity, also of float64 values too large for float32, and NaN in images."""
     fine = np.isfinite if len(values.shape) > 2 else lambda part: ~np.isinf(part)
-    finite = np.concatenate([fine(p).reshape(len(p), -1).all(1) for p in slices(values)])
+    with np.errstate(over="ignore"):
+        parts = (part.astype(np.float32, copy=False) for part in slices(values))
+        finite = np.concatenate([fine(p).reshape(len(p), -1).all(1) for p in parts])
     bad = np.flatnonzero(~finite)
     if len(bad):
         raise UserError(
-            f"{key} in {path} must be finite in {values.dtype}, but {len(bad)} of {len(values)} "
+            f"{key} in {path} must be finite in float32, but {len(bad)} of {len(values)} "
             f"rows are not, the first at row {bad[0]}; remove or fill them"
         ).with_code("npz-not-finite")

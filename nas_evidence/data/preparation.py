@@ -80,12 +80,17 @@ class Column:
 class Preparation:
     """How a table becomes features, in the order of `feature_names`.
 
-    `written` says how cells of the training table are written, those of the target among them;
-    new tables are read by it.
+    columns  used columns; those of dates several times
+    written  how cells of the training table are written, those of the target among them; new
+             tables are read by it
+    names    of all columns that could be features, in the order of the training table
+    unnamed  whether that table was an array, so that its names are x0, x1, ...
     """
 
     columns: tuple[Column, ...]
     written: Mapping[str, Written] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    unnamed: bool = False
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -190,6 +195,8 @@ class Preparation:
         return cls(
             tuple(Column(**c | {key: tuple(c[key]) for key in lists}) for c in stored["columns"]),
             {name: Written(*how) for name, how in stored["written"].items()},
+            tuple(stored["names"]),
+            stored["unnamed"],
         )
 
     def _features(self) -> Iterator[tuple[str, str]]:
@@ -222,6 +229,7 @@ def prepare(
     numeric: Collection[str],
     where: str,
     written: Mapping[str, Written] | None = None,
+    unnamed: bool = False,
 ) -> tuple[Preparation, list[str]]:
     """Decide how the columns of the training rows become features.
 
@@ -232,6 +240,7 @@ def prepare(
         numeric: columns to read as numbers.
         where: the place of the table, for messages.
         written: how its cells were written.
+        unnamed: whether it was an array.
 
     Returns:
         The preparation, and one sentence per decision that is not plain.
@@ -267,7 +276,8 @@ def prepare(
         raise UserError(
             f"{where} must have at least one column besides the target that varies"
         ).with_code("no-column-varies")
-    preparation = Preparation(tuple(columns), written or {})
+    names = tuple(map(str, frame.columns))
+    preparation = Preparation(tuple(columns), written or {}, names, unnamed)
     return preparation, [preparation.sentence, *said]
 
 
@@ -321,7 +331,9 @@ def _number(
         keep = f"--numeric {option(name)} to keep"
         return [], f"column {name!r} is left out: it looks like a row number; {keep}"
     indicator = bool(np.isnan(numbers).any())
-    words = values[np.isnan(numbers)].dropna().astype(str).str.strip().unique()
+    words = (
+        values[np.isnan(numbers)].dropna().astype(str).str.strip().unique() if indicator else ()
+    )
     column = Column(
         name,
         "number",
@@ -329,7 +341,7 @@ def _number(
         indicator=indicator,
         low=float(present.min()),
         high=float(present.max()),
-        words=tuple(words[:MOST_CATEGORIES].tolist()),
+        words=tuple(words[:MOST_CATEGORIES]),
     )
     return [column], ""
 
@@ -409,6 +421,8 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
 
 
 def _as_numbers(values: pd.Series) -> Array:
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":  # quick: often wide
+        return np.asarray(values, dtype=np.float64)
     return np.asarray(pd.to_numeric(values, errors="coerce").astype("float64"))
 
 

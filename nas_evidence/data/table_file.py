@@ -24,7 +24,7 @@ from nas_evidence.data.arrays import Meaning, RawArrays, random_rows, stratified
 from nas_evidence.data.content import check_content, content_of
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.preparation import option, prepare
+from nas_evidence.data.preparation import Preparation, option, prepare
 from nas_evidence.data.targets import targets_of
 from nas_evidence.data.units import Units, said_units, units_of
 from nas_evidence.data.weights import repeated, said_weights, weights_of
@@ -111,22 +111,9 @@ def arrays_of(
         if weights is not None:
             weights, test_weights = weights[~in_test], weights[in_test]
     features = frame.drop(columns=[spec.target, *spec.columns_of_rows])
-    preparation, said = prepare(
-        features,
-        drop=spec.drop or (),
-        categorical=spec.categorical or (),
-        numeric=spec.numeric or (),
-        where=where,
-        written=written,
+    x, x_test, preparation, said = prepared(
+        features, test, found.train, spec, where=where, written=written
     )
-    used = list(dict.fromkeys(column.name for column in preparation.columns))
-    said += [
-        f"column {name!r} {how}: is it known when a prediction is made? If not, "
-        f"--drop {option(name)}"
-        for name, how in leaks(features[used], found.train)
-    ]
-    x = preparation.apply(features, where)
-    x_test = x[:0] if test is None else preparation.apply(test, f"the test rows of {where}")
     meaning = Meaning(
         classes=found.classes,
         targets=(str(spec.target),),
@@ -143,6 +130,49 @@ def arrays_of(
     )
     raw = RawArrays(x, found.train, x_test, found.test, meaning, units)
     return raw if weights is None else repeated(raw, weights, test_weights)
+
+
+def prepared(
+    frame: pd.DataFrame,
+    test: pd.DataFrame | None,
+    y: Array,
+    spec: DatasetSpec,
+    *,
+    where: str,
+    written: Mapping[str, Written] | None = None,
+    unnamed: bool = False,
+) -> tuple[Array, Array, Preparation, list[str]]:
+    """Return the features of training rows and test rows, how they are made, and sentences.
+
+    Args:
+        frame: the training rows without the target.
+        test: the test rows.
+        y: labels or targets of the training rows, which a column may give away.
+        spec: its columns to drop, and those of categories and numbers.
+        where: the place of the table, for messages.
+        written: how its cells are written.
+        unnamed: whether it was an array.
+
+    Raises:
+        ValueError: as `prepare`, and for cells that cannot be used.
+    """
+    preparation, said = prepare(
+        frame,
+        drop=spec.drop or (),
+        categorical=spec.categorical or (),
+        numeric=spec.numeric or (),
+        where=where,
+        written=written,
+        unnamed=unnamed,
+    )
+    said += [
+        f"column {name!r} {how}: is it known when a prediction is made? If not, "
+        f"--drop {option(name)}"
+        for name, how in leaks(frame[list(preparation.places)], y)
+    ]
+    x = preparation.apply(frame, where)
+    x_test = x[:0] if test is None else preparation.apply(test, f"the test rows of {where}")
+    return x, x_test, preparation, said
 
 
 def test_sentence(n_train: int, n_test: int) -> str:

@@ -82,6 +82,7 @@ class Prediction:
                    metric on data unseen in training; if None, `class_weight` decides
     class_weight   w, by class: the class is argmax_k w_k p_k, and the accuracy is weighted by w;
                    empty for equal weights, see `maths/decisions.py`
+    doubts         sentences about columns of the data that are unlike those of the training
     """
 
     classes: tuple[str | int | bool, ...]
@@ -97,6 +98,12 @@ class Prediction:
     metric: str | None = None
     threshold: float | None = None
     class_weight: Mapping[str, float] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `predict` warns of, on the command line too: `doubts` and `doubt`."""
+        return (*self.doubts, *filter(None, [self.doubt]))
 
     @property
     def class_weights(self) -> np.ndarray | None:
@@ -500,11 +507,8 @@ class Predictor:
                 that are not finite.
         """
         if not isinstance(data, Given):
-            data = self.given(data)
-            for doubt in data.doubts:
-                warnings.warn(doubt, UserWarning, stacklevel=2)
             found = self.predict(
-                data,
+                self.given(data),
                 method=method,
                 level=level,
                 quantiles=quantiles,
@@ -512,8 +516,8 @@ class Predictor:
                 seed=seed,
                 raw=raw,
             )
-            if found.doubt:
-                warnings.warn(found.doubt, UserWarning, stacklevel=2)
+            for sentence in found.warnings:
+                warnings.warn(sentence, UserWarning, stacklevel=2)
             return found
         inputs = data.inputs
         method = method or ("map" if self.classes else "probit")
@@ -533,6 +537,7 @@ class Predictor:
             "metric": metric,
             "threshold": self.meaning.get("thresholds", {}).get(metric),
             "class_weight": self.meaning.get("class_weight", {}),
+            "doubts": data.doubts,
         }
         if self.members:
             each = [

@@ -109,7 +109,7 @@ class DatasetSpec(Frozen):
     """What the targets of your data are; if absent, as `likelihood` says if that is given,
     else inferred from the values."""
     drop: tuple[str, ...] | None = None
-    """Columns of a table to leave out."""
+    """Columns of a table to leave out; of vectors x0, x1, ..."""
     categorical: tuple[str, ...] | None = None
     """Columns of a table to read as categories though they hold numbers or many texts."""
     numeric: tuple[str, ...] | None = None
@@ -216,11 +216,11 @@ class DatasetSpec(Frozen):
 
     def _check_used(self) -> None:
         """Refuse keys that this kind of data does not use."""
-        of_a_table = ("target", "test_path", "drop", "categorical", "numeric")
+        of_columns = ("drop", "categorical", "numeric", "groups", "time_column", "weights")
         users = {
-            **dict.fromkeys(of_a_table, ("table",)),
+            **dict.fromkeys(("target", "test_path"), ("table",)),
             "image_size": ("images",),
-            **dict.fromkeys(("groups", "time_column", "weights"), ("table", "npz")),
+            **dict.fromkeys(of_columns, ("table", "npz")),
             **dict.fromkeys(
                 ("path", "test_fraction", "task", "class_weight", "content"), OWN_DATA
             ),

@@ -273,15 +273,27 @@ def test_an_estimator_takes_missing_numbers_in_arrays_as_in_frames() -> None:
     y = x[:, 0].copy()
     regressor = nas_evidence.EvidenceRegressor(n_trials=1, settings=QUICK).fit(x, y)
     new = np.array([[np.nan, 0.5, 0.5]])
-    with pytest.warns(UserWarning, match="1 missing cell, none in training, replaced by the mean"):
+    with pytest.warns(UserWarning, match="'x0' is empty; the default from training"):
         found = regressor.predict(new)
-    np.testing.assert_allclose(found, regressor.predict([[x[:, 0].mean(), 0.5, 0.5]]), rtol=1e-4)
+    np.testing.assert_allclose(
+        found, regressor.predict([[np.median(x[:, 0]), 0.5, 0.5]]), rtol=1e-4
+    )
     x[::7, 0] = np.nan
     array = regressor.fit(x, y).predict(x)
     frame = regressor.fit(pd.DataFrame(x).add_prefix("x"), y).predict(
         pd.DataFrame(x).add_prefix("x")
     )
-    np.testing.assert_allclose(array, frame, rtol=1e-4)
+    np.testing.assert_array_equal(array, frame)
+
+
+@pytest.mark.slow
+def test_a_prediction_holds_the_sentences_that_it_warns_of(classified: nas_evidence.Study) -> None:
+    new = table(5).assign(town="lima")
+    with pytest.warns(UserWarning, match="'town'") as warned:
+        found = classified.predict(new)
+    assert found.warnings == tuple(str(one.message) for one in warned)
+    assert "not seen in training ('lima')" in found.warnings[0]
+    assert classified.predict(table(5)).warnings == ()
 
 
 def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:

@@ -152,7 +152,7 @@ def test_nan_in_arrays_is_filled_as_in_a_frame(kind: str, tmp_path: Path) -> Non
     frame = pd.DataFrame(x).add_prefix("x").assign(y=y[:, 0])
     expected = source_in_memory(frame, None, {"target": "y"}).arrays(seed=0)
     for name in ("x_train", "mean", "std"):
-        np.testing.assert_allclose(getattr(arrays, name), getattr(expected, name), rtol=1e-6)
+        np.testing.assert_array_equal(getattr(arrays, name), getattr(expected, name))
     assert arrays.meaning.said[1] == expected.meaning.said[1]
     preparation = Preparation.from_json(arrays.meaning.preparation.to_json())
     np.testing.assert_array_equal(features_of(x, preparation).inputs, arrays.x_train)
@@ -163,17 +163,43 @@ def test_nan_in_arrays_is_filled_as_in_a_frame(kind: str, tmp_path: Path) -> Non
     np.testing.assert_array_equal(found.truth, y)
 
 
-def test_a_column_of_an_array_that_is_all_nan_keeps_its_place() -> None:
-    x = np.ones((20, 3)) * np.arange(20)[:, None]
-    x[:, 1] = np.nan
+@pytest.mark.parametrize("unused", [np.nan, 7.0])
+@pytest.mark.parametrize("text", [False, True])
+def test_new_arrays_hold_the_columns_that_training_left_out(unused: float, text: bool) -> None:
+    x: Any = np.stack([np.arange(20.0) % 7, np.full(20, unused), np.arange(20.0) % 3], axis=1)
+    x = x.astype(object) if text else x
+    if text:
+        x[:, 2] = ["a", "b"] * 10
     arrays = source_in_memory(x, np.arange(20.0), {}).arrays(seed=0)
-    assert arrays.x_train.tolist() == [[i, 0, i, 1] for i in range(20)]
-    assert features_of(x[:1], arrays.meaning.preparation).inputs.tolist() == [[0, 0, 0, 1]]
+    preparation = arrays.meaning.preparation
+    assert preparation is not None
+    assert [*preparation.places] == ["x0", "x2"]
+    np.testing.assert_array_equal(features_of(x, preparation).inputs, arrays.x_train)
+    with refused("other-columns", 3, "[20, 2]"):
+        features_of(x[:, [0, 2]], preparation)
 
 
-def test_arrays_without_nan_are_no_table() -> None:
-    arrays = source_in_memory(np.ones((20, 3)), np.arange(20.0), {}).arrays(seed=0)
-    assert arrays.meaning.preparation is None
+def test_a_network_of_arrays_predicts_tables_by_the_place_of_their_columns() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    preparation = source_in_memory(x, x[:, 0], {}).arrays(seed=0).meaning.preparation
+    named = pd.DataFrame(x, columns=["a", "b", "c"]).assign(y=1.0)
+    found = features_of(named, preparation, target="y")
+    np.testing.assert_array_equal(found.inputs, x.astype(np.float32))
+    assert found.truth is not None
+    with refused("other-columns", 3, 2):
+        features_of(named[["a", "b"]], preparation)
+
+
+def test_a_row_number_in_an_array_is_kept_by_the_option_that_is_named() -> None:
+    x = np.stack([np.arange(20.0), np.arange(20.0) % 7], axis=1)
+    assert "'x0' is left out" in " ".join(
+        source_in_memory(x, np.arange(20.0), {}).arrays(seed=0).meaning.said
+    )
+    kept = source_in_memory(x, np.arange(20.0), {"numeric": ["x0"]}).arrays(seed=0)
+    assert kept.input_shape == (2,)
+    images = np.random.default_rng(0).normal(size=(20, 4, 4))
+    with refused("columns-of-no-table", "[20, 1, 4, 4]"):
+        source_in_memory(images, images[:, 0, 0], {"drop": ["x0"]}).arrays(seed=0)
 
 
 def test_nan_in_new_arrays_alone_is_told_and_in_images_refused(tmp_path: Path) -> None:
