@@ -136,7 +136,7 @@ def predict(
     rows = predictor.predict(
         given, method=method, level=level, quantiles=quantiles, metric=metric, raw=raw
     )
-    for doubt in (*given.doubts, *filter(None, [rows.doubt])):
+    for doubt in rows.warnings:
         warn(doubt)
     metrics = Metrics({}, n=0, labels=bool(predictor.classes))
     if given.truth is not None:
