@@ -78,7 +78,7 @@ class TestLocal(ExecutorContract):
         os.kill(self.pid(executor, trial_id), signal.SIGSTOP)
 
     def pid(self, executor: Any, trial_id: int) -> int:
-        return int(executor._pool.worker_of(trial_id).actor.pid)
+        return int(executor.worker_of(trial_id).actor.pid)
 
 
 @pytest.mark.ray
@@ -88,7 +88,7 @@ class TestRay(TestLocal):
     def pid(self, executor: Any, trial_id: int) -> int:
         import ray
 
-        return int(ray.get(executor._pool.worker_of(trial_id).actor.pid.remote()))
+        return int(ray.get(executor.worker_of(trial_id).actor.pid.remote()))
 
 
 @pytest.mark.parametrize("make", [inline, Simulated])

@@ -196,6 +196,8 @@ def test_a_killed_worker_costs_an_attempt_a_second_driver_is_refused_and_the_bit
     more = ("--workers", 2, "--trials", 4, "--executor", "ray")
     with searching(folder, "search", "killed.toml", "--out", folder, *more) as search:
         search.wait_for_trials(0)
+        # Both workers have begun a trial: one that still starts would cost no attempt.
+        wait_for(lambda: len(search.under_way) == 2 or search.process.poll() is not None, "both")
         while not (
             workers := [
                 pid for pid, name in members(search.process.pid).items() if "_Actor.call" in name
