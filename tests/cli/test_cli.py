@@ -152,6 +152,7 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
     assert text.splitlines() == [
         "tiny: valid; 7 trials over mlp, linear on npz",
         "classification, 3 classes: 0, 1, 2; --task regression to change",
+        "features: 6 numeric columns",
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
         "ranked by: diag_ef; change it with --set objective=NAME",

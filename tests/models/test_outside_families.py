@@ -195,7 +195,7 @@ def test_a_class_is_searched_in_python_and_predicts(tmp_path: Path) -> None:
 def test_what_is_no_family_is_one_sentence(family: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
         nas_evidence.search(
-            np.ones((20, 2)), np.arange(20) % 2, families=[family], out=tmp_path / "s"
+            np.eye(20)[:, :2], np.arange(20) % 2, families=[family], out=tmp_path / "s"
         )
 
 
