@@ -226,7 +226,9 @@ def test_a_study_at_a_uri_is_repaired_there(
     assert {name: one.tobytes() for name, one in again.items()} == {
         name: one.tobytes() for name, one in weights.items()
     }
-    assert part.read_bytes() == log
+    events = re.compile(rb'"event":(?!"begin").*(?=, "blake2b")')
+    kept, lines = events.findall(part.read_bytes()), events.findall(log)
+    assert kept[: len(lines)] == lines, "every sound line is there"
     assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
     assert not (store / "lock").exists()
 
