@@ -147,7 +147,8 @@ def mend_log(folder: Path, past: Past) -> Past:
     set_aside(folder, LOG)
     begin = Began(pid=os.getpid(), host=socket.gethostname(), after=0)
     kept = [(time.time(), begin), *kept]
-    lines = [_line(1, n, t, event) for n, (t, event) in enumerate(kept)]
+    session = past.session + 1  # lines of a process that still writes count no more
+    lines = [_line(session, n, t, event) for n, (t, event) in enumerate(kept)]
     write_whole(log_path(folder), b"".join(lines))
     return read_log(folder)
 

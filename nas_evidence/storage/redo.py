@@ -7,7 +7,7 @@ name are adopted: it has lost their lines, or the process was killed before it w
 """
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def find_done(folder: Path) -> DoneTrials:
             if trial_id not in rows:
                 redo[trial_id] = max(number, redo.get(trial_id, 0))
     done = {i: row for i, row in rows.items() if i not in redo}
-    differing = (row for one in otherwise for row in one.rows if state.rows[row.trial_id] != row)
+    differing = (row for one in otherwise for row in one.rows if _contradicts(row, state))
     against = tuple(f"trial {row.trial_id} is another in trials/" for row in differing)
     return DoneTrials(done, redo, {**wrong, **unread}, found, past, against)
 
@@ -141,15 +141,25 @@ def set_aside_wrong(folder: Path, finds: DoneTrials) -> None:
             set_aside(folder, path.relative_to(folder).as_posix())
 
 
+def _found(folder: Path, stem: str, rows: Sequence[TrialRow]) -> Found:
+    digests: dict[str, str] = {t: file_digest(folder / t / f"{stem}.parquet") for t in TABLES}
+    return Found(stem, tuple(rows), digests)
+
+
+def _contradicts(row: TrialRow, state: State) -> bool:
+    """Return whether a row in tables is not what the log says of the same attempt."""
+    known = state.rows.get(row.trial_id)
+    return known is None or (known.attempt == row.attempt and known != row)
+
+
 def _otherwise(folder: Path, state: State, wrong: dict[Path, str]) -> Iterator[Found]:
     """Take out of `wrong`, and yield, sound files whose digest is not the one in the log."""
     for stem in sorted({path.stem for path in wrong}):
         rows = read_stem(folder, stem)
         if isinstance(rows, list):
-            paths = {str(table): folder / table / f"{stem}.parquet" for table in TABLES}
-            for path in paths.values():
-                wrong.pop(path, None)
-            yield Found(stem, tuple(rows), {t: file_digest(path) for t, path in paths.items()})
+            for table in TABLES:
+                wrong.pop(folder / table / f"{stem}.parquet", None)
+            yield _found(folder, stem, rows)
 
 
 def _unnamed(
@@ -170,7 +180,5 @@ def _unnamed(
             continue
         named = {(row.trial_id, row.attempt) for row in rows} & state.stems.keys()
         if len(named - set(lost)) < len(rows):
-            paths = {str(table): folder / table / f"{stem}.parquet" for table in TABLES}
-            digests = {table: file_digest(path) for table, path in paths.items()}
-            found.append(Found(stem, tuple(rows), digests))
+            found.append(_found(folder, stem, rows))
     return tuple(found), unread

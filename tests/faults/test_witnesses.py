@@ -17,6 +17,7 @@ from fakes import FakeExecutor, facts_in
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
 
+import nas_evidence.storage.log as log_module
 from nas_evidence.api.runs import begun
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import source_of
@@ -26,8 +27,8 @@ from nas_evidence.exporting.soundness import written_whole
 from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.events import Stopped
-from nas_evidence.storage.log import Log, log_path, read_log
+from nas_evidence.storage.events import Launched, Stopped
+from nas_evidence.storage.log import Log, log_path, mend_log, read_log
 from nas_evidence.storage.study_folder import open_study, read_study
 from nas_evidence.storage.tables import file_digest, finished, read_study_tables
 
@@ -427,3 +428,17 @@ def test_sound_tables_stay_as_they_are_when_other_files_are_repaired(
     cli("repair", folder)
     assert hashes(folder) == before
     assert verify(folder) == []
+
+
+def test_after_a_mend_the_lines_of_the_process_before_count_no_more(tmp_path: Path) -> None:
+    run(study(n_trials=3), tmp_path)
+    with closing(Log(tmp_path)) as asleep:
+        asleep.write(Launched(trial_id=0, attempt=7))
+        flipped(log_path(tmp_path), 100)
+        mended = mend_log(tmp_path, read_log(tmp_path))
+        line = log_module._line(asleep._session, 1, 1.0, Launched(trial_id=1, attempt=9))
+    with log_path(tmp_path).open("ab") as file:
+        file.write(line)
+    now = read_log(tmp_path)
+    assert now.state == mended.state
+    assert [one.endswith("is of a process that was superseded") for one in now.problems] == [True]
