@@ -15,7 +15,7 @@ import pandas as pd
 from sklearn import datasets
 
 from nas_evidence.data.arrays import Array, ArrayData, moments
-from nas_evidence.data.vision import read_idx
+from nas_evidence.data.named import read_idx
 
 Pair = tuple[Array, Array]
 

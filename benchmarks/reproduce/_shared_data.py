@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nas_evidence.data.vision import read_idx
+from nas_evidence.data.named import read_idx
 
 # Of the linear models, appendix B.1.
 N, INFORMATIVE = 30, 15

@@ -36,19 +36,6 @@ if TYPE_CHECKING:  # these import pandas
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: A line of a docstring, for which help() has one on each option.
 _OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
-#: Endings of files that are data, and not study files.
-TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq", ".xlsx")
-ARRAYS = (".npz",)
-#: Endings of data in other formats, with the remedy.
-_OTHERS = {
-    ".xls": "save the sheet as CSV",
-    ".json": "write it with pandas.DataFrame.to_csv",
-    ".feather": "write it with pandas.DataFrame.to_parquet",
-    ".arff": "write it as CSV",
-    ".npy": "put x_train.npy and y_train.npy into one folder and name that",
-    ".pkl": "write it with pandas.DataFrame.to_parquet, or numpy.savez",
-    ".pt": "write it with numpy.savez",
-}
 
 
 @dataclass(frozen=True)
@@ -315,30 +302,23 @@ def is_data(study: str) -> bool:
         ValueError: for data in a format that is not read; names the remedy.
     """
     path = Path(study).expanduser()
-    name = path.name.lower()
-    for ending, remedy in _OTHERS.items():
-        if name.endswith(ending):
-            raise UserError(f"{study} is in a format that is not read; {remedy}.").with_code(
-                "format-not-read"
-            )
-    if name.endswith((*TABLES, *ARRAYS)):
-        if not path.is_file():
-            raise no_such_file(study)
-        return True
-    if not path.is_dir():
+    if path.suffix == ".toml":
         return False
-    from nas_evidence.data.images import is_image_folder
+    from nas_evidence.data.reading import kind_of
 
     if (path / "study.toml").is_file():
         raise UserError(
             f"{study} is a study folder; continue it with `nas-evidence resume`."
         ).with_code("search-on-study-folder")
-    if (path / "x_train.npy").is_file() or is_image_folder(path):
-        return True
-    raise UserError(
-        f"{study} is a folder without a study file, without x_train.npy, and without folders of "
-        "images; name a study file (.toml) or data (.csv, .parquet, .npz)."
-    ).with_code("folder-without-study-or-data")
+    kind = kind_of(path)
+    if kind is not None and not path.exists():
+        raise no_such_file(study)
+    if kind is None and path.is_dir():
+        raise UserError(
+            f"{study} is a folder without a study file, without x_train.npy, and without folders "
+            "of images; name a study file (.toml) or data (.csv, .parquet, .npz)."
+        ).with_code("folder-without-study-or-data")
+    return kind is not None
 
 
 def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> Asked:
@@ -353,7 +333,7 @@ def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> 
 
 def of_memory(data: Any, y: Any, options: DataOptions, overrides: Sequence[str]) -> Asked:
     """Return the study that fits data in memory."""
-    from nas_evidence.data.in_memory import NAME, source_in_memory
+    from nas_evidence.data.source import NAME, source_in_memory
 
     keys = dataset_keys(options)
     try:
@@ -397,25 +377,19 @@ def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
     Raises:
         ValueError: without a target for a table, or for an option that does not fit.
     """
-    keys = dataset_keys(options)
-    lower = path.name.lower()
-    if lower.endswith(TABLES):
-        if "target" not in keys:
-            from nas_evidence.data.table_file import read_frame
+    from nas_evidence.data.reading import kind_of, read_frame
 
-            columns = read_frame(path).columns
-            raise UserError(
-                f"{path.name} is a table: name the column to predict with --target "
-                f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)})."
-            ).with_code("target-not-named")
-        kind = "table"
-    else:
-        arrays = lower.endswith(ARRAYS) or (path / "x_train.npy").is_file()
-        kind = "npz" if arrays else "images"
-        if "target" in keys:
-            raise UserError(
-                f"--target names a column of a table, but {path.name} is none."
-            ).with_code("target-without-table")
+    keys, kind = dataset_keys(options), kind_of(path)
+    if kind == "table" and "target" not in keys:
+        columns = read_frame(path).columns
+        raise UserError(
+            f"{path.name} is a table: name the column to predict with --target "
+            f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)})."
+        ).with_code("target-not-named")
+    if kind != "table" and "target" in keys:
+        raise UserError(f"--target names a column of a table, but {path.name} is none.").with_code(
+            "target-without-table"
+        )
     try:
         return DatasetSpec.model_validate({"name": kind, "path": str(path), **keys})
     except ValueError as error:

@@ -158,7 +158,7 @@ def predict(
     out.print(f"predictions: {to} ({len(table)} rows)")
     if reliability is not None:
         out.print(f"reliability: {reliability}")
-    from nas_evidence.data.weights import listed_weights  # pandas is here by now
+    from nas_evidence.data.targets import listed_weights  # pandas is here by now
 
     listed = listed_weights(found.class_weight)
     if found.threshold is not None:
@@ -236,11 +236,11 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
     Raises:
         ValueError: if the data do not have them.
     """
-    from nas_evidence.data.table_file import as_written, known_column
+    from nas_evidence.data.reading import as_written, kind_of, known_column
 
     if not ids:
         return {}
-    if data.is_dir() or data.suffix in (".npz", ".npy"):
+    if data.suffix == ".npy" or kind_of(data) != "table":
         raise UserError(f"--id names a column of a table, but {data} is none.").with_code(
             "id-without-table"
         )

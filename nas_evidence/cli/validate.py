@@ -88,8 +88,8 @@ def dry_run(
 
 def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     """Print what the data are and what the study would take."""
+    from nas_evidence.data.arrays import check_task
     from nas_evidence.data.proposed import order_sentence, with_numbers
-    from nas_evidence.data.task import check_task
     from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.plumbing.durations import rough_duration

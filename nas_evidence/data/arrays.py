@@ -6,13 +6,15 @@ stratify the rows that `max_test` selects.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.maths.target_scale import TargetScale, identity, least_of
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.study import TrainingPlan
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
@@ -187,3 +189,33 @@ def moments(x: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         high = np.maximum(high, part.max(axes, keepdims=True))
     std = np.where(low == high, 1.0, np.sqrt(squares / n_values))
     return mean[0].astype(np.float32), std[0].astype(np.float32)
+
+
+class _HasTask(Protocol):
+    @property
+    def task(self) -> Task:
+        """Whether the targets are labels or real numbers."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
+
+def check_task(plan: TrainingPlan, data: _HasTask) -> None:
+    """Check that the likelihood of the plan fits the targets, and its augmentation the inputs.
+
+    Raises:
+        ValueError: if not; names both, and the remedy.
+    """
+    needed = {"labels": "categorical", "real": "gaussian"}[data.task]
+    if (plan.likelihood == "categorical") != (data.task == "labels"):
+        what = "labels" if data.task == "labels" else "real numbers"
+        raise UserError(
+            f'`likelihood` must be "{needed}" if the targets are {what}, but got '
+            f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
+        ).with_code("likelihood-of-targets")
+    if plan.augment and len(data.input_shape) != 3:
+        raise UserError(
+            f"`augment` needs images, but an input has the shape {list(data.input_shape)}; remove "
+            "`augment` from [plan]"
+        ).with_code("augment-without-images")

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data import ArrayData, images, npz
-from nas_evidence.data import table_file as tables
-from nas_evidence.data.arrays import Inputs, slices
-from nas_evidence.data.foreign_tables import plain
+from nas_evidence.data.array_files import as_frame, part_of
+from nas_evidence.data.arrays import ArrayData, Inputs, slices
+from nas_evidence.data.cells import with_numbers_read
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
-from nas_evidence.data.weights import weights_of
-from nas_evidence.data.written_numbers import with_numbers_read
+from nas_evidence.data.reading import read
+from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
-from nas_evidence.plumbing.user_error import UserError, no_such_file
-from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.plumbing.user_error import UserError
 
 #: Most columns listed in a message.
 _LISTED = 12
@@ -72,7 +70,7 @@ def features_of(
     """Return data as raw inputs of a network.
 
     Args:
-        data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+        data: what `reading.read` takes: a path, a table of any library, an array, or a tensor.
         preparation: of the columns of a table; None if the network was trained on arrays.
         target: column of the truth, if the data hold it.
         weights: column of how often each row occurs, if the data hold it.
@@ -80,30 +78,36 @@ def features_of(
     Raises:
         ValueError: if the data are of another kind, or cannot be read.
     """
-    written = {} if preparation is None else preparation.written
-    if isinstance(data, str | Path):
-        data = _read(Path(data).expanduser(), preparation, weights)
-        if isinstance(data, pd.DataFrame):
-            return _of_table(data, preparation, target, weights)
     if isinstance(data, Given):
         return data
-    data = plain(data)
-    if isinstance(data, pd.Series):
-        data = data.to_frame().T
-    if isinstance(data, pd.DataFrame):
-        frame = with_numbers_read(data.set_axis(data.columns.map(str), axis=1), written=written)
-        return _of_table(frame, preparation, target, weights)
-    if hasattr(data, "detach"):
-        data = data.detach().cpu().numpy()
-    array = np.asarray(data)
+    also = () if weights is None else (weights,)
+    found = read(data, None if preparation is None else preparation.written, also)
+    if isinstance(found, pd.DataFrame):
+        return _of_table(found, preparation, target, weights)
+    if not isinstance(data, str | Path):
+        return _of_array(found["x_train"], preparation)
+    path = Path(data)
+    part = next((part for part in ("test", "train") if f"x_{part}" in found), None)
+    if part is None:
+        raise UserError(
+            f"{path} must have an array x, x_test or x_train; write it with numpy.savez"
+        ).with_code("npz-without-arrays")
+    x, y = part_of(found, part, path)
+    counts = found.get(weights or "")
+    of_rows = counts is not None and counts.shape == x.shape[:1]
+    column = pd.Series(counts, name=weights) if of_rows else None
+    return replace(_of_array(x[:], preparation), truth=y, weights=column)
+
+
+def _of_array(array: Array, preparation: Preparation | None) -> Given:
     if array.ndim and not len(array):
         raise UserError(_EMPTY).with_code("nothing-to-predict")
     if preparation is not None and (array.ndim != 2 or array.shape[1] != len(preparation.names)):
         raise _other_columns(preparation, f"an array {list(array.shape)}")
     if preparation is not None and array.dtype.kind in "biufOUS":
-        frame = npz.as_frame(array) if array.dtype.kind in "biuf" else pd.DataFrame(array)
+        frame = as_frame(array) if array.dtype.kind in "biuf" else pd.DataFrame(array)
         frame = frame.set_axis([*preparation.names], axis=1)
-        return _of_table(with_numbers_read(frame, written=written), preparation, None)
+        return _of_table(with_numbers_read(frame, written=preparation.written), preparation, None)
     if array.dtype.kind not in "biuf":
         raise UserError(f"inputs must be numbers, but are {array.dtype}; convert them").with_code(
             "inputs-not-numbers"
@@ -192,21 +196,3 @@ def _of_table(
     used = {*preparation.places, target, weights}
     unused = tuple(str(name) for name in frame.columns if name not in used)
     return Given(inputs, truth, tuple(doubts), column, unused)
-
-
-def _read(path: Path, preparation: Preparation | None, weights: str | None) -> Any:
-    if not path.exists():
-        raise no_such_file(path)
-    arrays = npz.holds_arrays(path) if path.is_dir() else path.suffix == ".npz"
-    if path.is_dir() and not arrays:
-        raw = images.read(DatasetSpec(name="images", path=str(path)), seed=0)
-        names = np.array([str(name) for name in raw.meaning.classes])
-        return Given(np.asarray(raw.x_train), names[raw.y_train])
-    if arrays:
-        x, y, counts = npz.read_rows(path, weights)
-        found = features_of(x, preparation)
-        column = None if counts is None else pd.Series(counts, name=weights)
-        return replace(found, truth=y, weights=column)
-    if path.suffix == ".npy":
-        return np.load(path, allow_pickle=False)
-    return tables.read_frame(path, None if preparation is None else preparation.written)

@@ -5,12 +5,13 @@ at the same path.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+_Rows = TypeVar("_Rows")
 
 
 def arranged(x: Array) -> Array:
@@ -53,3 +54,10 @@ class MappedRows:
     def subset(self, rows: NDArray[np.int64]) -> "MappedRows":
         """Return a selection of these rows."""
         return MappedRows(self.path, rows if self.rows is None else self.rows[rows])
+
+
+def rows_at(x: _Rows, rows: NDArray[np.int64]) -> _Rows:
+    """Return some rows of an array, a table or a file; rows of a file stay in the file."""
+    if isinstance(x, MappedRows):
+        return x.subset(rows)  # type: ignore[return-value]
+    return getattr(x, "iloc", x)[rows]  # type: ignore[no-any-return]

@@ -21,9 +21,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, parts_of
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.written_dates import PARTS, Order, dates_of, order_of, parts_of
-from nas_evidence.data.written_numbers import Written
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
 

@@ -7,29 +7,40 @@ under a study are refused.
 """
 
 import io
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data import ArrayData, assembled, images, located, npz, read
-from nas_evidence.data import table_file as tables
-from nas_evidence.data.arrays import RawArrays
-from nas_evidence.data.content import content_of, fingerprint, fingerprint_of
+from nas_evidence.data.array_files import KEYS, read_arrays, read_images, rows_of_arrays
+from nas_evidence.data.arrays import ArrayData, RawArrays
+from nas_evidence.data.assembly import assembled, raw_of
+from nas_evidence.data.cells import TEXT, how_read, with_numbers_read
+from nas_evidence.data.digest import check_content, content_of, fingerprint, fingerprint_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.named import NAMED
+from nas_evidence.data.reading import (
+    as_array,
+    kind_of,
+    plain,
+    read_frame,
+    rows_of_table,
+    texts_as_frame,
+)
 from nas_evidence.data.targets import check_unordered
-from nas_evidence.data.written_numbers import how_read
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
 #: Folder of a study that holds its data.
 KEPT = "data"
+#: The study of data in memory is named so, as they have no name; the argument of `search`.
+NAME, GIVEN = "memory", "data"
+#: Options that may be arrays with a value for each row, and how they are then stored.
+_OF_ROWS = {"groups": "groups", "time_column": "times", "weights": "weights"}
 
 
 def is_kept(spec: DatasetSpec) -> bool:
@@ -40,8 +51,6 @@ def is_kept(spec: DatasetSpec) -> bool:
 @dataclass(frozen=True)
 class Source:
     """The data of a study: read once, and everything else follows from what was read.
-
-        file -> frame -> targets -> split -> preparation -> arrays
 
     The preview, the proposed study, the hash of the content, the stored copy and the trials of
     this process are of the same value.
@@ -113,10 +122,13 @@ class Source:
             ).with_code("given-data-changed")
 
 
+# --- where data are found
+
+
 def source_of(
     spec: DatasetSpec, *, base: Path | None = None, data_root: str | None = None
 ) -> Source | None:
-    """Read the data that a study file names; None for a named data set, or data kept already.
+    """Read the data that a study file names; None for a named data set.
 
     Args:
         spec: the data set of the study file.
@@ -128,25 +140,18 @@ def source_of(
     """
     if spec.name not in OWN_DATA:
         return None
-    spec = located(spec, base, data_root)
-    assert spec.path is not None
-    root = Path(data_root or ".").expanduser()
+    spec, path = _located(spec, base, data_root)
     if spec.name == "table":
-        frame = tables.read_frame(root / spec.path)
-        test = None
-        if spec.test_path is not None:
-            test = tables.read_frame(root / spec.test_path, how_read(frame)[1])
-        return table_source(frame, test, spec, given=Path(spec.path).name)
-    path = (root / Path(spec.path).expanduser()).resolve()
+        return table_source(*_frames(spec, path, data_root), spec, given=path.name)
+    path = path.resolve()
     if spec.name == "images":
-        raw = images.read(spec.model_copy(update={"test_fraction": None}), seed=0,
-                          data_root=data_root)  # fmt: skip
-        arrays = {"x_train": raw.x_train, "y_train": raw.y_train}
-        if len(raw.y_test):
-            arrays |= {"x_test": raw.x_test, "y_test": raw.y_test}
-        return array_source(arrays, spec, given=path.name, classes=raw.meaning.classes)
-    update = {"path": str(path), "content": fingerprint(path, npz.files_of(spec))}
-    return Source(spec.model_copy(update=update), {}, str(path), _in_place)
+        return array_source(read_images(path, spec.image_size), spec, given=path.name)
+    update = {"path": str(path), "content": fingerprint(path, _names(spec))}
+
+    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:  # hashed just now
+        return _own(spec.model_copy(update={"content": None}), seed=seed)
+
+    return Source(spec.model_copy(update=update), {}, str(path), raw)
 
 
 def stored_source(
@@ -165,13 +170,83 @@ def stored_source(
         download: whether missing files may be downloaded into `data_root`.
     """
     root = None if data_root is None else str(data_root)
-    raw = partial(read, data_root=root, download=download, base=base)
+
+    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
+        how: dict[str, Any] = {"base": base} if spec.name in OWN_DATA else {"download": download}
+        return DATASETS[spec.name](spec, seed=seed, data_root=root, **how)
+
     return Source(spec, {}, spec.path or spec.name, raw)
 
 
-def _in_place(spec: DatasetSpec, *, seed: int) -> RawArrays:
-    """Read a file whose content was hashed just now."""
-    return npz.read(spec.model_copy(update={"content": None}), seed=seed)
+def _own(
+    spec: DatasetSpec, *, seed: int, data_root: str | None = None, base: Path | None = None
+) -> RawArrays:
+    """Return the rows of your data, checked against their hash if a study has one."""
+    kept = is_kept(spec)
+    spec, path = _located(spec, base, data_root)
+    if spec.name == "table":
+        frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
+        if spec.content is not None:
+            found = content_of([frame] if test is None else [frame, test])
+            check_content(found, spec.content, str(path))
+        return raw_of(rows_of_table(frame, test, spec, path.name), spec, seed=seed)
+    if spec.name == "images":
+        arrays = read_images(path, spec.image_size)
+    else:
+        arrays = read_arrays(path, spec.columns_of_rows, mapped=not kept, needed=KEYS[:2])
+        if spec.content is not None:
+            check_content(fingerprint(path, _names(spec)), spec.content, str(path))
+    return raw_of(rows_of_arrays(arrays, spec, path), spec, seed=seed)
+
+
+#: Name -> reader, called as `read(spec, seed=, data_root=)`.
+DATASETS: dict[str, Callable[..., RawArrays]] = {**NAMED, **dict.fromkeys(OWN_DATA, _own)}
+
+
+def _located(
+    spec: DatasetSpec, base: Path | None, data_root: str | None
+) -> tuple[DatasetSpec, Path]:
+    """Return the data set with paths that do not depend on the study file, and where it is.
+
+    A relative path is relative to `data_root` if given; else to `base`, the folder of the study
+    file; or to the current folder, if it is there alone.
+    """
+    changed = {}
+    for key in ("path", "test_path"):
+        given = getattr(spec, key)
+        if given is None or base is None or data_root is not None:
+            continue
+        path = Path(given).expanduser()
+        if not path.is_absolute() and ((base / path).exists() or not path.exists()):
+            changed[key] = str(base / path)
+    spec = spec.model_copy(update=changed)
+    assert spec.path is not None  # DatasetSpec checks it
+    path = Path(data_root or ".").expanduser() / Path(spec.path).expanduser()
+    if path.exists() and (kind := kind_of(path)) not in (None, spec.name):
+        raise UserError(
+            f'{path} holds data of the kind "{kind}", but [dataset] has name = "{spec.name}"; set '
+            f'name = "{kind}"'
+        ).with_code("data-of-another-kind")
+    return spec, path
+
+
+def _frames(
+    spec: DatasetSpec, path: Path, data_root: str | None, *, stored: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    """Return the table and that of the test rows, which is read as the first was."""
+    frame, test = read_frame(path, stored=stored), None
+    if spec.test_path is not None:
+        other = Path(data_root or ".").expanduser() / spec.test_path
+        test = read_frame(other, how_read(frame)[1], stored=stored)
+    return frame, test
+
+
+def _names(spec: DatasetSpec) -> tuple[str, ...]:
+    """Return the files of a folder in the order of its fingerprint."""
+    return tuple(f"{name}.npy" for name in (*KEYS, *spec.columns_of_rows))
+
+
+# --- a table, or arrays, as a source
 
 
 def table_source(
@@ -195,54 +270,9 @@ def table_source(
     kept, kept_test = (*frames, None)[:2]
 
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
-        return tables.arrays_of(kept, kept_test, spec, seed=seed, where=given)
+        return raw_of(rows_of_table(kept, kept_test, spec, given), spec, seed=seed)
 
     return Source(spec.model_copy(update=update), files, given, raw)
-
-
-def array_source(
-    arrays: Mapping[str, Any],
-    spec: DatasetSpec,
-    *,
-    given: str,
-    classes: tuple[str | int | bool, ...] = (),
-) -> Source:
-    """Return arrays in memory as the source of a study."""
-    files: dict[str, bytes] = {}
-    plain: dict[str, Array] = {}
-    for name, array in arrays.items():
-        plain[name] = np.array(array, order="C")  # a copy: the user's own array may change
-        if plain[name].dtype == object:
-            plain[name] = _without_objects(plain[name], name, given)
-        buffer = io.BytesIO()
-        np.save(buffer, plain[name], allow_pickle=False)
-        files[f"{name}.npy"] = buffer.getvalue()
-    files[npz.CLASSES] = json.dumps(list(classes)).encode()
-    update = {
-        "name": "npz",
-        "path": KEPT,
-        "image_size": None,
-        "task": "classification" if classes else spec.task,
-        "content": fingerprint_of(files, npz.files_of(spec)),
-    }
-    kept = {f"{KEPT}/{name}": content for name, content in files.items()}
-
-    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
-        return npz.arrays_of(plain, spec, seed=seed, path=Path(given), classes=classes)
-
-    return Source(spec.model_copy(update=update), kept, given, raw)
-
-
-def _without_objects(array: Array, name: str, given: str) -> Array:
-    """Return an array of Python objects as text, or as numbers if all are."""
-    if all(isinstance(v, int | float | np.number) for v in array.ravel()):
-        return array.astype(np.float64)
-    if name.startswith("y") and not pd.isna(array).any():
-        return array.astype(str)
-    raise UserError(
-        f"{name} of {given} is an array of Python objects; give numbers, for example with "
-        ".astype('float32'), or a DataFrame for a table with text"
-    ).with_code("array-of-objects")
 
 
 def _parquet(frame: pd.DataFrame) -> bytes:
@@ -261,3 +291,139 @@ def _parquet(frame: pd.DataFrame) -> bytes:
     buffer = io.BytesIO()
     plain.to_parquet(buffer, index=False)
     return buffer.getvalue()
+
+
+def array_source(arrays: Mapping[str, Any], spec: DatasetSpec, *, given: str) -> Source:
+    """Return arrays in memory as the source of a study."""
+    files: dict[str, bytes] = {}
+    kept: dict[str, Array] = {}
+    for name, array in arrays.items():
+        kept[name] = np.array(array, order="C")  # a copy: the user's own array may change
+        if kept[name].dtype == object:
+            kept[name] = _without_objects(kept[name], name, given)
+        buffer = io.BytesIO()
+        np.save(buffer, kept[name], allow_pickle=False)
+        files[f"{name}.npy"] = buffer.getvalue()
+    content = fingerprint_of(files, _names(spec))
+    update = {"name": "npz", "path": KEPT, "image_size": None, "content": content}
+
+    def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
+        return raw_of(rows_of_arrays(kept, spec, Path(given)), spec, seed=seed)
+
+    files = {f"{KEPT}/{name}": content for name, content in files.items()}
+    return Source(spec.model_copy(update=update), files, given, raw)
+
+
+def _without_objects(array: Array, name: str, given: str) -> Array:
+    """Return an array of Python objects as text, or as numbers if all are."""
+    if all(isinstance(v, int | float | np.number) for v in array.ravel()):
+        return array.astype(np.float64)
+    if name.startswith("y") and not pd.isna(array).any():
+        return array.astype(str)
+    raise UserError(
+        f"{name} of {given} is an array of Python objects; give numbers, for example with "
+        ".astype('float32'), or a DataFrame for a table with text"
+    ).with_code("array-of-objects")
+
+
+# --- data in memory
+
+
+def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
+    """Return data in memory as the source of a study.
+
+    Args:
+        data: a DataFrame or what converts to one, array, tensor, or torch Dataset of pairs.
+        y: labels or targets, unless `data` hold them.
+        keys: options of [dataset] that are given; groups, times and weights may be
+            arrays [n].
+
+    Raises:
+        ValueError: if data and targets do not fit together.
+    """
+    of_rows = {
+        key: as_array(plain(keys[key]))
+        for key in _OF_ROWS
+        if not isinstance(keys.get(key, ""), str)
+    }
+    keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
+    data, y = plain(data), plain(y)
+    check_unordered(y, keys.get("task"), "y")
+    if y is None and not isinstance(data, pd.DataFrame):
+        data, y = _pairs(data)
+    if isinstance(data, pd.DataFrame):
+        return _of_table(data, y, keys, of_rows)
+    x = as_array(data)
+    if x.dtype.kind in "OUS":
+        return _of_table(texts_as_frame(x), y, keys, of_rows)
+    if "target" in keys:
+        raise UserError("target names a column of a DataFrame; give arrays with y").with_code(
+            "target-names-no-column"
+        )
+    labels = as_array(y)
+    if len(x) != len(labels):
+        raise UserError(
+            f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
+        ).with_code("x-y-lengths")
+    spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
+    arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
+    return array_source(arrays, spec, given=GIVEN)
+
+
+def _of_table(
+    frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
+) -> Source:
+    frame = frame.copy(deep=False)  # its columns are renamed
+    for option, values in of_rows.items():
+        if values.shape != (len(frame),):
+            raise UserError(
+                f"{option} must hold one value for each of the {len(frame)} rows, but has the "
+                f"shape {list(values.shape)}; or name a column"
+            ).with_code("option-one-value-per-row")
+        if keys[option] in map(str, frame.columns):
+            keys[option] = f"{keys[option]} (given)"
+        frame[keys[option]] = values
+    if y is not None:
+        if "target" in keys:
+            raise UserError("give y or the name of the target column, not both").with_code(
+                "y-and-target"
+            )
+        name = str(getattr(y, "name", None) or "target")
+        values = as_array(y)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        if values.ndim != 1 or len(values) != len(frame):
+            raise UserError(
+                f"y must hold one value for each of the {len(frame)} rows, but has the shape "
+                f"{list(values.shape)}"
+            ).with_code("y-one-value-per-row")
+        if name in map(str, frame.columns):
+            name = f"{name} (y)"
+        frame = frame.reset_index(drop=True).assign(**{name: values})
+        keys["target"] = name
+    if "target" not in keys:
+        raise UserError("name the column to predict with target=..., or give y").with_code(
+            "target-or-y-missing"
+        )
+    frame.columns = frame.columns.map(str)
+    labels = y is not None and keys.get("task") == "classification"  # as they are
+    frame = with_numbers_read(frame, written={keys["target"]: TEXT} if labels else None)
+    test = None
+    if "test_path" in keys:
+        test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
+    spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
+    return table_source(frame, test, spec, given=GIVEN)
+
+
+def _pairs(dataset: Any) -> tuple[Array, Array]:
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if isinstance(dataset, Mapping) or not indexed or not len(dataset):
+        raise UserError(
+            "data must be a DataFrame, an array or tensor with y, or a Dataset of pairs (x, y), "
+            f"but got {type(dataset).__name__}"
+        ).with_code("data-type")
+    first = dataset[0]
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        raise UserError("give y, or data whose items are pairs (x, y)").with_code("no-pairs")
+    pairs = [dataset[i] for i in range(len(dataset))]
+    return np.stack([as_array(x) for x, _ in pairs]), np.stack([as_array(y) for _, y in pairs])

@@ -3,22 +3,25 @@
 The task is inferred where it is not given: text and booleans are classes; whole numbers, whatever
 their type, are classes if few of them occur; other numbers are real targets. One-hot rows are
 labels. What was inferred is said in one sentence that names the option that changes it.
+
+A class weight says what an error on a row of the class costs. It decides which class is predicted
+(`maths/decisions.py`), and changes neither training nor scores.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from nas_evidence.data.mapped import Array
 from nas_evidence.maths.target_scale import TargetScale
-from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.dataset import TargetScaleName, scale_of_classes
+from nas_evidence.spec.dataset import NEEDS_CLASSES, TargetScaleName, scale_of_classes
 
 #: Most different whole numbers that are taken for classes.
 MOST_CLASSES = 20
@@ -334,3 +337,59 @@ def _look_like_counts(y: Array) -> bool:
     if y.min() not in (0, 1) or (y != np.round(y)).any():
         return False
     return MOST_RANKS < len(np.unique(y)) <= y.size // 2
+
+
+def class_weights(
+    y: Array, names: Sequence[str], asked: Mapping[str, float] | str
+) -> NDArray[np.float64]:
+    """Return the weight of each class [C]: what an error on one of its rows costs.
+
+    "balanced" is n / (K n_k), as in scikit-learn; a class that a mapping does not name gets 1.
+
+    Args:
+        y: labels of the training rows [n].
+        names: of the classes [C].
+        asked: "balanced", or weights by class.
+
+    Raises:
+        ValueError: for real targets, a class that the data do not have, or "balanced" with a class
+            without training rows.
+
+    >>> class_weights(np.array([0, 0, 0, 1]), ["no", "yes"], "balanced").round(3).tolist()
+    [0.667, 2.0]
+    """
+    if np.issubdtype(y.dtype, np.floating):
+        raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
+    if not isinstance(asked, str):
+        if unknown := [name for name in asked if name not in names]:
+            known = shortened(", ".join(names))
+            raise UserError(
+                f"`class_weight` must name classes of the target, but there is no class "
+                f"{unknown[0]!r}; there are {known}"
+            ).with_code("class-weight-unknown-class")
+        return np.array([asked.get(name, 1.0) for name in names])
+    counts = np.bincount(y, minlength=len(names))
+    if not counts.all():
+        missing = names[int(counts.argmin())]
+        raise UserError(
+            '`class_weight = "balanced"` needs training rows of every class, but class '
+            f"{missing!r} has none; give weights by class"
+        ).with_code("class-weight-missing-class")
+    return np.asarray(len(y) / (len(counts) * counts))
+
+
+def said_class_weights(class_weight: Mapping[str, float]) -> str:
+    """Return what the user is told about the class weights."""
+    return (
+        f"class weights: {listed_weights(class_weight)}; the class with the largest "
+        "weight times probability is predicted; training and scores are as without them"
+    )
+
+
+def listed_weights(class_weight: Mapping[str, float]) -> str:
+    """Return class weights as text.
+
+    >>> listed_weights({"no": 2 / 3, "yes": 2.0})
+    'no 0.6667, yes 2'
+    """
+    return shortened(", ".join(f"{on_one_line(k)} {w:.4g}" for k, w in class_weight.items()))

@@ -1,9 +1,10 @@
-"""Grouped and time-ordered splits: rows of one group, or of one time, stay together.
+"""Groups, times and weights of rows.
 
-    groups  --groups COL: folds and the test split hold whole groups
-    times   --time-column COL: blocks in time, each predicted from the earlier ones; the test rows
-            are the latest
-    copies  of a row that has a weight (weights.py)
+    groups   --groups COL: folds and the test split hold whole groups
+    times    --time-column COL: blocks in time, each predicted from the earlier ones; the test rows
+             are the latest
+    weights  --weights COL: how often each row occurs. Training, scores, metrics and simple models
+             see a table in which it stands so often; no fold divides its copies
 
 Every division is a list of rows in an order, cut into parts. Here the order keeps units together,
 and a cut moves to the nearest place between two units.
@@ -15,13 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.written_dates import PARTS, dates_of, order_of, parts_of
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.divisions import fewest_parts
 from nas_evidence.spec.study import StudySpec
+
+#: Largest sum of weights.
+MOST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,3 +150,36 @@ def said_units(spec: DatasetSpec, units: Units | None) -> list[str]:
             "predicted from the earlier ones"
         ]
     return [f"groups: {units.count} in column {spec.groups!r}, no feature; none is divided"]
+
+
+def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array:
+    """Return how often each row occurs, int64 [n].
+
+    Raises:
+        ValueError: unless all are whole numbers from 0 on that add up to 1 to `MOST_ROWS`.
+    """
+    cells = pd.Series(np.asarray(values)).reset_index(drop=True)
+    numbers = np.asarray(pd.to_numeric(cells, errors="coerce").astype("float64"))
+    if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
+        row = int(bad[0])
+        raise UserError(
+            "weights are counts of rows, so they must be whole numbers from 0 on, but "
+            f"{name!r} of {where} is {on_one_line(str(cells[row]))} in row {row}; correct it, or "
+            "multiply all by one number and round"
+        ).with_code("weight-not-whole")
+    total = float(numbers.sum())
+    if not 0 < total <= MOST_ROWS:
+        zero = ": row 0 and all others have weight 0" if total == 0 else ""
+        raise UserError(
+            f"the weights {name!r} of {where} must add up to 1 to {MOST_ROWS:,} rows, but add up "
+            f"to {total:,.0f}{zero}; scale them"
+        ).with_code("weights-sum")
+    return numbers.astype(np.int64)
+
+
+def said_weights(name: str | None, weights: Array | None) -> list[str]:
+    """Return what the user is told about the weights."""
+    if weights is None:
+        return []
+    count = f"{len(weights)} rows for training count as {int(weights.sum())}"
+    return [f"weights: column {name!r}, no feature; {count}"]

@@ -7,8 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from nas_evidence.data import ArrayData
-from nas_evidence.data.content import ChangedDataError
-from nas_evidence.data.digest import data_digest
+from nas_evidence.data.digest import ChangedDataError, data_digest
 from nas_evidence.data.source import KEPT, is_kept
 from nas_evidence.driver.reconcile import contradictions
 from nas_evidence.exporting.soundness import wrong_files

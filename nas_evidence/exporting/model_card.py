@@ -11,7 +11,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
-from nas_evidence.data.weights import listed_weights
+from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
 from nas_evidence.spec.study import StudySpec

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 
 from nas_evidence.baselines.comparison import IMPORTANCE, Baseline, Comparison
 from nas_evidence.data.proposed import proposed_domains
-from nas_evidence.data.weights import listed_weights
+from nas_evidence.data.targets import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.proposing.further import FURTHER

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.data.task import check_task
+from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.decisions import accuracy, decided
 from nas_evidence.maths.spread_factor import log_densities

@@ -33,9 +33,10 @@ from nas_evidence.baselines.models import (
     predict_folds,
     predict_test,
 )
-from nas_evidence.data import assembled, load
+from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.table_file import arrays_of
+from nas_evidence.data.assembly import assembled, raw_of
+from nas_evidence.data.reading import rows_of_table
 from nas_evidence.maths.metrics import class_metrics, real_metrics
 from nas_evidence.maths.normals import Normals
 from nas_evidence.spec.study import DatasetSpec
@@ -104,7 +105,7 @@ def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities
     for seed in range(5):
         train, test = churn(seed)
         spec = DatasetSpec(name="table", path="churn.csv", test_path="new.csv", target="churned")
-        raw = arrays_of(train, test, spec, seed=0, where="churn.csv")
+        raw = raw_of(rows_of_table(train, test, spec, "churn.csv"), spec, seed=0)
         arrays = assembled(raw, spec, seed=0)
         found = dict(predict_test(arrays))["logistic regression"].outputs
         columns = make_column_transformer(
@@ -133,7 +134,8 @@ def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
     features = ["age", "months", "city"]
     spec = DatasetSpec(name="table", path="a.csv", test_path="b.csv", target="balance")
     drop = ["churned"]
-    raw = arrays_of(train.drop(columns=drop), test.drop(columns=drop), spec, seed=0, where="a.csv")
+    rows = rows_of_table(train.drop(columns=drop), test.drop(columns=drop), spec, "a.csv")
+    raw = raw_of(rows, spec, seed=0)
     found = dict(predict_test(assembled(raw, spec, seed=0)))["ridge regression"].outputs
     columns = make_column_transformer(
         (StandardScaler(), features[:2]), (OneHotEncoder(handle_unknown="ignore"), ["city"])

@@ -14,20 +14,19 @@ from messages import refused
 import nas_evidence
 from nas_evidence.cli.report import export, report
 from nas_evidence.cli.search import search
-from nas_evidence.data import digest, source
-from nas_evidence.data import table_file as tables
+from nas_evidence.data import assembly, digest, reading, source
 from nas_evidence.spec import toml as codec
 from nas_evidence.storage import tables as store
 from nas_evidence.storage.tables import TABLES
 
 #: From the file to the arrays: what is done to a table of the user's own.
 STEPS = {
-    "read_frame": tables.read_frame,
+    "read_frame": reading.read_frame,
     "content_of": source.content_of,
-    "targets_of": tables.targets_of,
-    "test_rows": tables.test_rows,
-    "prepare": tables.prepare,
-    "assembled": source.assembled,
+    "targets_of": assembly.targets_of,
+    "test_rows": assembly.test_rows,
+    "prepare": assembly.prepare,
+    "assembled": assembly.assembled,
     "data_digest": digest.data_digest,
     "parse_study": codec.parse_study,
 }

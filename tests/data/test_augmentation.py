@@ -15,6 +15,7 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 from torchvision.transforms.v2 import functional as vision
 
+from nas_evidence.data.arrays import check_task
 from nas_evidence.data.augmentation import (
     Moves,
     data_of_evidence,
@@ -23,7 +24,6 @@ from nas_evidence.data.augmentation import (
     moves_of_epoch,
     padding,
 )
-from nas_evidence.data.task import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import SCORES

@@ -20,8 +20,8 @@ from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.arrays import moments, slices, stratified_rows, value_range
 from nas_evidence.data.mapped import MappedRows
+from nas_evidence.data.named import read_idx
 from nas_evidence.data.tensors import batches, to_tensors
-from nas_evidence.data.vision import read_idx
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.spec.study import DatasetSpec
 
@@ -289,7 +289,7 @@ def _bad_row(value: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"y_train": None}, r"y_train is missing; the file has x_train, x_test, y_test"),
+        ({"y_train": None}, r"y_train is missing; it has x_train, x_test, y_test"),
         ({"y_test": None}, "has x_test but no y_test; add it, or leave out both"),
         ({"y_train": np.arange(59) % 3}, "x_train and y_train .* 60 and 59"),
         ({"y_test": np.arange(31) % 3}, "x_test and y_test .* 30 and 31"),
@@ -321,10 +321,10 @@ def test_npz_mistakes_are_named_with_the_file(
 def test_npz_that_is_no_npz_is_refused_and_never_unpickled(tmp_path: Path):
     for content in (b"", b"hello", pickle.dumps({"x_train": 1})):
         (tmp_path / "own.npz").write_bytes(content)
-        with refused("npz-unreadable", "own.npz"):
+        with refused("array-file-unreadable", "own.npz"):
             load(DatasetSpec(name="npz", path=str(tmp_path / "own.npz")), seed=0)
     np.save(tmp_path / "own.npy", np.zeros(3))
-    with refused("npz-unreadable", "own.npy"):
+    with refused("format-not-read", "own.npy"):
         load(DatasetSpec(name="npz", path=str(tmp_path / "own.npy")), seed=0)
 
 
@@ -501,7 +501,7 @@ def test_slices_cover_all_rows_in_order(shape: tuple[int, ...]):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"y_train": None}, r"needs the file y_train\.npy in .*own.*--data-root"),
+        ({"y_train": None}, r"must be in .*own.*y_train is missing.*--data-root"),
         ({"y_test": None}, "has x_test but no y_test"),
         ({"y_train": np.arange(59) % 3}, "x_train and y_train .* 60 and 59"),
         ({"x_train": _bad_row(np.inf)}, "x_train .*must be finite .* 1 of 60 .* row 7; remove"),
@@ -521,7 +521,7 @@ def test_a_torn_file_in_a_folder_is_named(folder: Callable[..., DatasetSpec], tm
     torn = tmp_path / "own" / "x_test.npy"
     for content in (torn.read_bytes()[:-100], b"", b"hello"):
         torn.write_bytes(content)
-        with refused("npy-unreadable", "x_test.npy"):
+        with refused("array-file-unreadable", "x_test.npy"):
             load(spec, seed=0)
 
 

@@ -15,11 +15,10 @@ from scipy import sparse
 
 from nas_evidence.api.request import asked_for
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.foreign_tables import MOST_CELLS, plain
+from nas_evidence.data.cells import READ, how_read
 from nas_evidence.data.given import features_of
-from nas_evidence.data.in_memory import source_in_memory
-from nas_evidence.data.table_file import read_frame
-from nas_evidence.data.written_numbers import READ, how_read
+from nas_evidence.data.reading import MOST_CELLS, plain, read_frame
+from nas_evidence.data.source import source_in_memory
 from nas_evidence.spec.dataset import DatasetSpec
 
 N = 40

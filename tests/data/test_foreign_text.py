@@ -15,8 +15,8 @@ from sklearn import datasets
 from nas_evidence.cli.terminal import err
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.proposed import proposed_text
+from nas_evidence.data.reading import read_frame
 from nas_evidence.data.source import table_source
-from nas_evidence.data.table_file import read_frame
 from nas_evidence.data.targets import targets_of
 from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line
 from nas_evidence.spec.dataset import DatasetSpec

@@ -13,7 +13,7 @@ from messages import refused
 
 from nas_evidence.data import load
 from nas_evidence.data.preparation import OTHER, Column, Preparation, prepare
-from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.reading import read_frame
 from nas_evidence.spec.study import DatasetSpec
 
 

@@ -16,7 +16,7 @@ from messages import refused
 from nas_evidence.api.request import DataOptions, asked_for, of_source
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.digest import data_digest
-from nas_evidence.data.in_memory import source_in_memory
+from nas_evidence.data.source import source_in_memory
 from nas_evidence.data.units import Units, units_of
 from nas_evidence.scores.folds import all_folds
 from nas_evidence.spec.study import DatasetSpec, StudySpec

@@ -14,7 +14,7 @@ from nas_evidence.api.request import of_source
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.digest import data_digest
-from nas_evidence.data.in_memory import source_in_memory
+from nas_evidence.data.source import source_in_memory
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.study import DatasetSpec

@@ -9,13 +9,12 @@ import pytest
 from messages import refused
 
 from nas_evidence.data import load
+from nas_evidence.data.cells import READ, with_numbers_read
 from nas_evidence.data.given import features_of
-from nas_evidence.data.in_memory import source_in_memory
 from nas_evidence.data.preparation import OTHER, Preparation, prepare
-from nas_evidence.data.source import source_of
-from nas_evidence.data.table_file import read_frame
+from nas_evidence.data.reading import read_frame
+from nas_evidence.data.source import source_in_memory, source_of
 from nas_evidence.data.targets import targets_of
-from nas_evidence.data.written_numbers import READ, with_numbers_read
 from nas_evidence.spec.study import DatasetSpec
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "first-hour.md"

@@ -9,7 +9,7 @@ from messages import refused, said
 from pydantic import ValidationError
 
 import nas_evidence
-from nas_evidence.data.task import check_task
+from nas_evidence.data.arrays import check_task
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.study import StudySpec, TrainingPlan

@@ -11,7 +11,7 @@ import torch
 from lone_trials import ended
 
 from nas_evidence.data import ArrayData, load
-from nas_evidence.data.task import check_task
+from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import (

@@ -1,9 +1,14 @@
-"""Numbers as people write them in tables: `1.234,5`, `1,500`, `$ 12`, `12 %`, `(3)`, as numbers.
+"""Cells as people write them: numbers such as `1.234,5`, `$ 12`, `12 %`, `(3)`; and dates.
 
-A column of text is taken for numbers if nearly all of its cells are; they may have one unit, as in
-`1.1 ct`. Whether a comma is decimal or groups digits is decided once for a table: by cells that
-can only be the one or the other (`1,5` and `0,123`; `1,234,567` and `1,234.5`), else by what
-separates its columns. Test rows and new data are read as the training rows were.
+Numbers: a column of text is taken for numbers if nearly all of its cells are; they may have one
+unit, as in `1.1 ct`. Whether a comma is decimal or groups digits is decided once for a table: by
+cells that can only be the one or the other (`1,5` and `0,123`; `1,234,567` and `1,234.5`), else by
+what separates its columns. Test rows and new data are read as the training rows were.
+
+Dates: 2024-01-31, 2024-01-31T08:00, 31.1.2024, 31/01/24, 1/31/2024. Whether the day or the month
+comes first is decided by the rows that allow only one of the two; where all allow both, points
+mean day first and strokes month first. Features are the days since 1970, year, month, weekday and
+hour.
 """
 
 import json
@@ -11,12 +16,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
+
+from nas_evidence.data.mapped import Array
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
 READ = "nas_evidence: how it was read"
 _WRITTEN = "nas_evidence: how its numbers are written"
-#: Share of the cells of a column of text that must be numbers, and most other words in it.
+#: Share of the cells of a column of text that must be numbers, or dates; most other words in it.
 MOSTLY, MOST_WORDS = 0.9, 3
 _SIGNS = "$€£¥%"
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -222,3 +230,68 @@ def _is_text(values: pd.Series) -> bool:
     if values.dtype != object and not pd.api.types.is_string_dtype(values):
         return False
     return all(isinstance(cell, str) for cell in values.dropna())
+
+
+# --- dates
+
+Order = Literal["year", "month", "day"]
+#: Features of a date, the days since 1970 with their fraction first.
+PARTS = ("days", "year", "month", "weekday", "hour")
+_ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")
+_SHORT = re.compile(r"\s*(\d{1,2})([/.])(\d{1,2})[/.](\d{4}|\d{2})([ T]\d{1,2}:.*)?\s*")
+#: Two digits of a year up to this one are of this century.
+_THIS_CENTURY = 68
+
+
+def order_of(present: pd.Series) -> Order | None:
+    """Return what dates begin with, None if the values are no dates."""
+    if pd.api.types.is_datetime64_any_dtype(present) or isinstance(present.dtype, pd.PeriodDtype):
+        return "year"
+    if (
+        present.empty
+        or pd.api.types.is_numeric_dtype(present)
+        or pd.api.types.is_bool_dtype(present)
+    ):
+        return None
+    sample = present.iloc[:1000].astype(str)
+    if sample.map(lambda text: _ISO.fullmatch(text) is not None).mean() >= MOSTLY:
+        return "year"
+    short = [found for text in sample if (found := _SHORT.fullmatch(text))]
+    if len(short) < MOSTLY * len(sample):
+        return None
+    day = sum(int(found[1]) > 12 for found in short)
+    month = sum(int(found[3]) > 12 for found in short)
+    if day == month:
+        return "day" if short[0][2] == "." else "month"
+    return "day" if day > month else "month"
+
+
+def dates_of(values: pd.Series, order: Order) -> pd.Series:
+    """Return values as dates without a time zone; what is none is missing."""
+    if isinstance(values.dtype, pd.PeriodDtype):
+        values = values.dt.to_timestamp()
+    if not pd.api.types.is_datetime64_any_dtype(values):
+        text = values.astype("object").where(values.notna()).map(str, na_action="ignore")
+        if order != "year":
+            text = text.map(lambda one: _year_first(one, order), na_action="ignore")
+        values = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
+    return values.dt.tz_convert(None) if values.dt.tz is not None else values
+
+
+def parts_of(dates: pd.Series) -> Mapping[str, Array]:
+    """Return the features of dates, float64 [n] each, NaN where a date is missing."""
+    days = (dates - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    columns = (days, dates.dt.year, dates.dt.month, dates.dt.day_of_week, dates.dt.hour)
+    found = (np.asarray(column, dtype=np.float64) for column in columns)
+    return dict(zip(PARTS, found, strict=True))
+
+
+def _year_first(text: str, order: Order) -> str:
+    found = _SHORT.fullmatch(text)
+    if found is None:
+        return text
+    first, _, second, year, clock = found.groups()
+    day, month = (first, second) if order == "day" else (second, first)
+    if len(year) == 2:
+        year = f"{20 if int(year) <= _THIS_CENTURY else 19}{year}"
+    return f"{year}-{int(month):02}-{int(day):02}{clock or ''}"

@@ -1,0 +1,261 @@
+"""From rows as read to a data set: targets, units, weights, test rows, features, scaling.
+
+Each step is taken here, in this order, whether the rows are a table, vectors or images.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nas_evidence.data.arrays import (
+    ArrayData,
+    Inputs,
+    Meaning,
+    RawArrays,
+    Task,
+    moments,
+    random_rows,
+    stratified_rows,
+)
+from nas_evidence.data.leaks import leaks
+from nas_evidence.data.mapped import Array, rows_at
+from nas_evidence.data.preparation import Preparation, option, prepare
+from nas_evidence.data.targets import class_weights, said_class_weights, said_scale, targets_of
+from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
+from nas_evidence.maths.target_scale import fit
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.study import DatasetSpec, derive_seed
+
+#: Fewest training rows of a table.
+FEWEST_ROWS = 10
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as read, before anything is decided about them.
+
+    x, x_test  a table of features, vectors [n, d] of a file, or images [n, C, H, W]
+    y, y_test  targets of any type [n] or [n, C]
+    where      the place of the rows, for messages
+    place      the place of the targets, for messages
+    targets    names of the columns of the targets; empty for arrays
+    units      cells of groups or times of the training rows
+    weights    cells of weights, of training rows and of test rows
+    read       how a table was read: sentences, and how its cells are written
+    """
+
+    x: pd.DataFrame | Inputs
+    y: Array
+    x_test: pd.DataFrame | Inputs | None
+    y_test: Array | None
+    where: str
+    place: str
+    targets: tuple[str, ...] = ()
+    units: Any = None
+    weights: tuple[Any, Any] = (None, None)
+    read: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
+
+
+def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
+    """Return features and targets of rows, with the test rows split off that `spec` asks for.
+
+    Raises:
+        ValueError: if targets, units, weights or columns cannot be used; names the place.
+    """
+    where = rows.where
+    found = targets_of(
+        rows.y,
+        rows.y_test,
+        task=spec.task,
+        where=rows.place,
+        columns=rows.targets,
+        integers_are_labels=not rows.targets,
+        scale=spec.scale,
+    )
+    units = units_of(spec, rows.units, where)
+    counts = [
+        None if cells is None else weights_of(cells, spec.weights, place)
+        for cells, place in zip(rows.weights, (where, f"the test rows of {where}"), strict=True)
+    ]
+    x, y, x_test, y_test = rows.x, found.train, rows.x_test, found.test
+    if spec.test_fraction is not None:
+        if x_test is not None:
+            raise UserError(
+                f"`test_fraction` is for data without test rows, but {where} has some; leave it "
+                "out"
+            ).with_code("test-fraction-and-test-rows")
+        in_test = test_rows(y, spec.test_fraction, seed, units)
+        train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
+        x, x_test, y, y_test = rows_at(x, train), rows_at(x, test), y[train], y[test]
+        units = None if units is None else units.at(train)
+        counts = [None, None] if counts[0] is None else [counts[0][train], counts[0][test]]
+    if x_test is None:
+        x_test = rows_at(x, np.arange(0))
+    preparation, said = None, list[str]()
+    n_train, n_test = len(x), len(x_test)
+    if isinstance(x, pd.DataFrame) and isinstance(x_test, pd.DataFrame):
+        preparation, said = _prepared(x, y, spec, rows)
+        x, rest = preparation.apply(x, where), x_test
+        x_test = preparation.apply(rest, f"the test rows of {where}") if n_test else x[:0]
+    elif spec.drop or spec.categorical or spec.numeric:
+        raise UserError(
+            f"`drop`, `categorical` and `numeric` are of tables and of vectors in memory, but "
+            f"x_train in {where} has the shape {list(x.shape)}; leave them out"
+        ).with_code("columns-of-no-table")
+    assert not isinstance(x, pd.DataFrame)
+    assert not isinstance(x_test, pd.DataFrame)
+    said = [
+        *said,
+        *said_units(spec, units),
+        *said_weights(spec.weights, counts[0]),
+        _said_test(n_train, n_test),
+    ]
+    if counts[0] is not None:
+        if units is None and (counts[0] > 1).any():
+            units = Units(np.arange(n_train))  # the copies of a row are one unit
+        copies = np.repeat(np.arange(n_train), counts[0])
+        x, y = rows_at(x, copies), y[copies]
+        units = None if units is None else units.at(copies)
+    if counts[1] is not None:
+        copies = np.repeat(np.arange(n_test), counts[1])
+        x_test, y_test = rows_at(x_test, copies), y_test[copies]
+    meaning = Meaning(
+        found.classes, rows.targets, preparation, (found.sentence, *said), found.change
+    )
+    return RawArrays(x, y, x_test, y_test, meaning, units)
+
+
+def _prepared(
+    frame: pd.DataFrame, y: Array, spec: DatasetSpec, rows: Rows
+) -> tuple[Preparation, list[str]]:
+    """Return how the training rows become features, and sentences."""
+    preparation, said = prepare(
+        frame,
+        drop=spec.drop or (),
+        categorical=spec.categorical or (),
+        numeric=spec.numeric or (),
+        where=rows.where,
+        written=rows.read[1],
+        unnamed=not rows.targets,
+    )
+    told = [
+        f"column {name!r} {how}: is it known when a prediction is made? If not, "
+        f"--drop {option(name)}"
+        for name, how in leaks(frame[list(preparation.places)], y)
+    ]
+    return preparation, [*rows.read[0], *said, *told]
+
+
+def _said_test(n_train: int, n_test: int) -> str:
+    if n_test:
+        return f"rows: {n_train} for training, {n_test} for the report's test"
+    more = "--test-fraction 0.2 splits off a test for the report"
+    return f"rows: {n_train}, all for training; {more}"
+
+
+def test_rows(y: Array, fraction: float, seed: int, units: Units | None) -> Array:
+    """Return which rows are split off for testing, bool [n]: seeded, stratified by class.
+
+    A class with a single row stays in training. Of groups some whole ones are split off, of times
+    the latest.
+
+    Raises:
+        ValueError: if a part would have too few rows.
+    """
+    n_test = round(fraction * len(y))
+    generator = np.random.default_rng(derive_seed(seed, "split"))
+    in_test = np.zeros(len(y), dtype=bool)
+    if units is not None:
+        order = units.ordered(np.arange(len(y)), generator.permutation(units.count))
+        in_test[order[units.cuts(order, [len(y) - n_test])[0] :]] = True
+        n_test = int(in_test.sum())
+    if n_test < 1 or len(y) - n_test < FEWEST_ROWS:
+        raise UserError(
+            f"test_fraction {fraction:g} of {len(y)} rows leaves {len(y) - n_test} for training "
+            f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed"
+        ).with_code("test-fraction-leaves-too-few")
+    if units is not None:
+        return in_test
+    if y.dtype != np.int64:
+        in_test[random_rows(len(y), n_test, generator)] = True
+        return in_test
+    in_test[stratified_rows(y, n_test, generator)] = True
+    for label in set(y[in_test].tolist()) - set(y[~in_test].tolist()):
+        in_test[y == label] = False
+    return in_test
+
+
+def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
+    """Return the rows of a data set that `spec` asks for, with the scaling of the training rows.
+
+    Raises:
+        ValueError: If there are fewer examples than requested.
+    """
+    meaning, units = raw.meaning, raw.units
+    x_train, y_train, kept = _subset(raw.x_train, raw.y_train, spec, "train", seed)
+    x_test, y_test, _ = _subset(raw.x_test, raw.y_test, spec, "test", seed)
+    if units is not None and kept is not None:
+        units = units.at(kept)
+    mean, std = moments(x_train)
+    if meaning.preparation is not None:
+        scaled = meaning.preparation.scaled
+        mean, std = np.where(scaled, mean, 0), np.where(scaled, std, 1)
+        mean, std = mean.astype(np.float32), std.astype(np.float32)
+    if np.issubdtype(y_train.dtype, np.floating):
+        task: Task = "real"
+        n_outputs = y_train.shape[1]
+        y_mean = y_train.mean(0)
+        y_std = np.where(y_train.min(0) == y_train.max(0), 1.0, y_train.std(0))
+    else:
+        task = "labels"
+        n_outputs = len(meaning.classes) or int(raw.y_train.max()) + 1
+        y_mean, y_std = np.zeros(n_outputs), np.ones(n_outputs)
+    scale = None
+    if spec.scale != "identity":
+        scale = fit(spec.scale, y_train)
+        meaning = replace(meaning, said=(*meaning.said, said_scale(scale)))
+    if spec.class_weight is not None:
+        names = [str(name) for name in meaning.classes or range(n_outputs)]
+        found = class_weights(y_train, names, spec.class_weight)
+        weights = dict(zip(names, found.tolist(), strict=True))
+        said = (*meaning.said, said_class_weights(weights))
+        meaning = replace(meaning, class_weight=weights, said=said)
+    return ArrayData(
+        spec.name,
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        task=task,
+        n_outputs=n_outputs,
+        input_shape=x_train.shape[1:],
+        mean=mean,
+        std=std,
+        y_mean=y_mean,
+        y_std=y_std,
+        meaning=meaning,
+        units=units,
+        fitted_scale=scale,
+    )
+
+
+def _subset(
+    x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int
+) -> tuple[Inputs, Array, Array | None]:
+    """Return at most `max_<part>` examples, and which; each part has its own random stream."""
+    wanted = spec.max_train if part == "train" else spec.max_test
+    if wanted is None or not len(y):
+        return x, y, None
+    if wanted > len(y):
+        raise UserError(
+            f"`max_{part} <= {len(y)}` must hold for data set '{spec.name}', which has {len(y)} "
+            f"{part} examples, but got {wanted}; lower it with --set dataset.max_{part}=N"
+        ).with_code("max-examples-too-large")
+    generator = np.random.default_rng(derive_seed(seed, "split", part))
+    if np.issubdtype(y.dtype, np.floating):
+        rows = random_rows(len(y), wanted, generator)
+    else:
+        rows = stratified_rows(y, wanted, generator)
+    return rows_at(x, rows), y[rows], rows
