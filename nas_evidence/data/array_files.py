@@ -188,11 +188,13 @@ def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
 
 
 @contextmanager
-def _reading(path: Path, what: str, remedy: str) -> Iterator[None]:
+def _reading(
+    path: Path, what: str, remedy: str, more: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """Name the file of whatever goes wrong when it is read."""
     try:
         yield
-    except _DAMAGED as error:
+    except (*_DAMAGED, *more) as error:
         if isinstance(error, UserError):
             raise
         why = on_one_line(error) or type(error).__name__
@@ -312,15 +314,10 @@ def _read_all(paths: Sequence[Path], size: int | None) -> Array:
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
     """Name the file of whatever goes wrong when PIL opens or decodes it."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    with _reading(path, "an image", "remove it, or repair it"):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                yield
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            raise ValueError(f"it has more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
-        except UnidentifiedImageError:
-            raise ValueError(f"it is none of {', '.join(_FORMATS)}") from None
+    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+    with _reading(path, "an image", "remove it, or repair it", bombs), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield

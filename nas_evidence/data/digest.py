@@ -30,22 +30,18 @@ def content_of(frames: Iterable[pd.DataFrame]) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(path: Path, names: Sequence[str]) -> str:
-    """Return the SHA-256 of a file; of a folder, of those of `names` that are in it."""
-    files = [path] if path.is_file() else [path / n for n in names if (path / n).is_file()]
+def fingerprint(place: Path | Mapping[str, bytes], names: Sequence[str]) -> str:
+    """Return the SHA-256 of a file; of a folder, or of files by name, those of `names` in it."""
     digest = hashlib.sha256()
-    for file in files:
+    if not isinstance(place, Path):
+        for name in filter(place.__contains__, names):
+            digest.update(_one(io.BytesIO(place[name]), len(place[name])))
+        return digest.hexdigest()
+    for file in (
+        [place] if place.is_file() else [place / n for n in names if (place / n).is_file()]
+    ):
         with file.open("rb") as opened:
             digest.update(_one(opened, file.stat().st_size))
-    return digest.hexdigest()
-
-
-def fingerprint_of(contents: Mapping[str, bytes], names: Sequence[str]) -> str:
-    """Return `fingerprint` of a folder with these files, by name."""
-    digest = hashlib.sha256()
-    for name in names:
-        if name in contents:
-            digest.update(_one(io.BytesIO(contents[name]), len(contents[name])))
     return digest.hexdigest()
 
 

@@ -19,7 +19,7 @@ from nas_evidence.data.array_files import KEYS, read_arrays, read_images, rows_o
 from nas_evidence.data.arrays import ArrayData, RawArrays
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.cells import TEXT, how_read, with_numbers_read
-from nas_evidence.data.digest import check_content, content_of, fingerprint, fingerprint_of
+from nas_evidence.data.digest import check_content, content_of, fingerprint
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
@@ -304,7 +304,7 @@ def array_source(arrays: Mapping[str, Any], spec: DatasetSpec, *, given: str) ->
         buffer = io.BytesIO()
         np.save(buffer, kept[name], allow_pickle=False)
         files[f"{name}.npy"] = buffer.getvalue()
-    content = fingerprint_of(files, _names(spec))
+    content = fingerprint(files, _names(spec))
     update = {"name": "npz", "path": KEPT, "image_size": None, "content": content}
 
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:

@@ -80,8 +80,8 @@ def targets_of(
         ValueError: if the targets are neither labels nor real numbers, or do not fit the scale;
             names the place.
     """
-    y, one_hot = _flat(np.asarray(train), where)
-    y_test = y[:0] if test is None else _flat(np.asarray(test), where)[0]
+    y, one_hot = _flat(_typed(train), where)
+    y_test = y[:0] if test is None else _flat(_typed(test), where)[0]
     if y.ndim != y_test.ndim or y.shape[1:] != y_test.shape[1:]:
         raise UserError(
             f"{where}: training and test targets must have as many columns, but have shapes "
@@ -132,6 +132,18 @@ def check_unordered(values: object, task: TaskName | None, where: str) -> None:
             "order; give task = classification to ignore it, or their numbers "
             "(.cat.codes) for a regression"
         ).with_code("ordered-grades")
+
+
+def _typed(values: ArrayLike) -> Array:
+    """Return an array; of objects that are all booleans, or all numbers, of that type."""
+    y = np.asarray(values)
+    if y.dtype == object and y.size:
+        kinds = [isinstance(v, bool | np.bool_) for v in y.flat]
+        if all(kinds):
+            return y.astype(bool)
+        if not any(kinds) and all(isinstance(v, int | float | np.number) for v in y.flat):
+            return y.astype(np.float64)
+    return y
 
 
 def _flat(y: Array, where: str) -> tuple[Array, bool]:
@@ -186,10 +198,9 @@ def _numbers(y: Array) -> Array | None:
 def _inferred(y: Array) -> TaskName:
     if y.ndim == 2:
         return "regression"
-    if y.dtype.kind not in "iuf" and not _is_number_objects(y):
+    if y.dtype.kind not in "iuf":
         return "classification"
-    numbers = _numbers(y)
-    assert numbers is not None
+    numbers = y.astype(np.float64)
     if not np.isfinite(numbers).all() or (numbers != np.round(numbers)).any():
         return "regression"
     values, rows = np.unique(numbers, return_counts=True)
@@ -202,12 +213,6 @@ def _are_counts(values: Array, rows: Array) -> bool:
     """Tell whether whole numbers look like counts: many from 0 or 1, the large ones rare."""
     gaps = values[-1] - values[0] >= len(values)
     return bool(len(values) > MOST_RANKS and values[0] in (0, 1) and (gaps or rows[-1] == 1))
-
-
-def _is_number_objects(y: Array) -> bool:
-    return y.dtype == object and all(
-        isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in y
-    )
 
 
 def _real(y: Array, where: str) -> Array:
@@ -295,7 +300,7 @@ def _names(y: Array, where: str) -> list[ClassName]:
     """Return class names as text, whole numbers or booleans; numbers as text stay text."""
     if y.dtype.kind == "b":
         return [bool(v) for v in y]
-    if y.dtype.kind in "iuf" or _is_number_objects(y):
+    if y.dtype.kind in "iuf":
         values = y.astype(np.float64)
         if (values != np.round(values)).any():
             row = int(np.flatnonzero(values != np.round(values))[0])
@@ -304,8 +309,6 @@ def _names(y: Array, where: str) -> list[ClassName]:
                 f"{values[row]:g}; give task = regression for real targets"
             ).with_code("labels-not-whole")
         return [int(v) for v in values]
-    if y.dtype == object and all(isinstance(v, bool | np.bool_) for v in y):
-        return [bool(v) for v in y]
     return [str(v) for v in y]
 
 

@@ -179,29 +179,15 @@ class NormalisedRows:
         raw = torch.from_numpy(self._rows[rows]).to(self.device)
         return (raw - self._mean).div_(self._std)
 
-
-class _Rows:
-    """A selection of `NormalisedRows`."""
-
-    dtype = torch.float32
-
-    def __init__(self, rows: NormalisedRows, index: Tensor) -> None:
-        self._rows, self._index = rows, index
-        self.shape = torch.Size((len(index), *rows.shape[1:]))
-        self.device = rows.device
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def __getitem__(self, index: slice | Tensor) -> Tensor:
-        chosen = index.cpu() if isinstance(index, Tensor) else index
-        return self._rows[self._index[chosen]]
+    def subset(self, index: Tensor) -> "NormalisedRows":
+        """Return a selection of these rows."""
+        return NormalisedRows(self._rows.subset(index.cpu().numpy()), self._mean, self._std)
 
 
 def select(x: Tensor, index: Tensor) -> Tensor:
     """Return the rows `index` of inputs; rows of a file stay in the file."""
     if isinstance(x, NormalisedRows):
-        return cast(Tensor, _Rows(x, index))
+        return cast(Tensor, x.subset(index))
     return x[index.to(x.device)]
 
 

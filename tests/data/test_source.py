@@ -128,11 +128,11 @@ def with_size(width: int, height: int) -> bytes:
         (picture(kind="TIFF")[:-400], "cannot be read as an image"),
         (picture(kind="JPEG")[:-400], "cannot be read as an image"),
         (picture(kind="WEBP")[:-400], "cannot be read as an image"),
-        (with_size(60_000, 60_000), "it has more than 89,478,485 pixels"),
-        (with_size(13_000, 13_000), "it has more than 89,478,485 pixels"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF", "it is none of PNG, JPEG"),
-        (b"", "it is none of PNG, JPEG"),
-        (b"no picture", "it is none of PNG, JPEG"),
+        (with_size(60_000, 60_000), "exceeds limit of [0-9]+ pixels"),
+        (with_size(13_000, 13_000), "exceeds limit of [0-9]+ pixels"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF", "cannot identify image file"),
+        (b"", "cannot identify image file"),
+        (b"no picture", "cannot identify image file"),
     ],
 )
 def test_a_damaged_huge_or_disguised_picture_is_named(
