@@ -66,7 +66,7 @@ from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.joint import fit_prior, members_of
-from nas_evidence.training.loop import Member, train_epochs
+from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.parts import new_run, part_of
 from nas_evidence.workers.trial import Trial
 
@@ -390,9 +390,9 @@ def density(n: int, width: int, n_classes: int) -> Row:
         optimiser="adam", learning_rate=0.005, prior_precision=PRECISION,
     )  # fmt: skip
     values = {"depth": 1, "width": width, "shape": "constant"}
-    part = part_of(torch.arange(n_early), data, assignment(("mlp", values), plan), "fold")
-    run = new_run(part)
-    member = [Member(run.training, part.data, part.assignment)]
+    given = assignment(("mlp", values), plan)
+    run = new_run(*part_of(torch.arange(n_early), data, given, "fold"))
+    member = [run]
     each = [
         seconds_of(lambda: train_epochs(member), time.thread_time)
         for _ in range(max(3, min(epochs, 2000 * 128 // n)))

@@ -111,7 +111,7 @@ def settled(network: Network, seed: int, data: TensorData) -> Row:
     assert training is not None, trial.cause
     before = copy.deepcopy(training)
     settling = begin_settling(training, data, given, plan.epochs)
-    while not settle_slice(settling, training, data, given):
+    while not settle_slice(settling):
         pass
     row: Row = {"network": str(network), "kept": settling.kept, "moved": settling.moved}
     # "after" is the end of the alternation, whether it is kept or not.
@@ -216,10 +216,10 @@ def plan_of(data: TensorData, text: str) -> TrainingPlan:
 def cell(data: TensorData, network: Network, plan: TrainingPlan) -> Row:
     """Return test log loss, error and kept state of each seed, and the CPU seconds of all."""
     parts = [part_of(None, data, assignment(network, plan), f"s{k}") for k in range(N_SEEDS)]
-    runs = [new_run(part) for part in parts]
+    runs = [new_run(*part) for part in parts]
     started, left = time.process_time(), list(range(N_SEEDS))
     while left:
-        over = train_slices([runs[k] for k in left], [parts[k] for k in left])
+        over = train_slices([runs[k] for k in left])
         left = [k for k, is_over in zip(left, over, strict=True) if not is_over]
     seconds = time.process_time() - started
     found = [tested(run.training, data, plan) for run in runs]

@@ -81,9 +81,9 @@ def _longer(
     rows: Tensor | None, data: Any, assignment: Assignment, *more: Any, **also: Any
 ) -> Any:
     """Return a part with as many steps as all rows have."""
-    part = parts.part_of(rows, data, assignment, *more, **also)
-    plan, share = part.assignment.plan, len(data.x_train) / len(part.data.x_train)
+    part, given = parts.part_of(rows, data, assignment, *more, **also)
+    plan, share = given.plan, len(data.x_train) / len(part.x_train)
     epochs = round(plan.epochs * share)
     online = plan.online.model_copy(update={"every": max(1, round(plan.online.every * share))})
     longer = plan.model_copy(update={"epochs": epochs, "online": online})
-    return parts.Part(part.data, part.assignment.model_copy(update={"plan": longer}), part.learn)
+    return part, given.model_copy(update={"plan": longer})

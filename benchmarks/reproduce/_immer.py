@@ -171,7 +171,7 @@ def settle(fitted: Fitted) -> None:
     """Go on to a mode and to the maximum of the evidence there, in place."""
     state, data, assignment = fitted.state, fitted.data, fitted.assignment
     settling = begin_settling(state, data, assignment, SETTLING)
-    while not settle_slice(settling, state, data, assignment):
+    while not settle_slice(settling):
         pass
 
 

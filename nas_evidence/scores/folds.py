@@ -59,13 +59,12 @@ from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.study import EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
-    Part,
     Run,
     cuts_of,
+    load_run,
     new_run,
     order_of_data,
     part_of,
-    restored,
     run_state,
     seconds_of,
     train_slices,
@@ -315,12 +314,10 @@ class Folds(Scorer):
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
             group = self._left()[: 1 if first else MOST_TOGETHER]
-            self.runs = {(t.score, t.number): new_run(self._part(t)) for t in group}
+            self.runs = {(t.score, t.number): self._new_run(t) for t in group}
         tasks = [t for t in self._left() if (t.score, t.number) in self.runs]
         runs = [self.runs[t.score, t.number] for t in tasks]
-        for task, run, over in zip(
-            tasks, runs, train_slices(runs, [self._part(t) for t in tasks]), strict=True
-        ):
+        for task, run, over in zip(tasks, runs, train_slices(runs), strict=True):
             if over:
                 self._end(task, run, diverged=isinstance(over, DivergedError))
 
@@ -375,9 +372,9 @@ class Folds(Scorer):
         }
         self.given_folds.load_state_dict(orders_from(state))
         self.unseen = state["unseen"]
-        parts = {(task.score, task.number): self._part(task) for task in self._left()}
+        tasks = {(task.score, task.number): task for task in self._left()}
         self.runs = {
-            (score, number): restored(parts[score, number], kept)
+            (score, number): load_run(self._new_run(tasks[score, number]), kept)
             for score, number, kept in state["runs"]
         }
 
@@ -398,8 +395,9 @@ class Folds(Scorer):
         data = self.context.data
         return _fitted(self.unseen, targets_of_folds(data, self.context.assignment).seen)
 
-    def _part(self, task: FoldTask) -> Part:
-        return part_of(task.trained, self.context.data, self.context.assignment, task.purpose)
+    def _new_run(self, task: FoldTask) -> Run:
+        data, given = self.context.data, self.context.assignment
+        return new_run(*part_of(task.trained, data, given, task.purpose))
 
     def _left(self) -> list[FoldTask]:
         given = self.context.assignment
@@ -445,7 +443,7 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     name = kept_division(plan, assignment.estimators, n)
     plan = plan.model_copy(update={"folds": 2}) if name == "two_fold" else plan
     given = assignment.model_copy(update={"plan": plan, "estimators": (name,)})
-    whole = new_run(part_of(None, data, given, "unseen")).training  # is not trained
+    whole = new_run(*part_of(None, data, given, "unseen")).training  # is not trained
     folds = Folds([name], Context(whole, data, given))
     folds.kept_of = name
     while folds.due():

@@ -17,28 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.data.tensors import TensorData
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import Evaluation, EvidenceEstimate
 from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
-from nas_evidence.spec.study import Assignment
-from nas_evidence.training.loop import Training
+from nas_evidence.training.loop import Member
 from nas_evidence.training.online import Passes
 
 
 @dataclass
-class Context:
-    """What a score may read; a score changes only its own state.
+class Context(Member):
+    """What a score may read: the training of a trial; a score changes only its own state.
 
-    training    the current network, its hyperparameters and its curve
-    data        all training data, on the device of the network
-    assignment  the architecture, the plan and the seeds
-    passes      curvature at the current parameters, each kind computed once; during evaluations
+    passes  curvature at the current parameters, each kind computed once; during evaluations
     """
 
-    training: Training
-    data: TensorData
-    assignment: Assignment
     passes: Passes | None = None
 
     @property

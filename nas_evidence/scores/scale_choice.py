@@ -110,7 +110,7 @@ def _evidence(spec: StudySpec, arrays: ArrayData) -> float | None:
         dataset=spec.dataset, plan=with_numbers(plan, arrays.n_train), estimators=(_SCORE,),
     )  # fmt: skip
     data = to_tensors(arrays, "cpu")
-    whole = new_run(part_of(None, data, given, "whole")).training  # is not trained
+    whole = new_run(*part_of(None, data, given, "whole")).training  # is not trained
     folds = Folds([_SCORE], Context(whole, data, given))
     while folds.due():
         folds.advance()

@@ -110,7 +110,7 @@ def learning_rate(plan: TrainingPlan, epoch: int) -> float:
     return plan.learning_rate
 
 
-@dataclass(frozen=True)
+@dataclass
 class Member:
     """A training, its data, and its plan and seeds."""
 

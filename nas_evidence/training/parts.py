@@ -23,26 +23,14 @@ from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Member, Training, begin, train_epochs
 from nas_evidence.training.online import update_if_due
-from nas_evidence.training.settling import (
-    Settler,
-    Settling,
-    begin_settling,
-    load_settling,
-    settle_slices,
-)
+from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slices
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some of the data, and a separate trial on them.
+@dataclass
+class Run(Member):
+    """A separate training on some of the data: its scheduled epochs, then its settling."""
 
-    data, assignment  what to train on, and how; without estimators
-    learn             whether the hyperparameters are updated during training
-    """
-
-    data: TensorData
-    assignment: Assignment
-    learn: bool = True
+    settling: Settling | None = None
 
 
 def order_of_data(n: int, assignment: Assignment, units: Units | None = None) -> Tensor:
@@ -68,16 +56,11 @@ def cuts_of(order: Tensor, wanted: Sequence[int], units: Units | None = None) ->
 
 
 def part_of(
-    rows: Tensor | None,
-    data: TensorData,
-    assignment: Assignment,
-    purpose: str,
-    *,
-    learn: bool = True,
-) -> Part:
-    """Return some rows of the data, or all of them, with a seed for a purpose.
+    rows: Tensor | None, data: TensorData, assignment: Assignment, purpose: str
+) -> tuple[TensorData, Assignment]:
+    """Return some rows of the data, or all of them, and their assignment with a seed of its own.
 
-    The scale of real targets is fitted to these rows alone.
+    The scale of real targets is fitted to these rows alone. There are no estimators.
     """
     alone = assignment.model_copy(
         update={"estimators": (), "seed": assignment.derived_seed(purpose)}
@@ -89,54 +72,44 @@ def part_of(
             y, _ = data.seen_from(rows, rows)
         x = select(data.x_train, rows)
         data = replace(data, x_train=x, y_train=y, units=units, own=own)
-    return Part(data, alone, learn)
+    return data, alone
 
 
-@dataclass
-class Run:
-    """A separate training: its scheduled epochs, then its settling."""
-
-    training: Training
-    settling: Settling | None = None
-
-
-def new_run(part: Part) -> Run:
-    """Return a new run on a part, before its first epoch."""
-    data, given = part.data, part.assignment
+def new_run(data: TensorData, given: Assignment) -> Run:
+    """Return a new run on all of some data, before its first epoch."""
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
     width = given.plan.head_width(data.n_outputs)
     model = build(given.architecture, data.input_shape, width, generator)
-    return Run(begin(model.to(data.x_train.device), given.plan))
+    return Run(begin(model.to(data.x_train.device), given.plan), data, given)
 
 
 def run_state(run: Run) -> dict[str, Any]:
-    """Return all of a run as tensors and plain values, for `restored`."""
+    """Return all of a run as tensors and plain values, for `load_run`."""
     settling = None if run.settling is None else run.settling.state_dict()
     return {"training": state_of(run.training), "settling": settling}
 
 
-def restored(part: Part, state: Mapping[str, Any]) -> Run:
-    """Return the run on a part from its `run_state`."""
-    run = new_run(part)
+def load_run(run: Run, state: Mapping[str, Any]) -> Run:
+    """Return a new run after it has continued from its `run_state`."""
     restore(run.training, state["training"])
     if state["settling"] is not None:
-        run.settling = load_settling(run.training, part.data, part.assignment, state["settling"])
+        run.settling = load_settling(run.training, run.data, run.assignment, state["settling"])
     return run
 
 
-def train_slice(run: Run, part: Part) -> bool:
-    """Train on a part up to the next evaluation, or settle for a round; tell if the run is over.
+def train_slice(run: Run) -> bool:
+    """Train up to the next evaluation, or settle for a round; tell if the run is over.
 
     Raises:
         DivergedError: as in the main training.
     """
-    over = train_slices([run], [part])[0]
+    over = train_slices([run])[0]
     if isinstance(over, DivergedError):
         raise over
     return over
 
 
-def train_slices(runs: Sequence[Run], parts: Sequence[Part]) -> list[bool | DivergedError]:
+def train_slices(runs: Sequence[Run]) -> list[bool | DivergedError]:
     """Do `train_slice` for some runs of one architecture, with their epochs side by side.
 
     Runs that have diverged or are over must not be passed again. The group, and with it the last
@@ -144,60 +117,51 @@ def train_slices(runs: Sequence[Run], parts: Sequence[Part]) -> list[bool | Dive
 
     Args:
         runs: those not settling must have done equally many epochs.
-        parts: the part of each.
 
     Returns:
         For each whether it is over, or the error if it diverged.
     """
+    settling = {k: run.settling for k, run in enumerate(runs) if run.settling is not None}
     found: dict[int, bool | DivergedError] = {}
-    settlers = {
-        k: Settler(run.settling, run.training, part.data, part.assignment)
-        for k, (run, part) in enumerate(zip(runs, parts, strict=True))
-        if run.settling is not None
-    }
-    found |= zip(settlers, settle_slices(list(settlers.values())), strict=True)
-    training = [k for k in range(len(runs)) if k not in found]
-    for k, error in _train_to_evaluation(runs, parts, training).items():
+    found |= zip(settling, settle_slices(list(settling.values())), strict=True)
+    training = {k: run for k, run in enumerate(runs) if run.settling is None}
+    for k, error in _train_to_evaluation(training).items():
         try:
-            found[k] = _update(runs[k], parts[k]) if error is None else error
+            found[k] = _update(runs[k]) if error is None else error
         except DivergedError as late:
             found[k] = late
     return [found[k] for k in range(len(runs))]
 
 
-def _train_to_evaluation(
-    runs: Sequence[Run], parts: Sequence[Part], chosen: Sequence[int]
-) -> dict[int, DivergedError | None]:
-    """Train the chosen runs up to the next evaluation; return who diverged, and how."""
-    members = {k: Member(runs[k].training, parts[k].data, parts[k].assignment) for k in chosen}
-    found: dict[int, DivergedError | None] = dict.fromkeys(chosen)
-    if not members:
+def _train_to_evaluation(runs: Mapping[int, Run]) -> dict[int, DivergedError | None]:
+    """Train up to the next evaluation; return who diverged, and how."""
+    found: dict[int, DivergedError | None] = dict.fromkeys(runs)
+    if not runs:
         return found
-    first = members[chosen[0]]
-    epoch, plan = first.training.epoch, first.assignment.plan
-    due = next(e for e in plan.evaluation_epochs() if e > epoch)
-    while left := {k: due - members[k].training.epoch for k in chosen if found[k] is None}:
+    first = next(iter(runs.values()))
+    due = next(e for e in first.assignment.plan.evaluation_epochs() if e > first.training.epoch)
+    while left := {k: due - run.training.epoch for k, run in runs.items() if found[k] is None}:
         most = max(left.values())
         if not most:
             break
         # A group in which one diverges is behind the others of its kind.
         behind = [k for k in left if left[k] == most]
-        errors = train_epochs([members[k] for k in behind], n_epochs=most)
+        errors = train_epochs([runs[k] for k in behind], n_epochs=most)
         found |= dict(zip(behind, errors, strict=True))
     return found
 
 
-def _update(run: Run, part: Part) -> bool:
+def _update(run: Run) -> bool:
     """Update the hyperparameters; after the last epoch begin to settle. Tell if it is over."""
-    training, plan = run.training, part.assignment.plan
+    training, plan = run.training, run.assignment.plan
     # The last update of a classifier would change no parameter.
-    if part.learn and (training.epoch < plan.epochs or plan.likelihood != "categorical"):
-        update_if_due(training, part.data, part.assignment)
+    if training.epoch < plan.epochs or plan.likelihood != "categorical":
+        update_if_due(training, run.data, run.assignment)
     if training.epoch < plan.epochs:
         return False
-    run.settling = settling_after(training, part.data, part.assignment)
+    run.settling = settling_after(training, run.data, run.assignment)
     if run.settling is not None:
-        run.settling.held, run.settling.reported = not part.learn, False
+        run.settling.reported = False
     return run.settling is None
 
 

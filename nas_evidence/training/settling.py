@@ -50,7 +50,7 @@ import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -110,6 +110,7 @@ _NOT_FINITE = (DivergedError, torch.linalg.LinAlgError)  # type: ignore[attr-def
 class Settling:
     """Where a settling stands; the last four are its results, once it is `done`.
 
+    training  what settles, with its data, plan and seeds; it does not change before the end
     working   the training that settles, a copy; its model holds θ rounded to its dtype
     theta     θ [P], float64
     pairs     of the L-BFGS
@@ -118,7 +119,6 @@ class Settling:
     work      done so far, in the same unit
     rounds    of (a) and (b)
     double    float64 is needed
-    held      the hyperparameters stay those of the schedule
     reported  somebody asks how far from a mode the state is that is kept
     first     θ of the mode at the scheduled hyperparameters [P], once it is found
     moved     largest move of a log hyperparameter in the last round
@@ -130,6 +130,9 @@ class Settling:
     seconds   spent so far
     """
 
+    training: Training
+    data: TensorData
+    assignment: Assignment
     working: Training
     theta: Tensor
     pairs: Pairs
@@ -138,7 +141,6 @@ class Settling:
     work: float = 0.0
     rounds: int = 0
     double: bool = False
-    held: bool = False
     reported: bool = True
     first: Tensor | None = None
     moved: float = math.inf
@@ -152,12 +154,32 @@ class Settling:
     decrement_per_datum: float | None = None
     seconds: float = 0.0
 
+    @property
+    def plan(self) -> TrainingPlan:
+        """The plan of the training."""
+        return self.assignment.plan
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether the loss is convex in the weights; with a noise of each row it is not."""
+        of_ratios = self.plan.likelihood == "heteroscedastic"
+        return self.assignment.architecture.family == "linear" and not of_ratios
+
+    @property
+    def tolerance(self) -> float:
+        """The Newton decrement of what counts as a mode, nats."""
+        per_datum = _CONVEX_TOLERANCE if self.is_convex else DECREMENT_TOLERANCE
+        return per_datum * len(self.data.x_train)
+
+    @property
+    def affordable(self) -> int:
+        """The number of products that a quarter of the budget pays, five at least."""
+        return max(5, int(0.25 * self.budget / (PRODUCT_COST * self.cost)))
+
     def state_dict(self) -> dict[str, Any]:
         """Return all of it as tensors and plain values, for `load_settling`."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return plain | {
+        return {name: getattr(self, name) for name in _PLAIN} | {
             "theta": self.theta,
-            "first": self.first,
             "steps": self.pairs.steps,
             "changes": self.pairs.changes,
             "prior_precision": self.working.prior_precision,
@@ -166,24 +188,8 @@ class Settling:
         }
 
 
-_PLAIN = (
-    "budget",
-    "work",
-    "rounds",
-    "double",
-    "held",
-    "reported",
-    "moved",
-    "scheduled_evidence",
-    "first_evidence",
-    "scheduled_decrement",
-    "evidence",
-    "done",
-    "converged",
-    "kept",
-    "decrement_per_datum",
-    "seconds",
-)
+#: Numbers, flags and `first`, written as they are.
+_PLAIN = ("budget", *(field.name for field in fields(Settling) if field.default is not MISSING))
 
 
 def begin_settling(
@@ -206,11 +212,12 @@ def begin_settling(
     working.epoch = training.epoch  # on which the random signs depend
     theta = parameters_of(working)
     cost = gradient_cost(working, data, assignment.plan)
-    if _is_convex(assignment) and not assignment.plan.augment:
-        budget = max(budget, _CONVEX_GRADIENTS * cost)
+    found = Settling(training, data, assignment, working, theta, Pairs.none(theta), cost, budget)
+    if found.is_convex and not assignment.plan.augment:
+        found.budget = max(budget, _CONVEX_GRADIENTS * cost)
     if len(data.x_train) * len(theta) > FULL_BATCH:
-        budget = 0.0
-    return Settling(working, theta, Pairs.none(theta), cost, budget)
+        found.budget = 0.0
+    return found
 
 
 def load_settling(
@@ -222,23 +229,13 @@ def load_settling(
         setattr(settling, name, state[name])
     device = settling.theta.device
     settling.theta = state["theta"].to(device)
-    settling.first = None if state["first"] is None else state["first"].to(device)
+    settling.first = None if settling.first is None else settling.first.to(device)
     settling.pairs = Pairs(state["steps"].to(device), state["changes"].to(device))
     working = settling.working
     working.prior_precision = state["prior_precision"]
     working.noise_std, working.temperature = state["noise_std"], state["temperature"]
     write_parameters(working, settling.theta)
     return settling
-
-
-@dataclass(frozen=True)
-class Settler:
-    """A settling with its training, its data, and its plan and seeds."""
-
-    settling: Settling
-    training: Training
-    data: TensorData
-    assignment: Assignment
 
 
 class _End(NamedTuple):
@@ -248,102 +245,87 @@ class _End(NamedTuple):
     stuck: bool
 
 
-def settle_slice(
-    settling: Settling, training: Training, data: TensorData, assignment: Assignment
-) -> bool:
+def settle_slice(settling: Settling) -> bool:
     """Do one round, and tell whether the settling is done; the training then has the kept state.
 
     A round takes about as long as the epochs between two evaluations. A state that is not finite
     ends the settling, and the scheduled one is kept.
     """
-    return settle_slices([Settler(settling, training, data, assignment)])[0]
+    return settle_slices([settling])[0]
 
 
-def settle_slices(settlers: Sequence[Settler]) -> list[bool]:
+def settle_slices(settlings: Sequence[Settling]) -> list[bool]:
     """Do `settle_slice` for networks of one architecture, with their descents side by side.
 
     The group determines the last digits of each, so it must be a function of the assignment.
     """
     started = time.perf_counter()
-    live: dict[int, Settler] = {}
-    for k, one in enumerate(settlers):
-        settling = one.settling
+    live: dict[int, Settling] = {}
+    for k, settling in enumerate(settlings):
         settling.done = settling.done or settling.budget <= 0
         if not settling.done:
-            live[k] = one
+            live[k] = settling
             if settling.scheduled_evidence is None:
-                settling.scheduled_evidence = _evidence(settling.working, one.data, one.assignment)
+                settling.scheduled_evidence = _evidence(settling)
     ends = _descend(live)
-    for k, one in live.items():
-        settling, end = one.settling, ends[k]
+    for k, settling in live.items():
+        end = ends[k]
         try:
-            done = True if end is None else _end_round(one, end)
+            done = True if end is None else _end_round(settling, end)
         except _NOT_FINITE:
             done, end = True, None
         if end is None:
             settling.evidence, settling.moved = None, math.inf
         if done:
-            _finish(settling, one.training, one.data, one.assignment)
+            _finish(settling)
     seconds = time.perf_counter() - started
-    for one in live.values():
-        one.settling.seconds += seconds / len(live)
-    return [one.settling.done for one in settlers]
+    for settling in live.values():
+        settling.seconds += seconds / len(live)
+    return [settling.done for settling in settlings]
 
 
-def _end_round(one: Settler, end: _End) -> bool:
+def _end_round(settling: Settling, end: _End) -> bool:
     """Move the hyperparameters after a descent; tell whether that was the last round."""
-    settling, training, data, assignment = one.settling, one.training, one.data, one.assignment
-    working, plan = settling.working, assignment.plan
-    cost, n_data = settling.cost, len(data.x_train)
+    working, plan, data = settling.working, settling.plan, settling.data
+    of_pass = pass_cost(plan, data) * settling.cost
     if settling.first is None:
-        share = 1.0 if settling.held else 0.5  # of the budget
-        over = end.at_rest or end.stuck or settling.work >= share * settling.budget
-        if over:
-            settling.evidence = _evidence(working, data, assignment)
+        if end.at_rest or end.stuck or settling.work >= 0.5 * settling.budget:
+            settling.evidence = _evidence(settling)
             settling.first, settling.first_evidence = settling.theta, settling.evidence
-            settling.work += pass_cost(plan, data) * cost
-            settling.moved = 0.0 if settling.held else math.inf
-            if settling.held:
-                return True
+            settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
-            labels = plan.likelihood == "categorical" and not _is_convex(assignment)
-            if labels and not _is_near_mode(settling, working, training, data, assignment):
+            labels = plan.likelihood == "categorical" and not settling.is_convex
+            if labels and not _is_near_mode(settling, working):
                 return True
-        elif _is_in_vain(settling, data, assignment):
+        elif _is_in_vain(settling):
             return True
         return settling.work >= settling.budget
     before = _log_hyperparameters(working, plan)
-    pass_ = _update(settling, data, assignment)
-    settling.work += pass_cost(plan, data) * cost
-    settling.evidence = _laplace_value(pass_, working, plan, data.log_jacobian)
+    pass_ = _update(settling)
+    settling.work += of_pass
+    settling.evidence = _laplace_value(pass_, settling)
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
-        limit = _tolerance(assignment) * n_data
-        products = min(_TEST_PRODUCTS, _affordable(settling))
         decrement, n_products = newton_decrement(
-            working, data, assignment, theta=settling.theta, max_products=products, enough=limit
-        )
-        settling.work += PRODUCT_COST * n_products * cost
-        if end.stuck or decrement < limit:  # nothing more to be had
+            working, data, settling.assignment, theta=settling.theta,
+            max_products=min(_TEST_PRODUCTS, settling.affordable), enough=settling.tolerance,
+        )  # fmt: skip
+        settling.work += PRODUCT_COST * n_products * settling.cost
+        if end.stuck or decrement < settling.tolerance:  # nothing more to be had
             return True
     return settling.work >= settling.budget
 
 
-def _is_in_vain(settling: Settling, data: TensorData, assignment: Assignment) -> bool:
+def _is_in_vain(settling: Settling) -> bool:
     """Tell whether the way to a mode of real targets leads to too little evidence."""
-    plan, scheduled = assignment.plan, settling.scheduled_evidence
-    if (
-        plan.likelihood == "categorical"
-        or _is_convex(assignment)
-        or settling.held
-        or scheduled is None
-    ):
+    plan, scheduled = settling.plan, settling.scheduled_evidence
+    if plan.likelihood == "categorical" or settling.is_convex or scheduled is None:
         return False
-    before, evidence = settling.evidence, _evidence(settling.working, data, assignment)
+    before, evidence = settling.evidence, _evidence(settling)
     settling.evidence = evidence
-    settling.work += pass_cost(plan, data) * settling.cost
-    n_data = len(data.x_train)
+    settling.work += pass_cost(plan, settling.data) * settling.cost
+    n_data = len(settling.data.x_train)
     if evidence is None or evidence < scheduled - IN_VAIN * n_data:
         return True
     if before is None or before >= scheduled:
@@ -351,11 +333,11 @@ def _is_in_vain(settling: Settling, data: TensorData, assignment: Assignment) ->
     return evidence < before - FURTHER_FALL * n_data
 
 
-def _update(settling: Settling, data: TensorData, assignment: Assignment) -> CurvaturePass:
+def _update(settling: Settling) -> CurvaturePass:
     """Move the hyperparameters as the plan has it; return the pass at what results."""
-    working, plan = settling.working, assignment.plan
+    working, plan = settling.working, settling.plan
     kind = plan.online.curvature
-    passes = passes_of(working, data, assignment)
+    passes = passes_of(working, settling.data, settling.assignment)
     if not plan.learns:
         return passes.of(kind)[0]
     held = working.prior_precision
@@ -365,7 +347,7 @@ def _update(settling: Settling, data: TensorData, assignment: Assignment) -> Cur
     return pass_
 
 
-def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
+def _descend(live: Mapping[int, Settling]) -> dict[int, _End | None]:
     """Lower each loss at fixed hyperparameters for about an evaluation interval.
 
     Returns:
@@ -373,18 +355,13 @@ def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
     """
     ends: dict[int, _End | None] = {}
     starts: dict[int, tuple[LogJoint, Start]] = {}
-    for k, one in live.items():
+    for k, settling in live.items():
         try:
-            begun = _begin_descent(one)
+            starts[k] = _begin_descent(settling)
         except _NOT_FINITE:
             ends[k] = None
-            continue
-        if isinstance(begun, _End):
-            ends[k] = begun
-        else:
-            starts[k] = begun
     # Formed before any descent: one that gets stuck in float32 turns to float64 in its next slice.
-    doubles = {k for k in starts if live[k].settling.double}
+    doubles = {k for k in starts if live[k].double}
     for members in (starts.keys() - doubles, doubles):
         group = {k: both for k, both in starts.items() if k in members}
         losses = LogJoints({k: joint for k, (joint, _) in group.items()})
@@ -394,32 +371,27 @@ def _descend(live: Mapping[int, Settler]) -> dict[int, _End | None]:
     return ends
 
 
-def _begin_descent(one: Settler) -> tuple[LogJoint, Start] | _End:
-    """Return where a descent begins, or how it ended if it is of another kind."""
-    settling, data, assignment = one.settling, one.data, one.assignment
-    working, plan = settling.working, assignment.plan
-    cost = settling.cost
+def _begin_descent(settling: Settling) -> tuple[LogJoint, Start]:
+    """Return the loss of a descent, and where it begins."""
+    working, plan, data = settling.working, settling.plan, settling.data
     left = min(plan.interval, settling.budget - settling.work)
-    # Far enough below the tolerance, where a preconditioner stands for H.
-    small = 0.1 * len(data.x_train) * _tolerance(assignment)
-    inverse = preconditioner(working, data, assignment)
+    inverse = preconditioner(working, data, settling.assignment)
     inverse(settling.theta)  # decomposed here, where it may fail
-    settling.work += pass_cost(plan, data) * cost
+    settling.work += pass_cost(plan, data) * settling.cost
     joint = log_joint(working, data, plan, double=settling.double)
-    unit = spread_of(working, plan)
     return joint, Start(
         settling.theta,
         settling.pairs,
         inverse,
         precision=joint.precision,
-        likelihood_scale=plan.likelihood_power / unit**2,
-        n_gradients=max(_FEWEST_GRADIENTS, round(left / cost)),
-        small_slope=small,
+        likelihood_scale=plan.likelihood_power / spread_of(working, plan) ** 2,
+        n_gradients=max(_FEWEST_GRADIENTS, round(left / settling.cost)),
+        # Far enough below the tolerance, where a preconditioner stands for H.
+        small_slope=0.1 * settling.tolerance,
     )
 
 
-def _end_descent(one: Settler, found: Descent, start: Start) -> _End:
-    settling = one.settling
+def _end_descent(settling: Settling, found: Descent, start: Start) -> _End:
     settling.theta, settling.pairs = found.theta, found.pairs
     stuck = found.stuck and settling.double
     settling.double |= found.stuck
@@ -428,17 +400,15 @@ def _end_descent(one: Settler, found: Descent, start: Start) -> _End:
     return _End(found.slope <= start.small_slope, stuck)
 
 
-def _finish(
-    settling: Settling, training: Training, data: TensorData, assignment: Assignment
-) -> None:
+def _finish(settling: Settling) -> None:
     """Put the state that is kept into the training, and say how far from a mode it is if asked."""
+    training, working = settling.training, settling.working
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
-    any_mode = _is_convex(assignment) or settling.held
-    anywhere = any_mode or assignment.plan.likelihood != "categorical"
-    for candidate in _candidates(settling, training, any_mode=any_mode):
-        candidate.put_into(settling.working)
-        if anywhere or _is_near_mode(settling, settling.working, training, data, assignment):
+    anywhere = settling.is_convex or settling.plan.likelihood != "categorical"
+    for candidate in _candidates(settling):
+        candidate.put_into(working)
+        if anywhere or _is_near_mode(settling, working):
             settling.kept, settling.evidence = "settled", candidate.evidence
             settling.theta = candidate.theta
             candidate.put_into(training)
@@ -447,142 +417,100 @@ def _finish(
         return
     decrement = settling.scheduled_decrement
     if settling.kept == "settled" or decrement is None:
-        decrement = _decrement(settling, training, data, assignment)
+        decrement = _decrement(settling, training)
     if math.isfinite(decrement):
-        settling.decrement_per_datum = decrement / len(data.x_train)
-        at_rest = assignment.plan.learns and settling.moved < MOVE_TOLERANCE
+        settling.decrement_per_datum = decrement / len(settling.data.x_train)
+        at_rest = settling.plan.learns and settling.moved < MOVE_TOLERANCE
         settling.converged = (
-            settling.kept == "settled"
-            and at_rest
-            and _is_mode(decrement, settling, training, data, assignment)
+            settling.kept == "settled" and at_rest and _is_mode(decrement, settling)
         )
 
 
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A state that may be kept: parameters θ [P], hyperparameters, evidence in nats."""
 
     theta: Tensor
     prior_precision: Tensor
     noise_std: float
-    temperature: float
     evidence: float
 
     def put_into(self, training: Training) -> None:
         training.prior_precision = self.prior_precision.clone()
-        training.noise_std, training.temperature = self.noise_std, self.temperature
+        training.noise_std = self.noise_std
         write_parameters(training, self.theta)
 
 
-def _candidates(settling: Settling, training: Training, *, any_mode: bool) -> list[_Candidate]:
+def _candidates(settling: Settling) -> list[_Candidate]:
     """Return the end of the alternation, if it has more evidence than the scheduled state.
 
-    With `any_mode` also if it has less, and the mode at the scheduled hyperparameters: the state
-    of more evidence first.
+    Where the loss is convex also if it has less, and the mode at the scheduled hyperparameters:
+    the state of more evidence first.
     """
-    working, found = settling.working, []
-    if any_mode and settling.first is not None and settling.first_evidence is not None:
-        found.append(_Candidate(
-            settling.first, training.prior_precision, training.noise_std, training.temperature,
-            settling.first_evidence,
-        ))  # fmt: skip
-    if settling.rounds and settling.evidence is not None:
-        found.append(_Candidate(
-            settling.theta, working.prior_precision, working.noise_std, working.temperature,
-            settling.evidence,
-        ))  # fmt: skip
+    found = []
+    for theta, of, evidence, is_one in (
+        (settling.first, settling.training, settling.first_evidence, settling.is_convex),
+        (settling.theta, settling.working, settling.evidence, bool(settling.rounds)),
+    ):
+        if is_one and theta is not None and evidence is not None:
+            found.append(_Candidate(theta, of.prior_precision, of.noise_std, evidence))
     least = settling.scheduled_evidence
-    if least is not None and not any_mode:
+    if least is not None and not settling.is_convex:
         found = [candidate for candidate in found if candidate.evidence > least]
     return sorted(found, key=lambda candidate: -candidate.evidence)
 
 
-def _is_mode(
-    decrement: float,
-    settling: Settling,
-    training: Training,
-    data: TensorData,
-    assignment: Assignment,
-) -> bool:
+def _is_mode(decrement: float, settling: Settling) -> bool:
     """Tell whether the state that is kept is at a mode, before it was rounded if that is convex.
 
     With a noise of 3e-7 the rounding of the weights to float32 costs 0.005 to 0.013 nats per datum
     in the decrement, whatever the optimiser does.
     """
-    limit = _tolerance(assignment) * len(data.x_train)
-    if decrement < limit or not _is_convex(assignment):
+    limit = settling.tolerance
+    if decrement < limit or not settling.is_convex:
         return decrement < limit
-    return (
-        _decrement(settling, training, data, assignment, theta=settling.theta, enough=limit)
-        < limit
-    )
+    training = settling.training
+    return _decrement(settling, training, theta=settling.theta, enough=limit) < limit
 
 
-def _is_near_mode(
-    settling: Settling,
-    candidate: Training,
-    training: Training,
-    data: TensorData,
-    assignment: Assignment,
-) -> bool:
+def _is_near_mode(settling: Settling, candidate: Training) -> bool:
     """Tell whether a settled state is near enough to a mode to replace the scheduled one."""
     if settling.scheduled_decrement is None:
-        settling.scheduled_decrement = _decrement(settling, training, data, assignment)
-    limit = max(NEAR_MODE * len(data.x_train), CLOSER * settling.scheduled_decrement)
-    return _decrement(settling, candidate, data, assignment, enough=limit) <= limit
+        settling.scheduled_decrement = _decrement(settling, settling.training)
+    n_data = len(settling.data.x_train)
+    limit = max(NEAR_MODE * n_data, CLOSER * settling.scheduled_decrement)
+    return _decrement(settling, candidate, enough=limit) <= limit
 
 
 def _decrement(
     settling: Settling,
     training: Training,
-    data: TensorData,
-    assignment: Assignment,
     *,
     theta: Tensor | None = None,
     enough: float = math.inf,
 ) -> float:
-    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, _affordable(settling)))
+    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, settling.affordable))
     return newton_decrement(
-        training, data, assignment, theta=theta, max_products=products, enough=enough
-    )[0]
+        training, settling.data, settling.assignment, theta=theta, max_products=products,
+        enough=enough,
+    )[0]  # fmt: skip
 
 
-def _evidence(training: Training, data: TensorData, assignment: Assignment) -> float | None:
+def _evidence(settling: Settling) -> float | None:
     """Return the Laplace evidence of the online curvature in nats, or None if not finite."""
-    plan = assignment.plan
-    passes = passes_of(training, data, assignment)
-    pass_ = passes.of(plan.online.curvature)[0]
-    return _laplace_value(pass_, training, plan, data.log_jacobian)
+    passes = passes_of(settling.working, settling.data, settling.assignment)
+    return _laplace_value(passes.of(settling.plan.online.curvature)[0], settling)
 
 
-def _laplace_value(
-    pass_: CurvaturePass, training: Training, plan: TrainingPlan, log_jacobian: float
-) -> float | None:
+def _laplace_value(pass_: CurvaturePass, settling: Settling) -> float | None:
     value = laplace_estimate(
-        plan.online.curvature,
+        settling.plan.online.curvature,
         pass_,
-        training.model,
-        training.prior_precision,
-        likelihood_power=plan.likelihood_power,
-        log_jacobian=log_jacobian,
+        settling.working.model,
+        settling.working.prior_precision,
+        likelihood_power=settling.plan.likelihood_power,
+        log_jacobian=settling.data.log_jacobian,
     ).value
     return value if math.isfinite(value) else None
-
-
-def _tolerance(assignment: Assignment) -> float:
-    """Return the Newton decrement per datum, nats, of what counts as a mode."""
-    return _CONVEX_TOLERANCE if _is_convex(assignment) else DECREMENT_TOLERANCE
-
-
-def _is_convex(assignment: Assignment) -> bool:
-    """Whether the loss is convex in the weights; with a noise of each row the mean is a ratio."""
-    of_ratios = assignment.plan.likelihood == "heteroscedastic"
-    return assignment.architecture.family == "linear" and not of_ratios
-
-
-def _affordable(settling: Settling) -> int:
-    """Return the number of products that a quarter of the budget pays, five at least."""
-    return max(5, int(0.25 * settling.budget / (PRODUCT_COST * settling.cost)))
 
 
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:

@@ -189,7 +189,7 @@ class Trial:
 
     def _settle(self, training: Training, settling: Settling) -> None:
         """Settle for a round; after the last one, evaluate the state that is kept."""
-        if settle_slice(settling, training, self.data, self.assignment):
+        if settle_slice(settling):
             evidence, best = settling.evidence, training.best_evidence
             more = evidence is not None and (best is None or evidence > best)
             if settling.kept == "settled" and more:

@@ -82,8 +82,8 @@ def test_the_density_of_a_fold_counts_each_row_as_often_as_its_weight(tmp_path: 
     order = order_of_data(len(data.x_train), given, data.units)
     task = all_folds("two_fold", order, data.units)[0]
     part = part_of(task.trained, data, given, task.purpose)
-    alone = new_run(part)
-    while not train_slice(alone, part):
+    alone = new_run(*part)
+    while not train_slice(alone):
         pass
     x, y = data.x_train[task.predicted], data.y_train[task.predicted]
     model = alone.training.model.eval()

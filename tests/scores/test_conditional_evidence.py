@@ -56,9 +56,9 @@ def test_cross_validation_of_equal_folds_shares_its_trainings(
     started = []
     right = parts.new_run
 
-    def counted(part: parts.Part) -> parts.Run:
-        started.append(len(part.data.x_train))
-        return right(part)
+    def counted(data: TensorData, given: Assignment) -> parts.Run:
+        started.append(len(data.x_train))
+        return right(data, given)
 
     monkeypatch.setattr("nas_evidence.scores.folds.new_run", counted)
     both = run(assignment_of(NAME, other, folds=folds), data, tmp_path / "both")
@@ -82,8 +82,8 @@ def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
     # The plain log density of fold 3, by hand.
     task = fold_tasks("five_fold", parts.order_of_data(50, given), given.plan)[2]
     part = parts.part_of(task.trained, data, given, task.purpose)
-    alone = parts.new_run(part)
-    while not parts.train_slice(alone, part):
+    alone = parts.new_run(*part)
+    while not parts.train_slice(alone):
         pass
     alone.training.model.eval()
     outputs = alone.training.model(data.x_train[task.predicted]).detach()

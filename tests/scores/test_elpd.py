@@ -48,8 +48,8 @@ def test_it_is_what_the_networks_without_a_fold_say_of_each_datum_of_it(
     terms = {term.group: term.value for term in found.terms}
     for task in fold_tasks("five_fold", order_of_data(n, assignment), assignment.plan)[:2]:
         part = part_of(task.trained, rows, assignment, task.purpose)
-        alone = new_run(part)
-        while not train_slice(alone, part):
+        alone = new_run(*part)
+        while not train_slice(alone):
             pass
         f = alone.training.model.eval()(rows.x_train[task.predicted]).detach().double()
         y = rows.y_train[task.predicted]
@@ -69,7 +69,7 @@ def test_the_evidence_of_the_same_folds_costs_no_training_more_and_changes_nothi
     from nas_evidence.scores import folds
 
     started, right = [], folds.new_run
-    monkeypatch.setattr(folds, "new_run", lambda part: started.append(1) or right(part))
+    monkeypatch.setattr(folds, "new_run", lambda *part: started.append(1) or right(*part))
     both = run(given("conditional_evidence", NAME), data, tmp_path / "both")
     assert len(started) == 5
     alone = run(given(), data, tmp_path / "alone")

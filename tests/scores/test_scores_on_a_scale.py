@@ -80,7 +80,7 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     """N(z_late | z_early) by dense covariances, and κ Σ log |dz/du| of the held-out rows."""
     data, given = log_normal(60), assignment_of(NAME, likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
-    training = new_run(part_of(task.trained, data, given, "any")).training
+    training = new_run(*part_of(task.trained, data, given, "any")).training
     training.noise_std = 0.4
     given_folds = GivenFolds([NAME], Context(training, data, given))
     given_folds.finished(task, training, None)
@@ -121,7 +121,7 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     data = log_normal(60)
     given = assignment_of(NAME, likelihood="heteroscedastic", likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
-    training = new_run(part_of(task.trained, data, given, "any")).training
+    training = new_run(*part_of(task.trained, data, given, "any")).training
     given_folds = GivenFolds([NAME], Context(training, data, given))
     given_folds.finished(task, training, None)
     rows = torch.cat([task.trained, task.predicted])
@@ -148,8 +148,8 @@ def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> N
     z = (logs - seen.mean()) / seen.std()
     plain = replace(data, own=None, y_train=torch.from_numpy(z).float())
     part = part_of(task.trained, plain, given, task.purpose)
-    alone = new_run(part)
-    while not train_slice(alone, part):
+    alone = new_run(*part)
+    while not train_slice(alone):
         pass
     rows = task.predicted
     jacobian = -logs[rows] - math.log(seen.std()) + math.log(data.own.train.std())
@@ -158,7 +158,7 @@ def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> N
         outputs.clamp(z[task.trained].min() - 0.5, z[task.trained].max() + 0.5),
         plain.y_train[rows], Gaussian(alone.training.noise_std),
     ).log_predictive + jacobian.sum()  # fmt: skip
-    folds = Folds(["two_fold"], Context(new_run(part).training, data, given))
+    folds = Folds(["two_fold"], Context(new_run(*part).training, data, given))
     while folds.due():
         folds.advance()
     found = next(fold for fold in folds.done["two_fold"] if fold.number == 1)
@@ -224,7 +224,7 @@ def test_every_score_of_all_rows_has_the_jacobian_of_all_rows(
 
 def test_the_jacobian_of_a_laplace_value_has_the_likelihood_power() -> None:
     data, given = log_normal(60), assignment_of("full_ggn", likelihood_power=0.3)
-    training = new_run(part_of(None, data, given, "any")).training
+    training = new_run(*part_of(None, data, given, "any")).training
     passes = passes_of(training, data, given)
     (one,) = passes.of("full_ggn")
     plain = laplace_estimate(
@@ -384,7 +384,7 @@ def test_the_sample_of_an_update_has_the_targets_of_its_own_rows() -> None:
 
 def test_a_sampled_evidence_has_the_jacobian() -> None:
     data, given = log_normal(60), assignment_of("sgd_entropy")
-    context = Context(new_run(part_of(None, data, given, "any")).training, data, given)
+    context = Context(new_run(*part_of(None, data, given, "any")).training, data, given)
 
     def sampled(*given: object, **known: object) -> EvidenceEstimate:
         return EvidenceEstimate(estimator="sgd_entropy", value=-80.0, per_datum=-2.0)

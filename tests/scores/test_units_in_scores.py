@@ -78,8 +78,8 @@ def test_a_fold_is_what_a_network_trained_on_other_groups_or_earlier_times_predi
     order = parts.order_of_data(N, assignment, units)
     task = fold_tasks("five_fold", order, assignment.plan, units)[-1]
     part = parts.part_of(task.trained, tensors, assignment, task.purpose)
-    alone = parts.new_run(part)
-    while not parts.train_slice(alone, part):
+    alone = parts.new_run(*part)
+    while not parts.train_slice(alone):
         pass
     alone.training.model.eval()
     outputs = alone.training.model(tensors.x_train[task.predicted]).detach()

@@ -50,7 +50,7 @@ def asked(*estimators: str, width: int = 20, likelihood: str = "heteroscedastic"
 
 def test_the_head_has_two_outputs_for_each_target() -> None:
     data = growing(40)
-    model = new_run(part_of(None, data, asked(), "any")).training.model
+    model = new_run(*part_of(None, data, asked(), "any")).training.model
     assert model(data.x_train).shape == (40, 2)
     assert TrainingPlan(likelihood="heteroscedastic").head_width(3) == 6
     assert [TrainingPlan(likelihood=name).head_width(3) for name in ("gaussian", "categorical")] \
@@ -59,7 +59,7 @@ def test_the_head_has_two_outputs_for_each_target() -> None:
 
 def test_an_update_raises_the_evidence_and_leaves_noise_and_temperature() -> None:
     data, given = growing(60), asked()
-    state = new_run(part_of(None, data, given, "any")).training
+    state = new_run(*part_of(None, data, given, "any")).training
     train_epoch(state, data, given, n_epochs=5)
     kind = given.plan.online.curvature
 
@@ -77,7 +77,7 @@ def test_an_update_raises_the_evidence_and_leaves_noise_and_temperature() -> Non
 
 def test_the_gain_is_over_the_best_constant_mean_and_noise() -> None:
     data, given = growing(50), asked()
-    state = begin(new_run(part_of(None, data, given, "any")).training.model, given.plan)
+    state = begin(new_run(*part_of(None, data, given, "any")).training.model, given.plan)
     pass_ = curvature_pass(
         "diag_ggn", state.model, data.x_train, data.y_train, Heteroscedastic(), batch_size=50
     )
@@ -102,7 +102,7 @@ def test_only_absurd_losses_are_divergence() -> None:
 
 def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> None:
     data, given = growing(40), asked(width=4)
-    state = new_run(part_of(None, data, given, "any")).training
+    state = new_run(*part_of(None, data, given, "any")).training
     train_epoch(state, data, given, n_epochs=20)
     model = state.model.double().eval()
     x, names = data.x_train.double(), [name for name, _ in model.named_parameters()]

@@ -16,8 +16,8 @@ def test_every_training_reaches_the_evaluation_and_none_goes_beyond_it(
 ) -> None:
     """Groups of two end with the epoch in which one diverges, each at its own."""
     plan = TrainingPlan(epochs=40, online={"every": 8})
-    runs = [SimpleNamespace(training=SimpleNamespace(epoch=0)) for _ in range(6)]
-    given = SimpleNamespace(data=None, assignment=SimpleNamespace(plan=plan))
+    given = SimpleNamespace(plan=plan)
+    runs = [SimpleNamespace(training=SimpleNamespace(epoch=0), assignment=given) for _ in range(6)]
     diverges_at = {0: 3, 2: 5}
 
     def epochs(
@@ -34,7 +34,7 @@ def test_every_training_reaches_the_evaluation_and_none_goes_beyond_it(
         return found
 
     monkeypatch.setattr(parts, "train_epochs", epochs)
-    found = parts._train_to_evaluation(runs, [given] * 6, range(6))  # type: ignore[arg-type,list-item]
+    found = parts._train_to_evaluation(dict(enumerate(runs)))  # type: ignore[arg-type]
     assert [k for k, error in found.items() if error is not None] == [0, 2]
     assert [run.training.epoch for run in runs] == [2, 8, 4, 8, 8, 8]
 

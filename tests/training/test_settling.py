@@ -90,7 +90,7 @@ def settled(
 ) -> Settling:
     settling = begin_settling(training, data, assignment, budget)
     for _ in range(500):
-        if settle_slice(settling, training, data, assignment):
+        if settle_slice(settling):
             return settling
     raise AssertionError("the settling does not end")
 
@@ -101,7 +101,7 @@ def test_where_nobody_asks_for_the_decrement_the_same_state_is_kept_without_it()
         training, assignment = scheduled(data)
         settling = begin_settling(training, data, assignment, EPOCHS)
         settling.reported = reported
-        while not settle_slice(settling, training, data, assignment):
+        while not settle_slice(settling):
             pass
         assert (settling.decrement_per_datum is not None) is reported
         kept.append((flat(training.model), training.prior_precision, settling.kept))
@@ -170,20 +170,6 @@ def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() ->
     assert dense_decrement(settling.working, data, assignment.plan) > NEAR_MODE * len(before)
     assert (settling.kept, settling.converged) == ("scheduled", False)
     assert torch.equal(flat(training.model), before)
-
-
-def test_held_hyperparameters_stay_and_the_mode_for_them_is_taken() -> None:
-    data = real()
-    training, assignment = scheduled(data)
-    precision, noise_std = training.prior_precision.clone(), training.noise_std
-    settling = begin_settling(training, data, assignment, 8 * EPOCHS)
-    settling.held = True
-    while not settle_slice(settling, training, data, assignment):
-        pass
-    assert settling.kept == "settled"
-    assert torch.equal(training.prior_precision, precision)
-    assert training.noise_std == noise_std
-    assert dense_decrement(training, data, assignment.plan) < NEAR_MODE * len(data.x_train)
 
 
 @pytest.mark.parametrize("family", ["cnn", pytest.param("resnet", marks=pytest.mark.slow)])
@@ -343,7 +329,7 @@ def test_a_settling_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task
     settling = begin_settling(other, data, assignment, 8 * EPOCHS)
     done = False
     while not done:
-        done = settle_slice(settling, other, data, assignment)
+        done = settle_slice(settling)
         file = io.BytesIO()
         torch.save(settling.state_dict(), file)
         file.seek(0)
@@ -366,7 +352,7 @@ def test_the_training_does_not_change_before_the_settling_ends() -> None:
     before, precision = flat(training.model), training.prior_precision.clone()
     settling = begin_settling(training, data, assignment, 8 * EPOCHS)
     mode = training.model.training
-    while not settle_slice(settling, training, data, assignment):
+    while not settle_slice(settling):
         assert torch.equal(flat(training.model), before)
         assert torch.equal(training.prior_precision, precision)
         assert training.model.training is mode
@@ -415,7 +401,7 @@ def test_no_budget_changes_nothing() -> None:
     training, assignment = scheduled(data)
     before = flat(training.model)
     settling = begin_settling(training, data, assignment, 0.0)
-    assert settle_slice(settling, training, data, assignment)
+    assert settle_slice(settling)
     assert (settling.kept, settling.converged) == ("scheduled", False)
     assert settling.decrement_per_datum is None
     assert torch.equal(flat(training.model), before)
@@ -436,7 +422,7 @@ def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:
     training, assignment = scheduled(data)
     settling = begin_settling(training, data, assignment, 60.0)
     last = settling.working.prior_precision
-    while not settle_slice(settling, training, data, assignment):
+    while not settle_slice(settling):
         if settling.rounds > 1:
             ratio = settling.working.prior_precision / last
             assert_close(ratio, ratio[:1].expand_as(ratio))

@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 import torch
@@ -23,7 +22,7 @@ from nas_evidence.training.mode import parameters_of
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.quasi_newton import Descent, Start
 from nas_evidence.training.settling import (
-    Settler,
+    Settling,
     begin_settling,
     load_settling,
     settle_slice,
@@ -85,7 +84,7 @@ def test_losses_and_gradients_side_by_side_are_those_of_each_alone(
         assert_close(gradient, slope, atol=1e-10, rtol=1e-10)
 
 
-def settler_of(task: str, k: int, family: str = "mlp") -> Settler:
+def settler_of(task: str, k: int, family: str = "mlp") -> Settling:
     """A network after its schedule, about to settle."""
     data = data_of(task, SIZES[k], 20 + k)
     plan = TrainingPlan.model_validate({
@@ -100,19 +99,18 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Settler:
         train_epoch(training, data, given)
         if training.epoch in plan.evaluation_epochs():
             update_and_follow(training, data, given)
-    return Settler(begin_settling(training, data, given, 8.0 * EPOCHS), training, data, given)
+    return begin_settling(training, data, given, 8.0 * EPOCHS)
 
 
-def settled(settlers: list[Settler], *, resume: bool = False) -> list[Tensor]:
+def settled(settlers: list[Settling], *, resume: bool = False) -> list[Tensor]:
     """Settle side by side to the end; return θ of each."""
     left = dict(enumerate(settlers))
     while left:
         done = settle_slices(list(left.values()))
         for (k, one), over in zip(list(left.items()), done, strict=True):
             if resume:
-                state = copy.deepcopy(one.settling.state_dict())
-                again = load_settling(one.training, one.data, one.assignment, state)
-                left[k] = replace(one, settling=again)
+                state = copy.deepcopy(one.state_dict())
+                left[k] = load_settling(one.training, one.data, one.assignment, state)
             if over:
                 del left[k]
     return [parameters_of(one.training) for one in settlers]
@@ -137,13 +135,13 @@ def test_a_group_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task: s
 
 def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> None:
     settlers = [settler_of("real", k) for k in range(3)]
-    broken = settlers[1].settling
+    broken = settlers[1]
     broken.scheduled_evidence = -math.inf
     with torch.no_grad():
         next(broken.working.model.parameters()).fill_(math.nan)
     assert settle_slices(settlers) == [False, True, False]
     assert (broken.kept, broken.evidence) == ("scheduled", None)
-    assert all(bool(one.settling.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
+    assert all(bool(one.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
 
 
 def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
@@ -157,14 +155,14 @@ def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
 
     monkeypatch.setattr(module, "descend", stuck)
     settlers = [settler_of("real", k) for k in range(3)]
-    settlers[1].settling.double = True
+    settlers[1].double = True
     settle_slices(settlers)
     assert sorted(descended) == [0, 1, 2]
-    assert all(one.settling.double for one in settlers)
+    assert all(one.double for one in settlers)
 
 
 def test_a_slice_alone_is_a_group_of_one() -> None:
     one, other = settler_of("real", 0), settler_of("real", 0)
-    settle_slice(one.settling, one.training, one.data, one.assignment)
+    settle_slice(one)
     settle_slices([other])
-    assert torch.equal(one.settling.theta, other.settling.theta)
+    assert torch.equal(one.theta, other.theta)
