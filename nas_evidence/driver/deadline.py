@@ -18,6 +18,7 @@ _RECENT = 5
 class Deadline:
     """The seconds left, and the times of the last trials.
 
+    limited   there is a limit
     searched  nothing more is proposed
     full      no trial is begun
     over      what runs is stopped; what has a checkpoint is continued by the next run
@@ -25,7 +26,7 @@ class Deadline:
 
     def __init__(self, left: Callable[[], float] | None) -> None:
         """Take the function that returns the seconds left for trials; None without a limit."""
-        self._left, self._total = left, math.inf
+        self._left, self._total, self.limited = left, math.inf, left is not None
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._began: dict[int, float] = {}
         self.searched = self.full = self.over = False
@@ -53,9 +54,9 @@ class Deadline:
 
         Args:
             race: whether it is one of the race.
-            races: whether a race would follow if the search ended now.
+            races: whether time is limited, and a race would follow if the search ended now.
         """
-        reserved = 0.0 if race or not races or self._left is None else _RACE_SHARE * self._total
+        reserved = _RACE_SHARE * self._total if races and not race else 0.0
         fits = self.left() > reserved + (statistics.mean(self._recent) if self._recent else 0.0)
         if not fits:
             self.cut(race=race)

@@ -21,6 +21,7 @@ from nas_evidence.driver.race import chosen_so_far, is_finished, next_round
 from nas_evidence.driver.reconcile import complete, restored
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
+from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.record import (
@@ -72,6 +73,7 @@ _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
 class Driver:
     """Runs a study in its folder until every trial has a final status or the budget is spent."""
 
+    @uncollected()
     def __init__(
         self,
         study: StudySpec,
@@ -112,11 +114,10 @@ class Driver:
         self._state, self._found = self._log.state, finds.found
         set_aside_wrong(folder, finds)
         self._done, self._redo = finds.done, finds.redo
-        self._proposer, again = restored(
+        self._proposer, self._told, again = restored(
             study, folder, self._state.proposals, self._done, proposer, finds.against
         )
         self.notices += again + finds.notes
-        self._told = self._proposer.told()
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture
         self._models = KeptModels(folder, study, self._done)
@@ -218,6 +219,7 @@ class Driver:
                 )
                 self.requests.done()
 
+    @uncollected()
     def _recover(self) -> None:
         """Finish what a killed process left half done; plan the remaining trials."""
         self._check_lease()
@@ -242,8 +244,8 @@ class Driver:
         adopt(self._log, self._found)
         remove_unnamed(self._folder, self._state)
         complete(self._log, dict(enumerate(self._proposer.proposals())))
-        for number in sorted(self._told):
-            self._log_tell(number, self._result(number), recovered=True)
+        for number, told in sorted(self._told.items()):
+            self._log_tell(number, told, recovered=True)
 
     def _log_tell(self, number: int, told: ProposalResult, *, recovered: bool = False) -> None:
         """Log a result, unless it is the one that the log has."""
@@ -261,9 +263,6 @@ class Driver:
                 recovered=recovered,
             )
             self._log.write(fact)
-
-    def _result(self, number: int) -> ProposalResult:
-        return result_of([self._done[i] for i in trials_of(number, self._study)], self._study)
 
     # --- ask and launch
 
@@ -291,7 +290,7 @@ class Driver:
             self._launch(self._queue.popleft())
 
     def _fits(self, planned: Assignment) -> bool:
-        races = self._so_far().n_finalists > 0
+        races = self._deadline.limited and self._so_far().n_finalists > 0
         return self._deadline.fits(race=is_race(planned.trial_id), races=races)
 
     def _enqueue(self, trials: Sequence[Assignment]) -> None:
@@ -496,9 +495,9 @@ class Driver:
     def _tell_after(self, number: int) -> None:
         """Tell what can be told once a trial of a proposal has ended."""
         for n in to_tell(number, self._told, self._done, self._study):
-            told = self._result(n)
+            trials = [self._done[i] for i in trials_of(n, self._study)]
+            self._told[n] = told = result_of(trials, self._study)
             self._proposer.tell(n, told)
-            self._told.add(n)
             self._log_tell(n, told)
             crash_point("told")
 

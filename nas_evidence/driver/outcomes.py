@@ -38,7 +38,7 @@ def result_of(trials: Collection[TrialRow], study: StudySpec) -> ProposalResult:
 
 def excesses(trial: TrialRow, limits: LimitSpec) -> dict[str, float]:
     """Return by how much a trial exceeds each limit, relative to the limit."""
-    allowed = {name: limit for name, limit in limits.model_dump().items() if limit is not None}
+    allowed = {name: limit for name, limit in limits if limit is not None}
     found = {
         name: trial.costs[name] / allowed[name] - 1 for name in allowed if name in trial.costs
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 from nas_evidence.driver.outcomes import result_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.proposing.proposer import Proposer
+from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
 from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -34,8 +34,8 @@ def restored(
     done: Rows,
     make: Callable[[StudySpec, Sequence[Found]], Proposer],
     against: Sequence[str] = (),
-) -> tuple[Proposer, list[str]]:
-    """Return what proposes as an earlier process left it, and a line about what was lost.
+) -> tuple[Proposer, dict[int, ProposalResult], list[str]]:
+    """Return what proposes as an earlier process left it, its results, and a line about losses.
 
     Args:
         study: The study.
@@ -57,17 +57,17 @@ def restored(
         ).with_code("files-contradict")
     known = known_proposals(study, asked, done)
     proposer = make(study, kept_warm_start(study, folder))
-    n_asked, end = 0, 1 + max(known, default=-1)
+    told, n_asked, end = dict[int, ProposalResult](), 0, 1 + max(known, default=-1)
     for number in range(end):
         if number in known:
             proposer.adopt(known[number])
         else:
-            _tell(proposer, number, done, study)
+            _tell(proposer, told, number, done, study)
             proposer.ask()
             n_asked += 1
-    _tell(proposer, end, done, study)
+    _tell(proposer, told, end, done, study)
     again = f"{n_asked} proposals were asked again: nothing was stored of them."
-    return proposer, [again] if n_asked else []
+    return proposer, told, [again] if n_asked else []
 
 
 def known_proposals(study: StudySpec, asked: Proposals, done: Rows) -> dict[int, ArchitectureSpec]:
@@ -105,10 +105,15 @@ def _ran(study: StudySpec, done: Rows) -> list[tuple[int, TrialRow]]:
     return [(i // study.replicates, row) for i, row in done.items() if not is_race(i)]
 
 
-def _tell(proposer: Proposer, until: int, done: Rows, study: StudySpec) -> None:
+def _tell(
+    proposer: Proposer,
+    told: dict[int, ProposalResult],
+    until: int,
+    done: Rows,
+    study: StudySpec,
+) -> None:
     """Tell the proposals below a number whose trials, and those of their batch, have ended."""
-    told = proposer.told()
     for number in range(until):
         for n in to_tell(number, told, done, study):
-            proposer.tell(n, result_of([done[i] for i in trials_of(n, study)], study))
-            told.add(n)
+            told[n] = result_of([done[i] for i in trials_of(n, study)], study)
+            proposer.tell(n, told[n])

@@ -14,6 +14,7 @@ import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, Self
 
 from nas_evidence.maths.pareto import is_matched
@@ -85,6 +86,9 @@ class Trial:
         return (self.values[0], *(-cost for cost in self.values[1:]))
 
 
+_number = attrgetter("number")
+
+
 class Past:
     """The trials shown so far; `trials` are those that a sampler sees."""
 
@@ -99,22 +103,24 @@ class Past:
         if trial.state == "RUNNING":
             self._running[trial.number] = trial
         elif trial.state != "FAIL":
-            bisect.insort(self._finished, trial, key=lambda earlier: earlier.number)
+            bisect.insort(self._finished, trial, key=_number)
             if (values := trial.feasible) is not None:
                 self._rank(trial, values)
 
     def trials(self) -> list[Trial]:
         """Return the trials that a sampler sees, by number."""
-        return sorted([*self._seen(), *self._running.values()], key=lambda trial: trial.number)
+        return sorted([*self._seen(), *self._running.values()], key=_number)
 
     def _seen(self) -> list[Trial]:
         if len(self._finished) <= MAX_LEARNT:
             return self._finished
-        best = {trial.number: trial for trial, _ in self._best[-MAX_BEST:]}
-        others = [trial for trial in self._finished if trial.number not in best]
-        n = MAX_LEARNT - len(best)
-        spaced = (others[(2 * i + 1) * len(others) // (2 * n)] for i in range(n))
-        return [*best.values(), *spaced]
+        best = [trial for trial, _ in self._best[-MAX_BEST:]]
+        places = sorted(bisect.bisect_left(self._finished, b.number, key=_number) for b in best)
+        # That of other k is k, and one more for each of the best before it.
+        shifts = [place - i for i, place in enumerate(places)]
+        n, n_others = MAX_LEARNT - len(best), len(self._finished) - len(best)
+        chosen = ((2 * i + 1) * n_others // (2 * n) for i in range(n))
+        return [*best, *(self._finished[k + bisect.bisect(shifts, k)] for k in chosen)]
 
     def _rank(self, trial: Trial, values: tuple[float, ...]) -> None:
         """Keep the best by value, or the Pareto front; of equal ones those with lower numbers."""

@@ -40,7 +40,6 @@ class Proposer:
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._proposals: list[ArchitectureSpec] = []  # by number
-        self._told: set[int] = set()
         self._search = Search(study, [architecture for architecture, _ in warm])
         self._learner = Learner(study, warm)
 
@@ -57,14 +56,8 @@ class Proposer:
         self._search.add(architecture)
 
     def tell(self, number: int, result: ProposalResult) -> None:
-        """Report the result of a proposal; a second report is ignored."""
-        if number not in self._told:
-            self._told.add(number)
-            self._learner.show(number, self._proposals[number], result)
-
-    def told(self) -> set[int]:
-        """Return the numbers of the proposals that have been told."""
-        return set(self._told)
+        """Report the result of a proposal, once."""
+        self._learner.show(number, self._proposals[number], result)
 
     def proposals(self) -> list[ArchitectureSpec]:
         """Return the architectures proposed so far, by number."""

@@ -11,7 +11,8 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -54,6 +55,7 @@ ALL_COSTS = ("n_parameters", "flops", "memory_bytes", "latency_seconds")
 #: Costs in use, known before training, that a study can minimise.
 COSTS = tuple(name for name in ALL_COSTS if name != "memory_bytes")
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 #: Batch size of `estimate_evidence`; does not affect the result.
 EVIDENCE_BATCH = 512
 #: Architectures that race if a study does not say, and the smallest search that has a race then.
@@ -119,11 +121,16 @@ class ArchitectureSpec(Frozen):
     family: str
     values: Mapping[str, ParameterValue] = {}
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Return a stable 12-digit hash of family and values, equal in every process."""
-        text = json.dumps([self.family, dict(sorted(self.values.items()))], separators=(",", ":"))
+        text = _COMPACT.encode([self.family, dict(sorted(self.values.items()))])
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        copied.__dict__.pop("key", None)  # `model_copy` gives the copy other values
+        return copied
 
     def __str__(self) -> str:
         inside = ", ".join(f"{name}={value}" for name, value in self.values.items())

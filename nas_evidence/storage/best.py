@@ -14,8 +14,10 @@ Those that the race of the finalists trained again come before all others: one s
 partly to luck, and is not compared with several.
 """
 
+import bisect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from statistics import fmean
 from typing import Protocol
 
@@ -108,13 +110,16 @@ class Standings:
         value = ranked_value(trial.values, self._study)
         if value is None or trial.status is not TrialStatus.COMPLETE:
             return None
-        key = trial.architecture.key
-        before = self._by_key.get(key)
-        values = {} if before is None else dict(before.values)
-        values[trial.trial_id] = value
-        now = Standing(trial.architecture, dict(sorted(values.items())))
-        self._by_key[key] = now
-        self._ordered = None
+        key, values = trial.architecture.key, {trial.trial_id: value}
+        if before := self._by_key.get(key):
+            values = dict(sorted((before.values | values).items()))
+        self._by_key[key] = now = Standing(trial.architecture, values)
+        if self._ordered is None or len(self._by_key) <= MOST + 1:
+            self._ordered = None
+        else:  # without estimates, and so before: the others stay where they are
+            if before is not None:
+                del self._ordered[bisect.bisect_left(self._ordered, _place(before), key=_place)]
+            bisect.insort(self._ordered, now, key=_place)
         return now
 
     def first(self, n: int | None = None) -> list[Standing]:
@@ -135,7 +140,7 @@ class Standings:
     @property
     def n_raced(self) -> int:
         """Return how many architectures the race of the finalists trained again."""
-        return sum(standing.raced for standing in self._by_key.values())
+        return len([*takewhile(lambda standing: standing.raced, self.first())])
 
     @property
     def best(self) -> Standing | None:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, seal_object, unsealed_object
 from nas_evidence.storage.events import EVENT, Began, Event
@@ -113,6 +114,7 @@ def log_path(folder: Path) -> Path:
     return folder / LOG
 
 
+@uncollected()
 def read_log(folder: Path) -> Past:
     """Read the log of a study once."""
     past = Past()
