@@ -45,9 +45,9 @@ from nas_evidence.exporting.soundness import (
     written_whole,
     wrong_files,
 )
-from nas_evidence.exporting.unseen import delivered_unseen, densities_at_scales
-from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, with_preprocessing
 from nas_evidence.maths.metrics import best_thresholds
+from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.maths.stacking import Floats, Stacked, stacked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import SCALES, cross_fitted, targets_of_folds, unseen_of
@@ -127,7 +127,7 @@ def export_ensemble(
     described["refitted"] = sum(again for _, again in unseen)
     described["thresholds"] = _thresholds([unseen[k][0] for k in kept], weights, data)
     whole = Mixed(
-        [with_preprocessing(winners[k].raw() if raw else winners[k], arrays) for k in kept],
+        [with_preprocessing(winners[k].raw() if raw else winners[k]) for k in kept],
         weights,
     )
     with written_whole(to) as made:
@@ -180,6 +180,23 @@ def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
         return stored, False
     again = unseen_of(winner.assignment, data)
     return cross_fitted(again, data, winner.assignment), True
+
+
+def densities_at_scales(
+    table: Tensor, targets: Tensor, log_jacobian: Floats | None = None
+) -> Floats:
+    """Return the log predictive density of each datum at each of `SCALES` [M, n], nats.
+
+    Args:
+        table: outputs and spread of networks that have not seen the datum.
+        targets: labels [n], or standardised real targets [n, C].
+        log_jacobian: of the targets [n], nats, see `TargetScale.log_jacobian`.
+    """
+    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
+    outputs, spread = table[:, :-n_spread], table[:, -n_spread:]
+    found = [log_densities(outputs, spread * scale, targets) for scale in SCALES]
+    densities = np.asarray(torch.stack(found).numpy())
+    return densities if log_jacobian is None else densities + log_jacobian
 
 
 def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Winner]) -> Floats:

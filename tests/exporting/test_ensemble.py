@@ -16,17 +16,11 @@ from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.data.units import Units
 from nas_evidence.driver.driver import Driver
-from nas_evidence.exporting.ensemble import export_ensemble
-from nas_evidence.exporting.folder import export_winner
+from nas_evidence.exporting.ensemble import densities_at_scales, export_ensemble
+from nas_evidence.exporting.folder import export_winner, unseen_measures
 from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.unseen import (
-    delivered_unseen,
-    densities_at_scales,
-    stored_unseen,
-    unseen_measures,
-)
-from nas_evidence.exporting.winner import load_winner
+from nas_evidence.exporting.winner import delivered_unseen, load_winner, stored_unseen
 from nas_evidence.maths.stacking import stacking_weights
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.scores.folds import SCALES, unseen_of
@@ -81,7 +75,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     data = to_tensors(arrays, torch.device("cpu"))
     row = read_table(folder, "trials").iloc[0]
     winner = load_winner(read_study_tables(folder), arrays, int(row["trial_id"]))
-    kept = stored_unseen(winner, arrays.n_train)
+    kept = stored_unseen(winner)
     logs = densities_at_scales(kept, data.y_train)
     terms = read_table(folder, "terms")
     terms = terms[(terms["trial_id"] == row["trial_id"]) & (terms["estimator"] == "two_fold")]
@@ -93,7 +87,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
         expected = float(each.logsumexp(0)) - np.log(len(SCALES))
         assert stored[name] == pytest.approx(expected, rel=1e-5)
     accuracy = (kept[:, :-1].argmax(1) == data.y_train).double().mean()
-    measured = unseen_measures(winner, data)
+    measured = unseen_measures(winner)
     assert measured["accuracy"] == pytest.approx(float(accuracy))
     assert measured["n_data"] == 160
     export_winner(
@@ -110,7 +104,7 @@ def test_predictions_that_were_not_stored_are_made_again_and_equal(
     data = to_tensors(arrays, torch.device("cpu"))
     winner = load_winner(read_study_tables(folder), arrays, 1)
     torch.testing.assert_close(
-        unseen_of(winner.assignment, data), stored_unseen(winner, 160), rtol=1e-5, atol=1e-5
+        unseen_of(winner.assignment, data), stored_unseen(winner), rtol=1e-5, atol=1e-5
     )
 
 
@@ -180,7 +174,7 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     ranking = nas_evidence.load(folder).ranking["trial_id"].tolist()[:2]
     columns = []
     for trial_id in ranking:
-        kept = delivered_unseen(load_winner(tables, arrays, trial_id), data)
+        kept = delivered_unseen(load_winner(tables, arrays, trial_id))
         assert kept is not None
         logs = densities_at_scales(kept, data.y_train)
         columns.append(logs[logs.mean(1).argmax()])

@@ -16,9 +16,8 @@ from nas_evidence.baselines.comparison import (
     Comparison,
     write_comparison,
 )
-from nas_evidence.baselines.measures import measured
-from nas_evidence.baselines.models import Predicted
-from nas_evidence.maths.metrics import class_metrics
+from nas_evidence.maths.metrics import class_metrics, real_metrics
+from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.paired import paired_interval
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
@@ -247,7 +246,7 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
     p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
     labels, two = class_metrics(p, np.array([0, 1, 1])), np.array([[0.0], [1.0]])
     assert set(METRICS["categorical"]) == set(labels)
-    _, real = measured(Predicted(two, np.ones(1)), two, np.ones(1))
+    real = real_metrics(Normals.single(two, np.ones(1)), two, unit=np.ones(1))
     assert set(METRICS["gaussian"]) == set(real)
     check_metric("rmse", "gaussian")
     check_metric(None, "gaussian")
