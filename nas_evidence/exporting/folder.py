@@ -19,12 +19,13 @@ recomputed and its outputs are compared.
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import tomli_w
+import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.model_card import model_card
@@ -42,7 +43,6 @@ from nas_evidence.exporting.soundness import (
 )
 from nas_evidence.exporting.winner import (
     Winner,
-    assert_same_evidence,
     checked_kind,
     likelihood_fields,
     load_winner,
@@ -54,26 +54,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import StudyTables
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """Where the winner was written, and the check of its evidence.
-
-    rescored        name of the recomputed evidence, None if the study has none
-    stored_value    its stored value, nats
-    rescored_value  its value from the exported files, nats
-    """
-
-    folder: Path
-    trial_id: int
-    architecture: ArchitectureSpec
-    objective: str
-    rescored: str | None
-    stored_value: float | None
-    rescored_value: float | None
 
 
 def export_winner(
@@ -86,12 +67,12 @@ def export_winner(
     onnx: bool = False,
     raw: bool = False,
     license: str | None = None,
-) -> ExportReport:
+) -> dict[str, Any]:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
     With `pt2` also as model.pt2, a program for torch alone; with `onnx` as model.onnx, which needs
     the extra of that name. `raw` leaves out the factor on the spread of predictions that was
-    fitted to unseen data. `license` is for the model card.
+    fitted to unseen data. `license` is for the model card. Returns the content of evidence.json.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
@@ -102,6 +83,7 @@ def export_winner(
     study, evidence = tables.spec, tables.evidence
     chosen = trial_to_export(tables, trial_id)
     row = tables.row(chosen)
+    torch.set_num_threads(study.resources.cpus)
     winner = load_winner(tables, arrays, chosen)
     winner = winner.raw() if raw else winner
     architecture = winner.assignment.architecture
@@ -109,9 +91,6 @@ def export_winner(
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
-    stored = final.loc[final["estimator"] == kind, "value"]
-    value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
-
     if (to / ENSEMBLE).exists():
         raise UserError(
             f"{to} holds an ensemble; choose another folder for one network."
@@ -149,10 +128,7 @@ def export_winner(
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
         again = read_exported(made)
         compared(again, exported, made / "model.safetensors", arrays)
-        loaded = replace(winner, model=again.model)
-        rescored = None if kind is None else rescore(kind, study, loaded)
-        if value is not None and rescored is not None:
-            assert_same_evidence(rescored, value)
+        rescored = kind and rescore(kind, replace(winner, model=again.model), final)
         summary["rescored_sum"] = rescored
         summary["rescored_per_datum"] = None if rescored is None else rescored / arrays.n_train
         (made / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
@@ -165,7 +141,7 @@ def export_winner(
             write_onnx(exported, made / ONNX, arrays)
         card = model_card(study, row, arrays, summary, difference, license)
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
-    return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
+    return summary
 
 
 def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:

@@ -210,18 +210,14 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
         "spread_factor": winner.spread_factor,
     }
     if plan.likelihood == "categorical":
-        return {**found, "temperature": winner.temperature}
+        return found | {"temperature": winner.temperature}
     if plan.likelihood == "gaussian":  # on standardised targets, as the network sees them
         found["noise_std"] = winner.noise_std
     if arrays.fitted_scale is not None:
         return found | {"target_scale": arrays.scale.to_json()}
     if plan.likelihood == "gaussian":
         found["noise_std_in_own_unit"] = (winner.noise_std * arrays.y_std).tolist()
-    return {
-        **found,
-        "target_mean": arrays.y_mean.tolist(),
-        "target_std": arrays.y_std.tolist(),
-    }
+    return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 
 def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
@@ -252,45 +248,36 @@ def checked_kind(study: StudySpec) -> str | None:
     return next((kind for kind in kinds if kind in CURVATURES), None)
 
 
-def rescore(kind: str, study: StudySpec, winner: Winner) -> float:
-    """Return the recomputed evidence `kind` of the winner's weights, nats."""
-    data = data_of_evidence(winner.data, winner.assignment)
-    torch.set_num_threads(study.resources.cpus)
+def rescore(kind: str, winner: Winner, stored: pd.DataFrame) -> float:
+    """Return the recomputed evidence `kind` of the winner's weights, nats.
+
+    Args:
+        kind: a curvature.
+        winner: with the weights to check.
+        stored: the last rows of the trial in the table of evidence.
+
+    Raises:
+        ArithmeticError: if it differs from the stored one by more than `RESCORE_TOLERANCE`.
+    """
+    data, plan = data_of_evidence(winner.data, winner.assignment), winner.assignment.plan
     seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
-    generator = torch.Generator().manual_seed(seed)
+    generator, batch = torch.Generator().manual_seed(seed), int(winner.header["curvature_batch"])
     draws = []
     for _ in range(draws_of(kind)):
         curvature = curvature_pass(
-            kind,
-            winner.model,
-            data.x_train,
-            data.y_train,
-            winner.likelihood,
-            batch_size=int(winner.header["curvature_batch"]),
-            generator=generator,
-        )
-        power = winner.assignment.plan.likelihood_power
-        draws.append(
-            laplace_estimate(
-                kind,
-                curvature,
-                winner.model,
-                winner.precision,
-                likelihood_power=power,
-                log_jacobian=data.log_jacobian,
+            kind, winner.model, data.x_train, data.y_train, winner.likelihood,
+            batch_size=batch, generator=generator,
+        )  # fmt: skip
+        estimate = laplace_estimate(
+            kind, curvature, winner.model, winner.precision,
+            likelihood_power=plan.likelihood_power, log_jacobian=data.log_jacobian,
+        )  # fmt: skip
+        draws.append(estimate)
+    found = mean_estimate(draws).value
+    for value in stored.loc[stored["estimator"] == kind, "value"].dropna()[:1]:
+        if not math.isclose(found, value, rel_tol=RESCORE_TOLERANCE):
+            raise ArithmeticError(
+                f"the exported weights give the evidence {found!r}, but the study stored "
+                f"{float(value)!r}: they are not the same model."
             )
-        )
-    return mean_estimate(draws).value
-
-
-def assert_same_evidence(rescored: float, stored: float) -> None:
-    """Raise unless both values belong to the same model.
-
-    Raises:
-        ArithmeticError: if they differ by more than `RESCORE_TOLERANCE`.
-    """
-    if not math.isclose(rescored, stored, rel_tol=RESCORE_TOLERANCE):
-        raise ArithmeticError(
-            f"the exported weights give the evidence {rescored!r}, but the study stored "
-            f"{stored!r}: they are not the same model."
-        )
+    return found

@@ -114,23 +114,20 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     folder, arrays = digits
     done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3, pt2=True)
     assert list((tmp_path / "e").rglob("*.pt2")) == [tmp_path / "e" / "model.pt2"]
-    assert sum(done.weights) == pytest.approx(1)
-    assert done.refitted == 0
+    assert json.loads((tmp_path / "e" / "ensemble.json").read_text()) == done
+    assert sum(one["weight"] for one in done["members"]) == pytest.approx(1)
+    assert done["refitted"] == 0
     predictor = Predictor.load(tmp_path / "e")
     for method in ("probit", "map", "mc"):
         found = predictor.predict(arrays.x_test, method=method).probabilities
         expected = sum(
-            weight
+            one["weight"]
             * np.asarray(
                 Predictor.load(tmp_path / "e" / one["folder"])
                 .predict(arrays.x_test, method=method)
                 .probabilities
             )
-            for weight, one in zip(
-                done.weights,
-                json.loads((tmp_path / "e" / "ensemble.json").read_text())["members"],
-                strict=True,
-            )
+            for one in done["members"]
         )
         np.testing.assert_allclose(found, expected, atol=1e-12)
     program = torch.export.load(tmp_path / "e" / "model.pt2").module()
@@ -139,7 +136,9 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     by_modes = predictor.predict(arrays.x_test, method="map").probabilities
     np.testing.assert_allclose(np.exp(logs), by_modes, atol=1e-5)
     card = (tmp_path / "e" / "README.md").read_text()
-    assert f"{done.gain:.4f} ± {done.gain_error:.4f} nats per datum" in card
+    assert (
+        f"{done['gain_per_datum']:.4f} ± {done['gain_standard_error']:.4f} nats per datum" in card
+    )
     assert "## Intended use" in card
 
 
@@ -180,11 +179,11 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
         columns.append(logs[logs.mean(1).argmax()])
     table = np.stack(columns, 1)
     weights = dict(zip(ranking, stacking_weights(table), strict=True))
-    for trial_id, weight in zip(done.trial_ids, done.weights, strict=True):
-        assert weight == pytest.approx(weights[trial_id], abs=0.01)
+    for one in done["members"]:
+        assert one["weight"] == pytest.approx(weights[one["trial_id"]], abs=0.01)
     in_sample = np.log(np.exp(table) @ list(weights.values())).mean() - table.mean(0).max()
-    assert done.gain < in_sample + 1e-3  # scales are cross-fitted too
-    assert done.gain_error > 0
+    assert done["gain_per_datum"] < in_sample + 1e-3  # scales are cross-fitted too
+    assert done["gain_standard_error"] > 0
 
 
 @pytest.mark.long
@@ -200,7 +199,7 @@ def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
         for path in sorted((tmp_path / "e" / "members").iterdir())
     ]
     means = np.stack([np.asarray(one.mean) for one in each])
-    weights = np.array(done.weights)
+    weights = np.array([one["weight"] for one in done["members"]])
     np.testing.assert_allclose(found.mean, np.tensordot(weights, means, 1), rtol=1e-10)
     between = np.tensordot(weights, (means - found.mean) ** 2, 1)
     within = np.tensordot(weights, [np.asarray(one.std_model) ** 2 for one in each], 1)
@@ -226,9 +225,10 @@ def test_without_stored_predictions_the_halves_are_trained_again(
         path.write_bytes(sealed_tensors(bare, header))
     again = export_ensemble(read_study_tables(tmp_path / "s"), tmp_path / "again", arrays, top=2)
     once = export_ensemble(read_study_tables(folder), tmp_path / "once", arrays, top=2)
-    assert (again.refitted, once.refitted) == (2, 0)
-    assert again.gain == pytest.approx(once.gain, abs=1e-6)
-    assert again.weights == pytest.approx(once.weights, abs=1e-3)
+    assert (again["refitted"], once["refitted"]) == (2, 0)
+    assert again["gain_per_datum"] == pytest.approx(once["gain_per_datum"], abs=1e-6)
+    weights, expected = ([one["weight"] for one in done["members"]] for done in (again, once))
+    assert weights == pytest.approx(expected, abs=1e-3)
 
 
 def test_more_networks_than_there_are_and_a_folder_in_use_are_refused(
