@@ -34,9 +34,8 @@ from sklearn.datasets import make_classification, make_moons
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
-from nas_evidence.baselines.models import Predicted, predict_test
+from nas_evidence.baselines.models import predict_test
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.maths.metrics import log_losses
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.headline import limits_of
@@ -63,14 +62,6 @@ def drawn(name: str, draw: int) -> ArrayData:
     return split(name, x, y, order[: SETS[name]], order[SETS[name] :])
 
 
-def losses(found: Predicted, arrays: ArrayData) -> np.ndarray:
-    """Return the log loss of each held-out row, nats; real targets are standardised."""
-    if found.noise is None:
-        return log_losses(found.outputs, arrays.y_test)
-    away, noise = (arrays.y_test - found.outputs) / found.noise, found.noise / arrays.y_std
-    return (0.5 * away**2 + np.log(noise) + 0.5 * np.log(2 * np.pi)).sum(-1)
-
-
 def paired_difference(losses: np.ndarray, others: np.ndarray) -> tuple[float, float]:
     """Return mean and standard error of `losses` - `others` [n] over the same data."""
     gap = losses - others
@@ -78,11 +69,9 @@ def paired_difference(losses: np.ndarray, others: np.ndarray) -> tuple[float, fl
 
 
 def own_losses(study: Any, arrays: ArrayData, trial_id: int) -> np.ndarray:
-    """Return the same for the network of a trial."""
+    """Return the log loss of each held-out row by a trial, nats; real targets are standardised."""
     said = study.predict(arrays.x_test, method="map", trial_id=trial_id)
-    if arrays.task == "labels":
-        return losses(Predicted(said.probabilities), arrays)
-    return losses(Predicted(said.mean, said.std), arrays)
+    return np.asarray(said.losses(arrays.y_test))
 
 
 Statement = dict[str, Any]
@@ -168,7 +157,7 @@ def checked(
         ours = own_losses(study, arrays, first.trial_id)
         other = own_losses(study, arrays, second.trial_id)
         others = statements(study, arrays)
-    simple = {key: losses(found, arrays) for key, found in predict_test(arrays)}
+    simple = {key: found.losses(arrays.y_test) for key, found in predict_test(arrays)}
     named = min(judged.baselines, key=lambda one: one.behind)
     behind, error = paired_difference(simple[named.name], ours)
     verdict = next(w for w in ("Yes", "Not clearly", "No") if screen.worth.startswith(w))

@@ -15,20 +15,14 @@ from nas_evidence.baselines.comparison import (
     CalibrationPoint,
     Comparison,
 )
-from nas_evidence.baselines.models import Predicted
+from nas_evidence.exporting.prediction import Prediction
 from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
 from nas_evidence.maths.crps import crps
-from nas_evidence.maths.decisions import decided
 from nas_evidence.maths.metrics import (
-    Floats,
     Reliability,
-    class_metrics,
     confusion,
     interval_reliability,
-    log_losses,
     named,
-    real_losses,
-    real_metrics,
     recall,
     reliability,
 )
@@ -42,46 +36,14 @@ MOST_DRAWN, _N_DRAWS = 2000, 100
 _N_LEVELS = 9
 
 
-def measured(
-    predicted: Predicted,
-    y: NDArray[Any],
-    y_std: Floats,
-    class_weights: Floats | None = None,
-    *,
-    with_crps: bool = True,
-) -> tuple[Floats, dict[str, float]]:
-    """Return the loss of each datum in nats, and the metrics that are defined.
-
-    Args:
-        predicted: of n data.
-        y: their labels [n], or real targets [n, D].
-        y_std: standard deviations of the real training targets [D].
-        class_weights: [C], see `maths/decisions.py`.
-        with_crps: see `real_metrics`.
-    """
-    if predicted.noise is None:
-        found = class_metrics(predicted.outputs, y, class_weights=class_weights)
-        return log_losses(predicted.outputs, y), named(found)
-    density = predicted.density
-    metrics = real_metrics(density, y, unit=y_std, with_crps=with_crps)
-    return real_losses(density, y, y_std), named(metrics)
-
-
-def mean_metrics(
-    predicted: Sequence[Predicted],
-    y: NDArray[Any],
-    y_std: Floats,
-    class_weights: Floats | None = None,
-) -> dict[str, float]:
+def mean_metrics(predicted: Sequence[Prediction], y: NDArray[Any]) -> dict[str, float]:
     """Return the metrics that are defined for all of some predictions of the data, averaged."""
-    each = [measured(one, y, y_std, class_weights)[1] for one in predicted]
+    each = [named(one.metrics(y)) for one in predicted]
     known = set.intersection(*(set(one) for one in each))
     return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
-def standard_errors(
-    predicted: Predicted, y: NDArray[Any], y_std: Floats, class_weights: Floats | None = None
-) -> dict[str, float]:
+def standard_errors(predicted: Prediction, y: NDArray[Any]) -> dict[str, float]:
     """Return the standard error of each metric over the data, by the bootstrap.
 
         sqrt(m/n) std_b metric(m data drawn with replacement)        m = min(n, MOST_DRAWN)
@@ -95,24 +57,18 @@ def standard_errors(
     m, found = min(n, MOST_DRAWN), []
     for _ in range(_N_DRAWS):
         rows = rng.integers(n, size=m)
-        given = (predicted.at(rows), y[rows], y_std, class_weights)
-        found.append(measured(*given, with_crps=False)[1])
+        found.append(named(predicted.at(rows).metrics(y[rows], with_crps=False)))
     known = set.intersection(*map(set, found))
     spreads = {name: np.std([one[name] for one in found], ddof=1) for name in known}
     errors = {name: float(spread * np.sqrt(m / n)) for name, spread in sorted(spreads.items())}
-    if predicted.noise is not None:
+    if predicted.density is not None:
         each = crps(predicted.density, y).mean(1)
         errors["crps"] = float(np.std(each, ddof=1) / np.sqrt(n))
     return named(errors)
 
 
 def beside(
-    predicted: Sequence[Predicted],
-    name: str,
-    others: Sequence[Predicted],
-    y: NDArray[Any],
-    y_std: Floats,
-    class_weights: Floats | None = None,
+    predicted: Sequence[Prediction], name: str, others: Sequence[Prediction], y: NDArray[Any]
 ) -> Baseline:
     """Return a simple model beside the network, in means over seeds.
 
@@ -121,22 +77,21 @@ def beside(
         name: of the simple model.
         others: predicted by it, one for each seed.
         y: labels [n], or real targets [n, D].
-        y_std: standard deviations of the real training targets [D].
-        class_weights: [C], see `maths/decisions.py`.
     """
     pairs = list(zip(predicted, others, strict=True))
-    gaps = [measured(m, y, y_std)[0] - measured(one, y, y_std)[0] for one, m in pairs]
-    labels = predicted[0].noise is None
+    gaps = [other.losses(y) - own.losses(y) for own, other in pairs]
     expected = [
-        expected_variance_of_classes(one.outputs, m.outputs, y) if labels else 0.0
-        for one, m in pairs
+        0.0
+        if own.probabilities is None or other.probabilities is None
+        else expected_variance_of_classes(own.probabilities, other.probabilities, y)
+        for own, other in pairs
     ]
     variance = float(np.mean(expected))
     found = paired_interval(np.mean(gaps, axis=0), expected_variance=variance)
     return Baseline(
         name=name,
-        metrics=mean_metrics(others, y, y_std, class_weights),
-        errors=standard_errors(others[0], y, y_std, class_weights),
+        metrics=mean_metrics(others, y),
+        errors=standard_errors(others[0], y),
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
     )
@@ -161,26 +116,17 @@ def growing(
         yield found
 
 
-def drawn(
-    predicted: Predicted, y: NDArray[Any], class_weights: Floats | None = None
-) -> dict[str, Any]:
-    """Return the fields of `Comparison` that figures show.
-
-    Args:
-        predicted: of n data.
-        y: their labels [n], or real targets [n, D].
-        class_weights: [C], see `maths/decisions.py`.
-    """
-    if predicted.noise is None:
-        chosen = decided(predicted.outputs, class_weights=class_weights)
-        counts = confusion(chosen, y, predicted.outputs.shape[1])
+def drawn(predicted: Prediction, y: NDArray[Any]) -> dict[str, Any]:
+    """Return the fields of `Comparison` that figures show; arguments as of `standard_errors`."""
+    if predicted.probabilities is not None:
+        chosen, p = predicted.chosen, predicted.probabilities
         return {
             "recall": {str(k): v for k, v in recall(chosen, y).items()},
-            "confusion": tuple(tuple(map(int, row)) for row in counts),
-            "calibration": points_of(reliability(predicted.outputs, y)),
+            "confusion": tuple(tuple(map(int, row)) for row in confusion(chosen, y, p.shape[1])),
+            "calibration": points_of(reliability(p, y)),
         }
     at = np.linspace(0, len(y) - 1, min(MOST_PAIRS, len(y))).astype(int)
-    density = predicted.density
+    density = predicted.real
     return {
         "pairs": tuple(
             zip(y[at].ravel().tolist(), density.mean[at].ravel().tolist(), strict=True)

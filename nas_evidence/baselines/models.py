@@ -13,7 +13,7 @@ marginalised scale. They are shown and never ranked.
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,8 @@ from threadpoolctl import threadpool_limits
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
+from nas_evidence.exporting.prediction import Prediction, prediction_of
 from nas_evidence.maths.metrics import LEAST, Floats
-from nas_evidence.maths.normals import Normals
-from nas_evidence.maths.target_scale import OnScale, TargetScale
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.study import Assignment
@@ -51,38 +50,10 @@ ALPHAS = np.geomspace(1e-3, 1e5, 33)
 _FOLDS, _STEPS = 5, 5000
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions of unseen data.
-
-    outputs  class probabilities [n, C], or means of real targets [n, D]
-    noise    standard deviation of the error of real targets [D], or of each datum [n, D]; None
-             for labels
-    scale    that outputs and noise are on, with the least possible value of the targets; None for
-             the targets themselves
-    """
-
-    outputs: Floats
-    noise: Floats | None = None
-    scale: TargetScale | None = None
-
-    @property
-    def density(self) -> Normals | OnScale:
-        """The densities of real targets."""
-        assert self.noise is not None, "labels have no density"
-        normals = Normals.single(self.outputs, self.noise)
-        return normals if self.scale is None else self.scale.mixture(normals)
-
-    def at(self, rows: NDArray[np.int64]) -> "Predicted":
-        """Return the predictions of some data."""
-        noise = self.noise
-        noise = noise if noise is None or np.ndim(noise) < 2 else noise[rows]
-        scale = None if self.scale is None else self.scale.at(rows)
-        return Predicted(self.outputs[rows], noise, scale)
-
-
+#: Class probabilities [m, C] and None, or means of real targets [m, D] and their noise [D].
+Outputs = tuple[Floats, Floats | None]
 #: Fits on x [n, d], y and predicts x' [m, d]; the last argument is the number of outputs.
-Model = Callable[[Floats, NDArray[Any], Floats, int], Predicted]
+Model = Callable[[Floats, NDArray[Any], Floats, int], Outputs]
 
 
 #: The model that predicts one value for all rows, of classes and of real targets.
@@ -105,19 +76,18 @@ def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
 
 
 def _in_one_thread(model: Model) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
         with threadpool_limits(1):
             return model(x, y, unseen, n_outputs)
 
     return fit
 
 
-def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Predicted]]:
+def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
     """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
-    scale = None if arrays.task == "labels" else arrays.standardisation
     for name, model in baseline_models(arrays).items():
-        yield name, replace(model(x, arrays.y_train, x_test, arrays.n_outputs), scale=scale)
+        yield name, prediction_of(arrays, *model(x, arrays.y_train, x_test, arrays.n_outputs))
 
 
 @dataclass(frozen=True)
@@ -126,14 +96,13 @@ class OnFolds:
 
     log_predictive  density per datum, nats, scored as that of a network
     accuracy        NaN for real targets
-    table           outputs (log probabilities, or means of standardised targets) of all data, and
-                    their spread (1, or the noise) [n, C + 1]; 0 for data not predicted
+    predicted       of the data that folds predict, in their order
     """
 
     name: str
     log_predictive: float
     accuracy: float
-    table: torch.Tensor
+    predicted: Prediction
 
 
 def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds]:
@@ -145,31 +114,36 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
     division = kept_division(assignment.plan, assignment.estimators, arrays.n_train)
     order = order_of_data(arrays.n_train, assignment, arrays.units)
     tasks = all_folds(division, order, arrays.units)
-    n_predicted = int(rows_in_folds(arrays, assignment).sum())
+    rows = np.flatnonzero(rows_in_folds(arrays, assignment))
     x, y = flat(arrays.x_train), arrays.y_train
     labels, in_time = arrays.task == "labels", arrays.units is not None and arrays.units.in_time
     if not labels:
         y = (y - arrays.y_mean) / arrays.y_std
     for name, model in baseline_models(arrays).items():
-        total, hits, table = 0.0, 0, torch.zeros(len(x), arrays.n_outputs + 1).double()
+        total, hits = 0.0, 0
+        table, noises = np.zeros((len(x), arrays.n_outputs)), np.zeros((len(x), 1))
         for task in tasks:
             seen, unseen = task.trained.numpy(), task.predicted.numpy()
             if name in CONSTANT and not in_time:
                 # The majority of the other folds is the rarer class of the fold itself.
                 seen = np.arange(len(y))
-            found = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
-            outputs, noise = torch.from_numpy(found.outputs), 1.0
-            if found.noise is None:
-                outputs = torch.from_numpy(np.log(found.outputs.clip(LEAST, 1)))
-            else:  # one scale for all columns, as the networks' noise
-                noise = float(np.sqrt((found.noise**2).mean()))
-            likelihood = Categorical() if labels else Gaussian(noise)
-            scored = log_predictive(outputs, torch.from_numpy(y[unseen]), likelihood)
+            found, own = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
+            outputs, likelihood = np.log(found.clip(LEAST, 1)), Categorical()
+            if own is not None:  # one scale for all columns, as the networks' noise
+                noises[unseen] = np.sqrt((own**2).mean())
+                outputs, likelihood = found, Gaussian(float(noises[unseen[0], 0]))
+            scored = log_predictive(
+                torch.from_numpy(outputs), torch.from_numpy(y[unseen]), likelihood
+            )
             hits += scored.hits or 0
             total += scored.log_predictive
-            table[unseen, :-1], table[unseen, -1] = outputs, noise
-        accuracy = hits / n_predicted if labels else float("nan")
-        yield OnFolds(name, total / n_predicted, accuracy, table)
+            table[unseen] = found
+        predicted = prediction_of(arrays, table[rows])
+        if not labels:
+            mean, std = table[rows] * arrays.y_std + arrays.y_mean, noises[rows] * arrays.y_std
+            predicted = prediction_of(arrays, mean, std)
+        accuracy = hits / len(rows) if labels else float("nan")
+        yield OnFolds(name, total / len(rows), accuracy, predicted)
 
 
 def rows_in_folds(arrays: ArrayData, assignment: Assignment) -> NDArray[np.bool_]:
@@ -188,11 +162,11 @@ def flat(x: Inputs) -> Floats:
 
 
 def _constant(labels: bool) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
         if labels:
             return _of_classes(DummyClassifier(strategy="prior"), x, y, unseen, n_outputs)
         means = np.broadcast_to(y.mean(0), (len(unseen), y.shape[1]))
-        return Predicted(np.array(means), _positive(y.std(0)))
+        return np.array(means), _positive(y.std(0))
 
     return fit
 
@@ -211,7 +185,7 @@ def _scaled(is_number: NDArray[np.bool_]) -> Any:
 
 
 def _logistic(is_number: NDArray[np.bool_]) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             # Defaults that change; naming the new ones would need the newest scikit-learn.
@@ -247,14 +221,12 @@ def _folds(x: Floats, y: NDArray[Any], division: Any) -> list[tuple[Any, Any]]:
     return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in tested]
 
 
-def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+def _boosted_classes(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
     model = HistGradientBoostingClassifier(random_state=0)
     return _of_classes(model, x, y, unseen, n_outputs)
 
 
-def _of_classes(
-    model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int
-) -> Predicted:
+def _of_classes(model: Any, x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
     """Return probabilities of all classes; one that was not seen counts as seen half a time."""
     if len(np.unique(y)) < 2:
         model = DummyClassifier(strategy="prior")
@@ -263,30 +235,30 @@ def _of_classes(
     found[:, model.classes_] = model.predict_proba(unseen)
     missing = np.setdiff1d(np.arange(n_outputs), model.classes_)
     found[:, missing] = 0.5 / len(y)
-    return Predicted(found / found.sum(1, keepdims=True))
+    return found / found.sum(1, keepdims=True), None
 
 
 def _ridge(is_number: NDArray[np.bool_]) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
         model = make_pipeline(_scaled(is_number), RidgeCV(ALPHAS))
         return _of_reals(model, x, y, unseen)
 
     return fit
 
 
-def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Predicted:
+def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
     model = MultiOutputRegressor(HistGradientBoostingRegressor(random_state=0))
     return _of_reals(model, x, y, unseen)
 
 
-def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Predicted:
+def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Outputs:
     """Return means, and the noise from cross-validated residuals."""
     n = min(_FOLDS, len(_distinct(x, y)[0]))
     folds = _folds(x, y, KFold(n, shuffle=True, random_state=0))
     left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)
     noise = np.sqrt(((y - left_out) ** 2).mean(0))
     means = np.reshape(model.fit(x, y).predict(unseen), (len(unseen), y.shape[1]))
-    return Predicted(means, _positive(noise))
+    return means, _positive(noise)
 
 
 def _positive(noise: Floats) -> Floats:

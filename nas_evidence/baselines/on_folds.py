@@ -22,8 +22,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.baselines.measures import (
@@ -35,18 +33,14 @@ from nas_evidence.baselines.measures import (
 )
 from nas_evidence.baselines.models import (
     OnFolds,
-    Predicted,
     baseline_models,
     predict_folds,
     rows_in_folds,
 )
 from nas_evidence.data import ArrayData
-from nas_evidence.data.tensors import to_tensors
-from nas_evidence.exporting.unseen import delivered_unseen
+from nas_evidence.exporting.prediction import Prediction
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
-from nas_evidence.maths.target_scale import TargetScale
-from nas_evidence.scores.folds import targets_of_folds
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
@@ -62,14 +56,14 @@ class _Seed:
 
     value     its cross-validation per datum, nats
     accuracy  of the same predictions, NaN for real targets
-    predicted of the data that folds predict, see `delivered_unseen`; None if they were not kept of
+    predicted of the data that folds predict, see `Winner.held_out`; None if they were not kept of
               all
     """
 
     assignment: Assignment
     value: float
     accuracy: float
-    predicted: Predicted | None
+    predicted: Prediction | None
 
 
 def judged_on_folds(
@@ -93,11 +87,11 @@ def judged_on_folds(
         return
     by_seed = [predict_folds(arrays, seed.assignment) for seed in seeds]
     rows = rows_in_folds(arrays, seeds[0].assignment)
-    y, weights = arrays.y_train[rows], arrays.meaning.class_weights
+    y = arrays.y_train[rows]
     found = [seed.predicted for seed in seeds if seed.predicted is not None]
     kept = len(found) == len(seeds)
     metrics = (
-        mean_metrics(found, y, arrays.y_std, weights)
+        mean_metrics(found, y)
         if kept
         else _mean_values([(seed.value, seed.accuracy) for seed in seeds], arrays)
     )
@@ -108,8 +102,8 @@ def judged_on_folds(
         n=len(y),
         seeds=len(seeds),
         metrics=metrics,
-        errors=standard_errors(found[0], y, arrays.y_std, weights) if kept else {},
-        **drawn(found[0], y, weights) if kept else {},
+        errors=standard_errors(found[0], y) if kept else {},
+        **drawn(found[0], y) if kept else {},
     )
     rivals = (_compared(seeds, one, arrays) for one in zip(*by_seed, strict=True))
     yield from growing(alone, rivals, list(baseline_models(arrays)))
@@ -136,39 +130,26 @@ def _seeds(
     values = evidence[evidence["estimator"] == division].groupby("trial_id")["per_datum"].last()
     right = evidence[evidence["estimator"] == f"{division}_accuracy"]
     hits = right.groupby("trial_id")["value"].last()
-    left, data = MOST_SEEDS, to_tensors(arrays, torch.device("cpu"))
+    left, n = MOST_SEEDS, int(rows_in_folds(arrays, given).sum())
     for one in ids:
         value = values.get(one)
         if left and value is not None and not pd.isna(value) and (seed := stored(int(one))):
             left -= 1
-            table, predicted = delivered_unseen(seed, data), None
-            if table is not None:
-                rows = np.flatnonzero(rows_in_folds(arrays, seed.assignment))
-                table, scale = table[rows], targets_of_folds(data, seed.assignment).scale
-                if (table[:, -1] > 0).all():
-                    scale = None if scale is None else scale.at(rows)
-                    predicted = predicted_of(table, arrays, scale)
+            predicted, rows = seed.held_out or (None, ())
             yield _Seed(
                 assignment=seed.assignment,
                 value=float(value),
                 accuracy=float(hits.get(one, float("nan"))),
-                predicted=predicted,
+                predicted=predicted if len(rows) == n else None,
             )
 
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
     """Return a simple model beside the network, seed by seed."""
-    rows = rows_in_folds(arrays, seeds[0].assignment)
     networks = [seed.predicted for seed in seeds if seed.predicted is not None]
     if len(networks) == len(seeds):
-        return beside(
-            networks,
-            found[0].name,
-            [predicted_of(own.table[torch.from_numpy(rows)], arrays) for own in found],
-            arrays.y_train[rows],
-            arrays.y_std,
-            arrays.meaning.class_weights,
-        )
+        y = arrays.y_train[rows_in_folds(arrays, seeds[0].assignment)]
+        return beside(networks, found[0].name, [own.predicted for own in found], y)
     pairs = zip(seeds, found, strict=True)
     return Baseline(
         name=found[0].name,
@@ -185,18 +166,3 @@ def _mean_values(values: Sequence[tuple[float, float]], arrays: ArrayData) -> di
     value, accuracy = np.mean(values, axis=0)
     weighs = bool(arrays.meaning.class_weight)
     return named({"log_loss": -float(value), "accuracy": math.nan if weighs else float(accuracy)})
-
-
-def predicted_of(table: Tensor, arrays: ArrayData, scale: TargetScale | None = None) -> Predicted:
-    """Return what a table of outputs [n, C] and spread [n, 1 or C] says of the targets.
-
-    Args:
-        table: of labels, or of real targets standardised on `scale`.
-        arrays: the data of the study.
-        scale: of these rows; None for "identity".
-    """
-    outputs, spread = table[:, : arrays.n_outputs].double(), table[:, arrays.n_outputs :].double()
-    if arrays.task == "labels":
-        return Predicted((outputs / spread).softmax(1).numpy())
-    on = scale or arrays.standardisation
-    return Predicted(outputs.numpy() * on.spread + on.centre, spread.numpy() * on.spread, on)

@@ -1,29 +1,27 @@
 """The winner and simple models on held-out test rows.
 
-The winner's predictions of the test rows are computed from its stored weights. Without a test
-split see `on_folds`.
+The winner's predictions of the test rows are those of its export, `Predictor.predict`. Without a
+test split see `on_folds`.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from nas_evidence.baselines.comparison import IMPORTANCE, Comparison
-from nas_evidence.baselines.measures import beside, drawn, growing, measured, standard_errors
-from nas_evidence.baselines.models import Predicted, baseline_models, predict_test
+from nas_evidence.baselines.measures import beside, drawn, growing, standard_errors
+from nas_evidence.baselines.models import baseline_models, predict_test
 from nas_evidence.baselines.on_folds import judged_on_folds
-from nas_evidence.baselines.permutation import column_importance, predictor_of
+from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.folder import laplace_posterior
-from nas_evidence.exporting.unseen import unseen_thresholds
-from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.data.given import Given
+from nas_evidence.exporting.folder import predictor_of
+from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.winner import Winner, load_winner
+from nas_evidence.maths.metrics import named
 from nas_evidence.storage.tables import StudyTables
-from nas_evidence.training.loop import likelihood_of
-from nas_evidence.training.predictive import variances
-
-#: Rows predicted at once.
-_BATCH = 1024
 
 
 def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
@@ -43,14 +41,18 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         return load_winner(tables, arrays, trial_id) if kept or trial_id == chosen else None
 
     winner = load_winner(tables, arrays, chosen)
-    if len(arrays.x_test):
-        steps = _on_test(chosen, _predicted(winner, arrays), arrays)
+    tested = len(arrays.x_test) > 0
+    spread = tested and arrays.task == "real"  # classes are predicted by "map"
+    predictor = predictor_of(winner, tables.spec.metric, with_posterior=spread)
+    if tested:
+        predicted = predictor.predict(Given(np.asarray(arrays.x_test[:])))
+        steps = _on_test(chosen, replace(predicted, threshold=None), arrays)
     else:
         steps = judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
     more = {
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
-        "thresholds": unseen_thresholds(winner, arrays),
+        "thresholds": predictor.meaning["thresholds"],
         "lowest": None if arrays.task == "labels" else _lowest(arrays),
     }
     if arrays.meaning.preparation is None:
@@ -61,7 +63,6 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         found = one.model_copy(update=more)
         yield found.model_copy(update={"lacks": (*found.lacks, IMPORTANCE)})
     if found is not None:
-        predictor = predictor_of(winner, arrays, tables.spec.metric)
         yield found.model_copy(update={"importance": column_importance(predictor, arrays)})
 
 
@@ -69,44 +70,16 @@ def _lowest(arrays: ArrayData) -> float:
     return float(min(y.min() for y in (arrays.y_train, arrays.y_test) if len(y)))
 
 
-def _predicted(winner: Winner, arrays: ArrayData) -> Predicted:
-    """Return what the export of the winner predicts of the test rows.
-
-    Real targets with the uncertainty of the weights, so that report and `predict` say one thing.
-    """
-    model, means, total = with_preprocessing(winner, arrays), [], []
-    likelihood = likelihood_of(winner.assignment.plan, winner.noise_std, winner.temperature)
-    posterior = None if arrays.task == "labels" else laplace_posterior(winner, arrays)
-    for start in range(0, len(arrays.x_test), _BATCH):
-        raw = torch.from_numpy(np.array(arrays.x_test[start : start + _BATCH]))
-        with torch.no_grad():
-            found = model.on_scale(raw).double()
-        means.append(found.softmax(-1) if posterior is None else found)
-        if posterior is not None:
-            inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
-            spread = posterior.output_covariance(model.model, inputs)
-            noise, of_mean = variances(likelihood, model.model, inputs, spread)
-            total.append(of_mean + noise)
-    outputs = torch.cat(means).numpy()
-    if posterior is None:
-        return Predicted(outputs)
-    scale, std = arrays.scale, torch.cat(total).sqrt().numpy()
-    return Predicted(outputs, winner.spread_factor * std * scale.spread, scale)
-
-
-def _on_test(trial_id: int, predicted: Predicted, arrays: ArrayData) -> Iterator[Comparison]:
-    y, weights = arrays.y_test, arrays.meaning.class_weights
+def _on_test(trial_id: int, predicted: Prediction, arrays: ArrayData) -> Iterator[Comparison]:
+    y = arrays.y_test
     alone = Comparison(
         trial_id=trial_id,
         task=arrays.task,
         on="test",
         n=len(y),
-        metrics=measured(predicted, y, arrays.y_std, weights)[1],
-        errors=standard_errors(predicted, y, arrays.y_std, weights),
-        **drawn(predicted, y, weights),
+        metrics=named(predicted.metrics(y)),
+        errors=standard_errors(predicted, y),
+        **drawn(predicted, y),
     )
-    rivals = (
-        beside([predicted], name, [other], y, arrays.y_std, weights)
-        for name, other in predict_test(arrays)
-    )
+    rivals = (beside([predicted], name, [other], y) for name, other in predict_test(arrays))
     return growing(alone, rivals, list(baseline_models(arrays)))

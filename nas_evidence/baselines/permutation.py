@@ -26,20 +26,12 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import random_rows
 from nas_evidence.data.given import Given
 from nas_evidence.data.mapped import Array
-from nas_evidence.exporting.folder import meaning_of
-from nas_evidence.exporting.predictor import Prediction, Predictor
-from nas_evidence.exporting.winner import Winner, with_preprocessing
-from nas_evidence.maths.metrics import LEVEL, Floats, class_metrics, named, real_metrics
+from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.maths.metrics import LEVEL, Floats, named
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 #: Permutations of each column, most rows and most columns: at most a million rows are predicted.
 N_REPEATS, MOST_ROWS, MOST_COLUMNS = 5, 1000, 200
-
-
-def predictor_of(winner: Winner, arrays: ArrayData, metric: str | None) -> Predictor:
-    """Return a trial as its export would predict, but without a posterior."""
-    exported = with_preprocessing(winner, arrays)
-    return Predictor(exported, None, meaning_of(winner, arrays, metric))
 
 
 def column_importance(
@@ -48,7 +40,7 @@ def column_importance(
     """Return the importance of each column, on test rows if there are any; None without a table.
 
     Args:
-        predictor: of the export, or of `predictor_of`.
+        predictor: of the export, or as it would be.
         arrays: the data of the study.
         metric: by default that of the study, else the log loss; the log loss too where these
             rows do not define it.
@@ -68,7 +60,7 @@ def column_importance(
 
     def measured(inputs: Array) -> dict[str, float]:
         found = predictor.predict(Given(inputs), method="map", metric=metric)
-        return _metrics(found, y, with_crps=asked == "crps")
+        return named(found.metrics(y, with_crps=asked == "crps"))
 
     shown = asked if asked in measured(x) else "log_loss"
     places = predictor.preparation.places
@@ -120,16 +112,6 @@ def loss_increases(
             permuted[:, group] = x[rng.permutation(len(x))][:, group]
             found[i, r] = loss(permuted) - before
     return found
-
-
-def _metrics(found: Prediction, y: Array, *, with_crps: bool) -> dict[str, float]:
-    """Return the metrics that are defined; `Prediction.measures` for class numbers."""
-    if found.probabilities is not None:
-        own, weights = found.probabilities, found.class_weights
-        return named(class_metrics(own, y, threshold=found.threshold, class_weights=weights))
-    assert found.density is not None
-    assert found.unit is not None
-    return named(real_metrics(found.density, y, unit=found.unit, with_crps=with_crps))
 
 
 def _loss(metrics: dict[str, float], name: str) -> float:

@@ -99,6 +99,7 @@ class TensorData:
     units: Units | None = None  # groups or times of the training rows
     class_weights: NDArray[np.float64] | None = None  # [n_outputs]; see `Meaning`
     own: OwnTargets | None = None  # None for labels and for the scale "identity"
+    y_least: float | Tensor = -math.inf  # least that real targets may be [n_outputs], standardised
     #: What is made of these rows alone and used again: nobody changes them.
     made: dict[Any, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -223,6 +224,11 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         units=arrays.units,
         class_weights=arrays.meaning.class_weights,
         own=own,
+        y_least=torch.tensor(
+            -math.inf
+            if arrays.task == "labels"
+            else (arrays.standardisation.least - arrays.y_mean) / arrays.y_std
+        ),
     )
 
 

@@ -23,7 +23,6 @@ all data, the same ones for the ensemble and for its best member.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,38 +44,16 @@ from nas_evidence.exporting.soundness import (
     written_whole,
     wrong_files,
 )
-from nas_evidence.exporting.unseen import delivered_unseen, densities_at_scales
-from nas_evidence.exporting.winner import Winner, load_winner, with_preprocessing
+from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, with_preprocessing
 from nas_evidence.maths.metrics import best_thresholds
-from nas_evidence.maths.stacking import Floats, Stacked, stacked
+from nas_evidence.maths.spread_factor import log_densities
+from nas_evidence.maths.stacking import Floats, stacked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import SCALES, cross_fitted, targets_of_folds, unseen_of
 from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
 LEAST_WEIGHT = 0.005
-
-
-@dataclass(frozen=True)
-class EnsembleReport:
-    """Where an ensemble was written, and what it is worth.
-
-    trial_ids  of the members, in the order of the ranking
-    weights    of the members, sum 1
-    left_out   trials among the best K whose weight is below `LEAST_WEIGHT`
-    gain       over the best member, with cross-fitted weights, nats per datum; its standard error
-    n          data that the gain was measured on
-    refitted   members whose folds were trained again, because their predictions were not stored
-    """
-
-    folder: Path
-    trial_ids: tuple[int, ...]
-    weights: tuple[float, ...]
-    left_out: tuple[int, ...]
-    gain: float
-    gain_error: float
-    n: int
-    refitted: int
 
 
 def export_ensemble(
@@ -89,18 +66,21 @@ def export_ensemble(
     onnx: bool = False,
     raw: bool = False,
     license: str | None = None,
-) -> EnsembleReport:
+) -> dict[str, Any]:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
 
     With `pt2` also as one model.pt2, a program for torch alone; with `onnx` as one model.onnx,
     which needs the extra of that name. `raw` members are without the factor on the spread that was
-    fitted to unseen data. `license` is for the model card.
+    fitted to unseen data. `license` is for the model card. Returns the content of ensemble.json.
 
     Raises:
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
         ArithmeticError: if an exported network does not reproduce its evidence or its outputs.
     """
-    _check_place(to)
+    if (to / "model.safetensors").exists():
+        raise UserError(
+            f"{to} holds the export of one network; choose another folder for the ensemble."
+        ).with_code("folder-of-one-network")
     if onnx:
         check_installed()
     study = tables.spec
@@ -112,33 +92,40 @@ def export_ensemble(
     found = stacked(_densities([table for table, _ in unseen], data, winners))
     kept = [k for k in range(top) if found.weights[k] >= LEAST_WEIGHT]
     weights = found.weights[kept] / found.weights[kept].sum()
-
-    members: list[dict[str, Any]] = [
-        {
-            "folder": f"members/{k + 1}",
-            "trial_id": chosen[k],
-            "architecture": str(winners[k].assignment.architecture),
-            "weight": float(weight),
-            "output_scale": SCALES[int(found.scales[k])],
-        }
-        for weight, k in zip(weights, kept, strict=True)
-    ]
-    described = _described(study.name, study.objective, top, found, members, chosen)
-    described["refitted"] = sum(again for _, again in unseen)
-    described["thresholds"] = _thresholds([unseen[k][0] for k in kept], weights, data)
+    described: dict[str, Any] = {
+        "study": study.name,
+        "objective": study.objective,
+        "top": top,
+        "chosen": chosen,
+        "members": [
+            {
+                "folder": f"members/{k + 1}",
+                "trial_id": chosen[k],
+                "architecture": str(winners[k].assignment.architecture),
+                "weight": float(weight),
+                "output_scale": SCALES[int(found.scales[k])],
+            }
+            for weight, k in zip(weights, kept, strict=True)
+        ],
+        "stacking": "convex weights that maximise the mean log predictive density of "
+        "out-of-fold predictions; for the gain they are cross-fitted",
+        "n_data": found.n,
+        "best_member": chosen[found.best],
+        "best_member_per_datum": found.single,
+        "gain_per_datum": found.gain,
+        "gain_standard_error": found.error,
+        "refitted": sum(again for _, again in unseen),
+        "thresholds": _thresholds([unseen[k][0] for k in kept], weights, data),
+    }
     whole = Mixed(
-        [with_preprocessing(winners[k].raw() if raw else winners[k], arrays) for k in kept],
+        [with_preprocessing(winners[k].raw() if raw else winners[k]) for k in kept],
         weights,
     )
     with written_whole(to) as made:
-        for one in members:
+        for one in described["members"]:
+            to_member = made / one["folder"]
             export_winner(
-                tables,
-                made / one["folder"],
-                arrays,
-                trial_id=one["trial_id"],
-                raw=raw,
-                license=license,
+                tables, to_member, arrays, trial_id=one["trial_id"], raw=raw, license=license
             )
         (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
         difference = write_program(whole, made / PT2, arrays) if pt2 else None
@@ -146,16 +133,7 @@ def export_ensemble(
             write_onnx(whole, made / ONNX, arrays)
         card = ensemble_card(study, arrays, described, difference, license)
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
-    return EnsembleReport(
-        folder=to,
-        trial_ids=tuple(chosen[k] for k in kept),
-        weights=tuple(map(float, weights)),
-        left_out=tuple(i for k, i in enumerate(chosen) if k not in kept),
-        gain=found.gain,
-        gain_error=found.error,
-        n=found.n,
-        refitted=described["refitted"],
-    )
+    return described
 
 
 def best_trials(tables: StudyTables, top: int) -> list[int]:
@@ -180,6 +158,23 @@ def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
         return stored, False
     again = unseen_of(winner.assignment, data)
     return cross_fitted(again, data, winner.assignment), True
+
+
+def densities_at_scales(
+    table: Tensor, targets: Tensor, log_jacobian: Floats | None = None
+) -> Floats:
+    """Return the log predictive density of each datum at each of `SCALES` [M, n], nats.
+
+    Args:
+        table: outputs and spread of networks that have not seen the datum.
+        targets: labels [n], or standardised real targets [n, C].
+        log_jacobian: of the targets [n], nats, see `TargetScale.log_jacobian`.
+    """
+    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
+    outputs, spread = table[:, :-n_spread], table[:, -n_spread:]
+    found = [log_densities(outputs, spread * scale, targets) for scale in SCALES]
+    densities = np.asarray(torch.stack(found).numpy())
+    return densities if log_jacobian is None else densities + log_jacobian
 
 
 def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Winner]) -> Floats:
@@ -212,38 +207,6 @@ def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> 
     each = [(t[known, :-1].double() / t[known, -1:].double()).softmax(1).numpy() for t in unseen]
     mixture, y = np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy()
     return best_thresholds(mixture, y, data.class_weights)
-
-
-def _described(
-    study: str,
-    objective: str,
-    top: int,
-    found: Stacked,
-    members: list[dict[str, Any]],
-    chosen: Sequence[int],
-) -> dict[str, Any]:
-    """Return the content of ensemble.json."""
-    return {
-        "study": study,
-        "objective": objective,
-        "top": top,
-        "chosen": list(chosen),
-        "members": members,
-        "stacking": "convex weights that maximise the mean log predictive density of "
-        "out-of-fold predictions; for the gain they are cross-fitted",
-        "n_data": found.n,
-        "best_member": chosen[found.best],
-        "best_member_per_datum": found.single,
-        "gain_per_datum": found.gain,
-        "gain_standard_error": found.error,
-    }
-
-
-def _check_place(to: Path) -> None:
-    if (to / "model.safetensors").exists():
-        raise UserError(
-            f"{to} holds the export of one network; choose another folder for the ensemble."
-        ).with_code("folder-of-one-network")
 
 
 def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:

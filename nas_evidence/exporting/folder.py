@@ -18,7 +18,8 @@ recomputed and its outputs are compared.
 
 import json
 import shutil
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,9 @@ import tomli_w
 import torch
 
 from nas_evidence.data import ArrayData
-from nas_evidence.data.augmentation import data_of_evidence
-from nas_evidence.data.tensors import to_tensors
-from nas_evidence.evidence.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
+from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.program import compared, read_exported, write_program
 from nas_evidence.exporting.soundness import (
     ENSEMBLE,
@@ -42,41 +41,20 @@ from nas_evidence.exporting.soundness import (
     PT2,
     written_whole,
 )
-from nas_evidence.exporting.unseen import unseen_measures, unseen_thresholds
 from nas_evidence.exporting.winner import (
     Winner,
-    assert_same_evidence,
     checked_kind,
     likelihood_fields,
     load_winner,
     rescore,
     with_preprocessing,
 )
+from nas_evidence.maths.metrics import best_thresholds, coverage_by_level
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import StudyTables
-from nas_evidence.training.loop import likelihood_of
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """Where the winner was written, and the check of its evidence.
-
-    rescored        name of the recomputed evidence, None if the study has none
-    stored_value    its stored value, nats
-    rescored_value  its value from the exported files, nats
-    """
-
-    folder: Path
-    trial_id: int
-    architecture: ArchitectureSpec
-    objective: str
-    rescored: str | None
-    stored_value: float | None
-    rescored_value: float | None
 
 
 def export_winner(
@@ -89,12 +67,12 @@ def export_winner(
     onnx: bool = False,
     raw: bool = False,
     license: str | None = None,
-) -> ExportReport:
+) -> dict[str, Any]:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
     With `pt2` also as model.pt2, a program for torch alone; with `onnx` as model.onnx, which needs
     the extra of that name. `raw` leaves out the factor on the spread of predictions that was
-    fitted to unseen data. `license` is for the model card.
+    fitted to unseen data. `license` is for the model card. Returns the content of evidence.json.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
@@ -105,16 +83,14 @@ def export_winner(
     study, evidence = tables.spec, tables.evidence
     chosen = trial_to_export(tables, trial_id)
     row = tables.row(chosen)
+    torch.set_num_threads(study.resources.cpus)
     winner = load_winner(tables, arrays, chosen)
     winner = winner.raw() if raw else winner
     architecture = winner.assignment.architecture
-    exported = with_preprocessing(winner, arrays)
+    exported = with_preprocessing(winner)
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
-    stored = final.loc[final["estimator"] == kind, "value"]
-    value = None if stored.empty or pd.isna(stored.iloc[0]) else float(stored.iloc[0])
-
     if (to / ENSEMBLE).exists():
         raise UserError(
             f"{to} holds an ensemble; choose another folder for one network."
@@ -140,35 +116,32 @@ def export_winner(
         "n_data": len(arrays.x_train),
         "unit": "per_datum: nats per datum, as the report shows; sum: nats over the data, and so "
         "are terms_of_sum and standard_error_of_sum; larger is better",
-        **likelihood_fields(winner, arrays),
+        **likelihood_fields(winner),
         "prior_precision": {n: float(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables.terms, chosen, final),
-        "unseen": unseen_measures(winner, to_tensors(arrays, torch.device("cpu"))),
+        "unseen": unseen_measures(winner),
         "rescored_estimator": kind,
     }
-    meaning = meaning_of(winner, arrays, study.metric)
+    meaning = meaning_of(winner, study.metric)
     with written_whole(to) as made:
         (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
         again = read_exported(made)
         compared(again, exported, made / "model.safetensors", arrays)
-        loaded = replace(winner, model=again.model)
-        rescored = None if kind is None else rescore(kind, study, loaded, arrays)
-        if value is not None and rescored is not None:
-            assert_same_evidence(rescored, value)
+        rescored = kind and rescore(kind, replace(winner, model=again.model), final)
         summary["rescored_sum"] = rescored
         summary["rescored_per_datum"] = None if rescored is None else rescored / arrays.n_train
         (made / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
         if (tables.folder / "code").is_dir():  # families from outside the package need it
             shutil.copytree(tables.folder / "code", made / "code")
         (made / MEANING).write_text(json.dumps(meaning, indent=1, default=str), encoding="utf-8")
-        laplace_posterior(winner, arrays).save(made / POSTERIOR)
+        winner.posterior.save(made / POSTERIOR)
         difference = write_program(exported, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(exported, made / ONNX, arrays)
         card = model_card(study, row, arrays, summary, difference, license)
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
-    return ExportReport(to, chosen, architecture, study.objective, kind, value, rescored)
+    return summary
 
 
 def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
@@ -194,10 +167,11 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
     return best.trial_id
 
 
-def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[str, Any]:
+def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
     """Return what inputs and outputs stand for: the content of meaning.json."""
+    arrays = winner.arrays
     labels, meaning = arrays.task == "labels", arrays.meaning
-    learned = likelihood_fields(winner, arrays)
+    learned = likelihood_fields(winner)
     prepared = meaning.preparation
     scale = arrays.fitted_scale
     return {
@@ -219,22 +193,41 @@ def meaning_of(winner: Winner, arrays: ArrayData, metric: str | None) -> dict[st
         "metric": metric,
         "weights": winner.assignment.dataset.weights,
         "class_weight": dict(meaning.class_weight),
-        "thresholds": unseen_thresholds(winner, arrays),
+        "thresholds": unseen_thresholds(winner),
     }
 
 
-def laplace_posterior(winner: Winner, arrays: ArrayData) -> Posterior:
-    """Return the Laplace posterior of a trial, with which its export predicts."""
-    plan = winner.assignment.plan
-    data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
-    return fit_posterior(
-        winner.model,
-        data.x_train,
-        data.y_train,
-        likelihood_of(plan, winner.noise_std, winner.temperature),
-        winner.precisions(),
-        likelihood_power=plan.likelihood_power,
-    )
+def predictor_of(winner: Winner, metric: str | None, *, with_posterior: bool) -> Predictor:
+    """Return a trial as its export predicts; without the posterior by "map" alone."""
+    posterior = winner.posterior if with_posterior else None
+    return Predictor(with_preprocessing(winner), posterior, meaning_of(winner, metric))
+
+
+def unseen_measures(winner: Winner) -> Mapping[str, float] | None:
+    """Return how good and how calibrated held-out predictions are, None if none are kept.
+
+    See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
+    the number of data predicted.
+    """
+    if winner.held_out is None:
+        return None
+    found, rows = winner.held_out
+    count, y = {"n_data": len(rows)}, winner.arrays.y_train[rows]
+    if found.density is not None:
+        return count | coverage_by_level(found.density, y)
+    return count | found.metrics(y)
+
+
+def unseen_thresholds(winner: Winner) -> dict[str, float]:
+    """Return the thresholds of the second of two classes that are best on the same predictions.
+
+    See `maths/metrics.best_thresholds`; empty without such predictions.
+    """
+    if winner.arrays.task == "real" or winner.held_out is None:
+        return {}
+    found, rows = winner.held_out
+    assert found.probabilities is not None
+    return best_thresholds(found.probabilities, winner.arrays.y_train[rows], found.class_weights)
 
 
 def _scores(terms: pd.DataFrame, trial_id: int, final: pd.DataFrame) -> dict[str, Any]:

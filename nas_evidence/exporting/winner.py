@@ -1,13 +1,21 @@
-"""A finished trial loaded from its file of weights, and its evidence recomputed."""
+"""A finished trial loaded from its file of weights: evidence, posterior, held-out predictions.
+
+A trial that computes `conditional_evidence` or `two_fold` keeps, beside its weights, the outputs
+for each datum of the network trained without its fold. They calibrate the model card, compare the
+winner with simple models and weigh the members of an ensemble.
+"""
 
 import json
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -15,17 +23,20 @@ from torch import Tensor, nn
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
-from nas_evidence.data.tensors import to_tensors
+from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
+from nas_evidence.evidence.posterior import Posterior, fit_posterior
+from nas_evidence.exporting.prediction import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
+from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, targets_of_folds
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.tables import StudyTables, architecture_values
-from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.loop import Likelihood, likelihood_of
 from nas_evidence.workers.trial import Trial
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +49,7 @@ class Winner:
     """A trained trial, as stored in its file of weights."""
 
     assignment: Assignment
+    arrays: ArrayData  # of its study
     model: nn.Module
     precision: Tensor  # float64, one per parameter tensor [G] or per parameter [P]
     header: Mapping[str, str]
@@ -54,6 +66,48 @@ class Winner:
         """Divisor of the logits."""
         return float(self.header["temperature"])
 
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood with its learned hyperparameter."""
+        return likelihood_of(self.assignment.plan, self.noise_std, self.temperature)
+
+    @property
+    def data(self) -> TensorData:
+        """The data of the study as networks see them."""
+        return to_tensors(self.arrays, torch.device("cpu"))
+
+    @cached_property
+    def posterior(self) -> Posterior:
+        """The Laplace posterior, with which report and export predict: fitted once."""
+        data = data_of_evidence(self.data, self.assignment)
+        return fit_posterior(
+            self.model,
+            data.x_train,
+            data.y_train,
+            self.likelihood,
+            self.precisions(),
+            likelihood_power=self.assignment.plan.likelihood_power,
+        )
+
+    @cached_property
+    def held_out(self) -> tuple[Prediction, np.ndarray] | None:
+        """Predictions of the data by the folds without them, as delivered, and their rows [m].
+
+        None where a trial kept none. Classes are predicted without a posterior, as by `predict`.
+        """
+        data = self.data
+        table = delivered_unseen(self, data)
+        if table is None or not (known := table[:, -1] > 0).any():
+            return None
+        rows, found = np.flatnonzero(known), table[known].double()
+        outputs, spread = found[:, : data.n_outputs], found[:, data.n_outputs :]
+        if self.arrays.task == "labels":
+            return prediction_of(self.arrays, (outputs / spread).softmax(1).numpy()), rows
+        own = targets_of_folds(data, self.assignment).scale
+        scale = self.arrays.standardisation if own is None else own.at(rows)
+        mean, std = outputs.numpy() * scale.spread + scale.centre, spread.numpy() * scale.spread
+        return prediction_of(self.arrays, mean, std, scale), rows
+
     def raw(self) -> "Winner":
         """Return the same without the factor on the spread."""
         return replace(self, spread_factor=1.0)
@@ -64,8 +118,19 @@ class Winner:
         return dict(zip(names, torch.split(self.precision, 1), strict=True))
 
 
+#: The winner last loaded of each study: report and export share what is computed from it.
+_LAST: WeakKeyDictionary[StudyTables, Winner] = WeakKeyDictionary()
+
+
 def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     """Return a complete trial, retrained from its seed if its weights were not kept."""
+    last = _LAST.get(tables)
+    if last is None or last.assignment.trial_id != trial_id:
+        last = _LAST[tables] = _loaded(tables, arrays, trial_id)
+    return last
+
+
+def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     path = tables.folder / "models" / f"{trial_id}.safetensors"
     try:
         tensors, header = read_tensors(path)
@@ -90,11 +155,30 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
         if name.startswith(KEPT_PREFIX)
     }
     factor = tables.row(trial_id).get("spread_factor", 1.0)  # earlier studies have none
-    return Winner(assignment, model, precision, header, kept, 1.0 if pd.isna(factor) else factor)
+    factor = 1.0 if pd.isna(factor) else factor
+    return Winner(assignment, arrays, model.eval(), precision, header, kept, factor)
 
 
-def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
+def stored_unseen(winner: Winner) -> Tensor | None:
+    """Return outputs [n, C] and spread [n, 1 or C] as a trial kept them, None if it did not.
+
+    See `Folds.unseen`; the spread is 0 where a datum was not predicted.
+    """
+    n = winner.arrays.n_train
+    if OUTPUTS not in winner.kept or len(outputs := winner.kept[OUTPUTS]) != n:
+        return None
+    return torch.cat([outputs, winner.kept[SPREAD].reshape(n, -1)], 1)
+
+
+def delivered_unseen(winner: Winner, data: TensorData | None = None) -> Tensor | None:
+    """Return `stored_unseen` calibrated as delivered: the factor is fitted on the other folds."""
+    table = stored_unseen(winner)
+    return None if table is None else cross_fitted(table, data or winner.data, winner.assignment)
+
+
+def with_preprocessing(winner: Winner) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
+    arrays = winner.arrays
     mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
     scale = shift = lowest = highest = None
     on = arrays.scale
@@ -117,27 +201,23 @@ def with_preprocessing(winner: Winner, arrays: ArrayData) -> Exported:
     ).eval()
 
 
-def likelihood_fields(winner: Winner, arrays: ArrayData) -> dict[str, Any]:
+def likelihood_fields(winner: Winner) -> dict[str, Any]:
     """Return the likelihood by name, with its learned hyperparameter."""
-    plan = winner.assignment.plan
+    plan, arrays = winner.assignment.plan, winner.arrays
     found: dict[str, Any] = {
         "likelihood": plan.likelihood,
         "likelihood_power": plan.likelihood_power,
         "spread_factor": winner.spread_factor,
     }
     if plan.likelihood == "categorical":
-        return {**found, "temperature": winner.temperature}
+        return found | {"temperature": winner.temperature}
     if plan.likelihood == "gaussian":  # on standardised targets, as the network sees them
         found["noise_std"] = winner.noise_std
     if arrays.fitted_scale is not None:
         return found | {"target_scale": arrays.scale.to_json()}
     if plan.likelihood == "gaussian":
         found["noise_std_in_own_unit"] = (winner.noise_std * arrays.y_std).tolist()
-    return {
-        **found,
-        "target_mean": arrays.y_mean.tolist(),
-        "target_std": arrays.y_std.tolist(),
-    }
+    return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 
 def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
@@ -168,46 +248,36 @@ def checked_kind(study: StudySpec) -> str | None:
     return next((kind for kind in kinds if kind in CURVATURES), None)
 
 
-def rescore(kind: str, study: StudySpec, winner: Winner, arrays: ArrayData) -> float:
-    """Return the recomputed evidence `kind` of the winner's weights, nats."""
-    plan = winner.assignment.plan
-    data = data_of_evidence(to_tensors(arrays, torch.device("cpu")), winner.assignment)
-    torch.set_num_threads(study.resources.cpus)
+def rescore(kind: str, winner: Winner, stored: pd.DataFrame) -> float:
+    """Return the recomputed evidence `kind` of the winner's weights, nats.
+
+    Args:
+        kind: a curvature.
+        winner: with the weights to check.
+        stored: the last rows of the trial in the table of evidence.
+
+    Raises:
+        ArithmeticError: if it differs from the stored one by more than `RESCORE_TOLERANCE`.
+    """
+    data, plan = data_of_evidence(winner.data, winner.assignment), winner.assignment.plan
     seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
-    generator = torch.Generator().manual_seed(seed)
+    generator, batch = torch.Generator().manual_seed(seed), int(winner.header["curvature_batch"])
     draws = []
     for _ in range(draws_of(kind)):
         curvature = curvature_pass(
-            kind,
-            winner.model,
-            data.x_train,
-            data.y_train,
-            likelihood_of(plan, winner.noise_std, winner.temperature),
-            batch_size=int(winner.header["curvature_batch"]),
-            generator=generator,
-        )
-        power = plan.likelihood_power
-        draws.append(
-            laplace_estimate(
-                kind,
-                curvature,
-                winner.model,
-                winner.precision,
-                likelihood_power=power,
-                log_jacobian=data.log_jacobian,
+            kind, winner.model, data.x_train, data.y_train, winner.likelihood,
+            batch_size=batch, generator=generator,
+        )  # fmt: skip
+        estimate = laplace_estimate(
+            kind, curvature, winner.model, winner.precision,
+            likelihood_power=plan.likelihood_power, log_jacobian=data.log_jacobian,
+        )  # fmt: skip
+        draws.append(estimate)
+    found = mean_estimate(draws).value
+    for value in stored.loc[stored["estimator"] == kind, "value"].dropna()[:1]:
+        if not math.isclose(found, value, rel_tol=RESCORE_TOLERANCE):
+            raise ArithmeticError(
+                f"the exported weights give the evidence {found!r}, but the study stored "
+                f"{float(value)!r}: they are not the same model."
             )
-        )
-    return mean_estimate(draws).value
-
-
-def assert_same_evidence(rescored: float, stored: float) -> None:
-    """Raise unless both values belong to the same model.
-
-    Raises:
-        ArithmeticError: if they differ by more than `RESCORE_TOLERANCE`.
-    """
-    if not math.isclose(rescored, stored, rel_tol=RESCORE_TOLERANCE):
-        raise ArithmeticError(
-            f"the exported weights give the evidence {rescored!r}, but the study stored "
-            f"{stored!r}: they are not the same model."
-        )
+    return found

@@ -6,9 +6,9 @@
     variance Σ_k w_k (σ_k² + μ_k²) − mean²
     interval of probability P: from F⁻¹((1 − P) / 2) to F⁻¹((1 + P) / 2), for each output alone
 
-With one component all of it is the normal distribution's closed form. Quantiles, and so the ends
-of intervals, are not below the least possible value where one is known; moments and densities do
-not change.
+With one component all of it is the normal distribution's closed form. Means and quantiles, and so
+the ends of intervals, are not below the least possible value where one is known; standard
+deviations and densities do not change.
 """
 
 import math
@@ -44,16 +44,20 @@ class Normals:
         """Return normal distributions with these means and standard deviations [n, C]."""
         return cls(np.ones(1), mean[None], np.broadcast_to(std, mean.shape)[None])
 
+    def at(self, rows: NDArray[np.int64]) -> "Normals":
+        """Return the distributions of some data."""
+        least = self.least if np.ndim(self.least) < 2 else np.asarray(self.least)[rows]
+        return Normals(self.weights, self.means[:, rows], self.stds[:, rows], least)
+
     @property
     def mean(self) -> Floats:
-        """The means [n, C]."""
-        found: Floats = np.tensordot(self.weights, self.means, 1)
-        return found
+        """The means [n, C], not below `least`."""
+        return np.maximum(np.tensordot(self.weights, self.means, 1), self.least)
 
     @property
     def std(self) -> Floats:
         """The standard deviations [n, C]."""
-        away = np.square(self.means - self.mean)
+        away = np.square(self.means - np.tensordot(self.weights, self.means, 1))
         found: Floats = np.sqrt(np.tensordot(self.weights, np.square(self.stds) + away, 1))
         return found
 

@@ -404,15 +404,23 @@ class OnScale:
     normals: Normals
     scale: TargetScale
 
+    def at(self, rows: NDArray[Any]) -> "OnScale":
+        """Return the densities of some data."""
+        return OnScale(self.normals.at(rows), self.scale.at(rows))
+
     @cached_property
     def mean(self) -> Floats:
-        """The means [n, C]; the median where float64 does not hold the mean."""
+        """The means [n, C], not below `least`; the median where float64 does not hold the mean."""
+        return np.maximum(self._finite_mean, self.least)
+
+    @property
+    def _finite_mean(self) -> Floats:
         return np.where(np.isfinite(self._mean), self._mean, self.quantile(0.5))
 
     @cached_property
     def std(self) -> Floats:
         """The standard deviations [n, C]."""
-        mean = self.mean
+        mean = self._finite_mean
         return np.sqrt(self._expected(lambda y: np.square(y - mean)))
 
     @property

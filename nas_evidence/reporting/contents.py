@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import pandas as pd
+
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
 from nas_evidence.reporting.along_training import (
@@ -36,7 +38,7 @@ from nas_evidence.reporting.problems import (
 from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
-from nas_evidence.reporting.terms import TermTable, explanation, term_table
+from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.reporting.words import metric_words, named, words_of
 from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
@@ -125,7 +127,7 @@ class Report:
         return importance_sentence(self.importances)
 
     @cached_property
-    def compared(self) -> TermTable | None:
+    def compared(self) -> pd.DataFrame | None:
         """The parts of each trial's score, None if it has none."""
         return term_table(self.study)
 

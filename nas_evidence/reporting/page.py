@@ -5,7 +5,7 @@ which simple models, and how to use it. Then the pictures. All else folds away.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from nas_evidence.reporting.correlations import write_csv
 from nas_evidence.reporting.figures import figures_of
 from nas_evidence.reporting.study_tables import RankedArchitecture, ranked_study
 from nas_evidence.reporting.templating import write_markdown, write_page
-from nas_evidence.reporting.terms import term_rows
 from nas_evidence.storage.tables import ARCHITECTURE, StudyTables, read_study_tables
 
 #: What report.json has of a report, beside its ranking.
@@ -91,9 +90,10 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     write_markdown(paths.markdown, "study.md.j2", values)
     write_csv(paths.correlations, report.trust.rows)
     write_whole(to / "report.json", as_json(report))
+    terms = report.compared
     tables = {
         "ranking.csv": pd.DataFrame(_ranking_rows(report)),
-        "terms.csv": term_rows(report.compared) if report.compared else pd.DataFrame(),
+        "terms.csv": pd.DataFrame() if terms is None else terms.reset_index(),
     }
     for name, table in tables.items():
         cells = table.rename(columns=csv_cell).map(csv_cell)
@@ -105,7 +105,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
 
 def as_json(report: Report) -> str:
     """Return the values of the page; the trials and their curves are in the Parquet tables."""
-    study, compared = report.study, report.compared
+    study, terms = report.study, report.compared
     found = {
         "name": study.spec.name,
         "score": study.spec.objective,
@@ -116,7 +116,7 @@ def as_json(report: Report) -> str:
         "ranking": study.ranking,
     }
     values = {"study": found} | {name: getattr(report, name) for name in _FACTS}
-    values["compared"] = compared and replace(compared, columns=compared.columns[:2])
+    values["compared"] = None if terms is None else terms.head(2).to_dict("records")
     scalar = methodcaller("item")  # of NumPy
     return to_json(values, indent=1, inf_nan_mode="null", fallback=scalar).decode()
 

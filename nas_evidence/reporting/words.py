@@ -116,7 +116,7 @@ def amount(value: float | None) -> str:
     >>> [amount(x) for x in (0.123456, -1.5, 12345.6, 123.456, 352.0, 0.00012, 0.0, None)]
     ['0.1235', '-1.5000', '12,346', '123.5', '352', '0.00012', '0', '–']
     """
-    if value is None:
+    if value is None or math.isnan(value):
         return MISSING
     if abs(value) >= 1000 or value == round(value):
         return f"{value:,.0f}"

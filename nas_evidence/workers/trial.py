@@ -461,7 +461,8 @@ def _test(
             probabilities = (outputs.cpu().double() / scale.double()).softmax(1).numpy()
             chosen.append(decided(probabilities, class_weights=data.class_weights))
         elif own is None:
-            total += float(((outputs - y).double() * data.y_std.to(y.device)).square().sum())
+            delivered = torch.maximum(outputs.cpu().double(), torch.as_tensor(data.y_least))
+            total += float(((delivered - y.cpu()) * data.y_std).square().sum())
         else:
             total += float(np.square(own.density(outputs, scale).mean - own.test[rows]).sum())
     measures = {"test_nll_per_datum": nll / len(data.y_test)}

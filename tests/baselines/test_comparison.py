@@ -14,15 +14,14 @@ from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
 from nas_evidence.baselines import on_folds
 from nas_evidence.baselines.comparison import read_comparison
-from nas_evidence.baselines.measures import beside, measured
-from nas_evidence.baselines.models import OnFolds, Predicted, predict_folds
-from nas_evidence.baselines.on_folds import judged_on_folds, predicted_of
+from nas_evidence.baselines.measures import beside
+from nas_evidence.baselines.models import OnFolds, predict_folds
+from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.stored_comparison import kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
-from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.exporting.unseen import delivered_unseen, stored_unseen
-from nas_evidence.exporting.winner import Winner, load_winner
+from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, stored_unseen
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
 from nas_evidence.spec.metric_names import METRICS
@@ -126,7 +125,7 @@ def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_f
     folder, arrays = without_test
     evidence = read_table(folder, "evidence").set_index(["trial_id", "estimator"])
     one = trial_of(without_test, 0)
-    table = stored_unseen(one, arrays.n_train)
+    table = stored_unseen(one)
     assert table is not None
     order = order_of_data(arrays.n_train, one.assignment)
     folds = [task.predicted.numpy() for task in all_folds("five_fold", order)]
@@ -152,8 +151,7 @@ def test_the_predictions_by_datum_are_those_whose_marginal_over_scales_is_five_f
     stored = evidence.loc[(0, "five_fold"), "per_datum"]
     if arrays.task == "labels":  # of real targets the score leaves the weights' variance out
         assert total / arrays.n_train == pytest.approx(stored, rel=1e-4)
-    losses, _ = measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)
-    assert -losses == pytest.approx(at_one, abs=1e-9)
+    assert -losses(table, arrays) == pytest.approx(at_one, abs=1e-9)
 
 
 @pytest.mark.long
@@ -166,7 +164,7 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
     *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     by_key = trials.groupby("architecture_key")["trial_id"].apply(list)
     tables = [
-        delivered_unseen(trial_of(without_test, i), tensors_of(arrays))
+        delivered_unseen(trial_of(without_test, i))
         for i in next(own for own in by_key if 0 in own)
     ]
     n_outputs = arrays.n_outputs
@@ -206,7 +204,7 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     assert len(ids) == 2
     *_, found = judged_on_folds(0, arrays, trials, evidence, lambda i: trial_of(without_test, i))
     assert (found.on, found.seeds, found.n) == ("folds", 2, 61)
-    tables = {i: delivered_unseen(trial_of(without_test, i), tensors_of(arrays)) for i in ids}
+    tables = {i: delivered_unseen(trial_of(without_test, i)) for i in ids}
     own = {i: losses(table, arrays) for i, table in tables.items() if table is not None}
     assert found.metrics["log_loss"] == pytest.approx(np.mean(list(own.values())))
     if arrays.task == "labels":
@@ -215,10 +213,11 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
         assert found.metrics["accuracy"] == pytest.approx(hits[ids].mean())
     rows = {i: list(predict_folds(arrays, trial_of(without_test, i).assignment)) for i in ids}
     for k, one in enumerate(found.baselines):
-        gaps = [losses(rows[i][k].table, arrays) - own[i] for i in ids]
+        gaps = [rows[i][k].predicted.losses(arrays.y_train) - own[i] for i in ids]
         assert one.behind == pytest.approx(np.mean(gaps))
         assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
         low, high = paired_interval(np.mean(gaps, axis=0))[1:]
+        low, high = low + 1e-12, high - 1e-12  # rounding
         assert one.interval[0] <= low < high <= one.interval[1]
     *_, alone = judged_on_folds(
         0, arrays, trials, evidence, lambda i: trial_of(without_test, i) if i == 0 else None
@@ -226,23 +225,24 @@ def test_without_test_rows_gaps_and_accuracy_are_means_over_seeds_with_a_paired_
     assert alone.seeds == 1
 
 
-def tensors_of(arrays: ArrayData) -> TensorData:
-    return to_tensors(arrays, torch.device("cpu"))
-
-
 def losses(table: torch.Tensor, arrays: ArrayData) -> np.ndarray:
-    return measured(predicted_of(table, arrays), arrays.y_train, arrays.y_std)[0]
+    """By torch alone, from outputs and spread as they are kept."""
+    table, n = table.double(), arrays.n_outputs
+    if arrays.task == "labels":
+        logs = (table[:, :n] / table[:, n:]).log_softmax(1).numpy()
+        return -logs[np.arange(len(logs)), arrays.y_train]
+    y = torch.from_numpy((arrays.y_train - arrays.y_mean) / arrays.y_std)
+    return -torch.distributions.Normal(table[:, :n], table[:, n:]).log_prob(y).sum(1).numpy()
 
 
-def seed_of(own: OnFolds, arrays: ArrayData) -> on_folds._Seed:
-    predicted = predicted_of(own.table, arrays)
-    return on_folds._Seed(linear_assignment(), own.log_predictive, float("nan"), predicted)
+def seed_of(own: OnFolds) -> on_folds._Seed:
+    return on_folds._Seed(linear_assignment(), own.log_predictive, float("nan"), own.predicted)
 
 
 def test_a_model_is_not_behind_itself() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     own = next(iter(predict_folds(arrays, linear_assignment())))
-    found = on_folds._compared([seed_of(own, arrays)] * 2, [own, own], arrays)
+    found = on_folds._compared([seed_of(own)] * 2, [own, own], arrays)
     assert found.behind == pytest.approx(0.0)
     assert found.interval == pytest.approx((0.0, 0.0))
 
@@ -251,20 +251,20 @@ def test_a_model_is_not_behind_itself() -> None:
 def test_on_folds_the_interval_is_that_of_the_differences_averaged_over_seeds() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     _, ridge, boosted = predict_folds(arrays, linear_assignment())
-    found = on_folds._compared(
-        [seed_of(boosted, arrays), seed_of(ridge, arrays)], [ridge, ridge], arrays
-    )
-    gaps = (losses(ridge.table, arrays) - losses(boosted.table, arrays)) / 2
+    found = on_folds._compared([seed_of(boosted), seed_of(ridge)], [ridge, ridge], arrays)
+    y = arrays.y_train
+    gaps = (ridge.predicted.losses(y) - boosted.predicted.losses(y)) / 2
     assert (found.behind, *(found.interval or ())) == pytest.approx(paired_interval(gaps))
 
 
 def test_for_labels_the_interval_holds_losses_too_rare_to_be_seen() -> None:
     rng = np.random.default_rng(0)
     p, q = rng.beta(50, 2, size=(2, 30))
-    one, other = (Predicted(np.stack([x, 1 - x], 1)) for x in (p, q))
-    y, std = np.zeros(30, np.int64), np.ones(2)
-    found = beside([one], "simple", [other], y, std)
-    expected = expected_variance_of_classes(one.outputs, other.outputs, y)
+    both = [np.stack([x, 1 - x], 1) for x in (p, q)]
+    one, other = (Prediction((0, 1), probabilities=each) for each in both)
+    y = np.zeros(30, np.int64)
+    found = beside([one], "simple", [other], y)
+    expected = expected_variance_of_classes(*both, y)
     gaps = np.log(p) - np.log(q)
     held = paired_interval(gaps, expected_variance=expected)
     assert found.interval == pytest.approx(held[1:])

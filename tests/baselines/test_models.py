@@ -37,8 +37,7 @@ from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.reading import rows_of_table
-from nas_evidence.maths.metrics import class_metrics, real_metrics
-from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.metrics import class_metrics
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.training.parts import order_of_data
 
@@ -83,7 +82,7 @@ def churn(seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 @pytest.mark.slow
 def test_logistic_regression_nears_the_best_possible_loss_and_the_majority_the_worst() -> None:
     arrays = table(labels=True, n=400, n_test=4000)
-    found = {name: class_metrics(one.outputs, arrays.y_test) for name, one in predict_test(arrays)}
+    found = {name: one.metrics(arrays.y_test) for name, one in predict_test(arrays)}
     assert list(found) == ["majority class", "logistic regression", "gradient boosting"]
     signal = flat(arrays.x_test) @ np.array([2.0, -1.0, 0.5, 0.0, 0.0]) - 1
     p = 1 / (1 + np.exp(-signal))
@@ -107,7 +106,7 @@ def test_logistic_regression_is_scikit_learns_pipeline_and_no_worse_on_30_cities
         spec = DatasetSpec(name="table", path="churn.csv", test_path="new.csv", target="churned")
         raw = raw_of(rows_of_table(train, test, spec, "churn.csv"), spec, seed=0)
         arrays = assembled(raw, spec, seed=0)
-        found = dict(predict_test(arrays))["logistic regression"].outputs
+        found = dict(predict_test(arrays))["logistic regression"].probabilities
         columns = make_column_transformer(
             (StandardScaler(), ["age", "balance", "months"]),
             (OneHotEncoder(handle_unknown="ignore"), ["city"]),
@@ -136,7 +135,7 @@ def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
     drop = ["churned"]
     rows = rows_of_table(train.drop(columns=drop), test.drop(columns=drop), spec, "a.csv")
     raw = raw_of(rows, spec, seed=0)
-    found = dict(predict_test(assembled(raw, spec, seed=0)))["ridge regression"].outputs
+    found = dict(predict_test(assembled(raw, spec, seed=0)))["ridge regression"].mean
     columns = make_column_transformer(
         (StandardScaler(), features[:2]), (OneHotEncoder(handle_unknown="ignore"), ["city"])
     )
@@ -147,11 +146,7 @@ def test_ridge_regression_leaves_one_hot_columns_as_they_are() -> None:
 @pytest.mark.slow
 def test_ridge_regression_nears_the_noise_and_its_intervals_cover() -> None:
     arrays = table(labels=False, n=300, n_test=3000)
-    found = {}
-    for name, one in predict_test(arrays):
-        found[name] = real_metrics(
-            Normals.single(one.outputs, one.noise), arrays.y_test, unit=arrays.y_std
-        )
+    found = {name: one.metrics(arrays.y_test) for name, one in predict_test(arrays)}
     assert list(found) == ["mean", "ridge regression", "gradient boosting"]
     assert found["ridge regression"]["rmse"] == pytest.approx(0.5, rel=0.06)
     assert all(0.86 < one["coverage"] < 0.94 for one in found.values())
@@ -165,10 +160,8 @@ def test_without_a_test_split_the_halves_are_those_of_the_networks(
     seen = []
 
     def recorder(x: np.ndarray, y: np.ndarray, unseen: np.ndarray, n_outputs: int) -> object:
-        from nas_evidence.baselines.models import Predicted
-
         seen.append((x, unseen))
-        return Predicted(np.full((len(unseen), n_outputs), 0.5))
+        return np.full((len(unseen), n_outputs), 0.5), None
 
     monkeypatch.setattr(
         "nas_evidence.baselines.models.baseline_models", lambda _: {"even": recorder}
@@ -187,9 +180,9 @@ def test_a_class_that_a_half_lacks_costs_a_finite_loss() -> None:
     arrays = table(labels=True, n=40)
     model = baseline_models(arrays)["logistic regression"]
     one_class = np.zeros(20, np.int64)
-    found = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
-    assert (found.outputs > 0).all()
-    assert found.outputs.sum(1) == pytest.approx(1.0)
+    found, _ = model(flat(arrays.x_train)[:20], one_class, flat(arrays.x_train)[20:], 2)
+    assert (found > 0).all()
+    assert found.sum(1) == pytest.approx(1.0)
 
 
 def test_large_data_get_fewer_baselines() -> None:
@@ -221,8 +214,8 @@ def test_copies_of_a_row_do_not_hide_the_noise_of_a_simple_model() -> None:
     x = rng.normal(size=(80, 2))
     y = (x[:, :1] + rng.normal(size=(80, 1))).astype(np.float32)
     for model in (_boosted_reals, _ridge(np.ones(2, dtype=bool))):
-        once = model(x, y, x[:1], 1).noise
-        thrice = model(np.repeat(x, 3, 0), np.repeat(y, 3, 0), x[:1], 1).noise
+        _, once = model(x, y, x[:1], 1)
+        _, thrice = model(np.repeat(x, 3, 0), np.repeat(y, 3, 0), x[:1], 1)
         assert thrice[0] > 0.8 * once[0]
 
 

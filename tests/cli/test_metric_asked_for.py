@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from commands import run
 from messages import refused
 from sklearn.metrics import f1_score
@@ -17,10 +16,8 @@ from typer.testing import CliRunner
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.cli.main import app
-from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.unseen import delivered_unseen
-from nas_evidence.exporting.winner import load_winner
+from nas_evidence.exporting.winner import delivered_unseen, load_winner
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.storage.tables import read_study_tables
 
@@ -54,9 +51,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_threshold_is_the_best_on_the_predictions_of_the_folds(home: Path) -> None:
     tables = read_study_tables(home / "runs" / "rare")
     arrays = nas_evidence.load(tables.folder).arrays()
-    table = delivered_unseen(
-        load_winner(tables, arrays, 0), to_tensors(arrays, torch.device("cpu"))
-    )
+    table = delivered_unseen(load_winner(tables, arrays, 0))
     p = (table[:, :2].double() / table[:, 2:].double()).softmax(1).numpy()[:, 1]
     meaning = json.loads((tables.folder / "export" / "meaning.json").read_text("utf-8"))
     at = meaning["thresholds"]["f1"]

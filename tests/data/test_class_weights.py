@@ -25,8 +25,7 @@ from nas_evidence.data.source import source_in_memory
 from nas_evidence.data.targets import class_weights
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Prediction, Predictor
-from nas_evidence.exporting.unseen import delivered_unseen
-from nas_evidence.exporting.winner import load_winner
+from nas_evidence.exporting.winner import delivered_unseen, load_winner
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.tables import read_study_tables
 
@@ -259,7 +258,7 @@ def test_the_threshold_of_accuracy_is_that_of_the_weighted_one(
 ) -> None:
     """On the predictions of the folds, by a search over all, of one network and of an ensemble."""
     tables, arrays = read_study_tables(study.folder), study.arrays()
-    data, y = to_tensors(arrays, "cpu"), arrays.y_train
+    y = arrays.y_train
     study.export(tmp_path / "two", top=2)
     ensemble = json.loads((tmp_path / "two" / "ensemble.json").read_text("utf-8"))
     members = [(one["trial_id"], one["weight"]) for one in ensemble["members"]]
@@ -268,7 +267,7 @@ def test_the_threshold_of_accuracy_is_that_of_the_weighted_one(
                           (ensemble["thresholds"], members)):  # fmt: skip
         p = 0.0
         for trial_id, weight in weights:
-            table = delivered_unseen(load_winner(tables, arrays, trial_id), data)
+            table = delivered_unseen(load_winner(tables, arrays, trial_id))
             p += weight * (table[:, :2].double() / table[:, 2:].double()).softmax(1)[:, 1].numpy()
 
         def reached(at: float, p: Any = p) -> float:

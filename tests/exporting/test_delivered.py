@@ -12,9 +12,9 @@ import torch
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.exporting.folder import unseen_measures
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.unseen import delivered_unseen, stored_unseen, unseen_measures
-from nas_evidence.exporting.winner import load_winner
+from nas_evidence.exporting.winner import delivered_unseen, load_winner, stored_unseen
 from nas_evidence.maths.spread_factor import log_densities, spread_factor
 from nas_evidence.scores.folds import all_folds, cross_fitted
 from nas_evidence.storage.tables import read_study_tables
@@ -101,7 +101,7 @@ def test_out_of_fold_figures_have_the_factor_of_the_other_folds(
     arrays = study.arrays()
     data = to_tensors(arrays, torch.device("cpu"))
     winner = load_winner(read_study_tables(study.folder), arrays, 0)
-    raw, delivered = stored_unseen(winner, len(data.x_train)), delivered_unseen(winner, data)
+    raw, delivered = stored_unseen(winner), delivered_unseen(winner)
     c, losses = arrays.n_outputs, []
     whole = spread_factor(raw[:, :c], raw[:, c:], data.y_train)
     assert whole == pytest.approx(winner.spread_factor, rel=1e-6)
@@ -112,7 +112,7 @@ def test_out_of_fold_figures_have_the_factor_of_the_other_folds(
         torch.testing.assert_close(delivered[rows, c:], factor * raw[rows, c:])
         logs = log_densities(raw[rows, :c], factor * raw[rows, c:], data.y_train[rows])
         losses.append(-logs)
-    measured = unseen_measures(winner, data)
+    measured = unseen_measures(winner)
     if arrays.task == "labels":
         assert measured["log_loss"] == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
         card = json.loads((study.folder / "export" / "evidence.json").read_text())["unseen"]
@@ -132,7 +132,7 @@ def test_a_folds_factor_does_not_see_its_own_targets(
     data = to_tensors(arrays, torch.device("cpu"))
     y = data.y_train
     winner = load_winner(read_study_tables(study.folder), arrays, 0)
-    raw = stored_unseen(winner, len(y))
+    raw = stored_unseen(winner)
     assert raw is not None
     [first, *_] = all_folds("five_fold", order_of_data(len(y), winner.assignment))
     changed = y.clone()

@@ -16,17 +16,11 @@ from nas_evidence.data import ArrayData, load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.data.units import Units
 from nas_evidence.driver.driver import Driver
-from nas_evidence.exporting.ensemble import export_ensemble
-from nas_evidence.exporting.folder import export_winner
+from nas_evidence.exporting.ensemble import densities_at_scales, export_ensemble
+from nas_evidence.exporting.folder import export_winner, unseen_measures
 from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.unseen import (
-    delivered_unseen,
-    densities_at_scales,
-    stored_unseen,
-    unseen_measures,
-)
-from nas_evidence.exporting.winner import load_winner
+from nas_evidence.exporting.winner import delivered_unseen, load_winner, stored_unseen
 from nas_evidence.maths.stacking import stacking_weights
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.scores.folds import SCALES, unseen_of
@@ -81,7 +75,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     data = to_tensors(arrays, torch.device("cpu"))
     row = read_table(folder, "trials").iloc[0]
     winner = load_winner(read_study_tables(folder), arrays, int(row["trial_id"]))
-    kept = stored_unseen(winner, arrays.n_train)
+    kept = stored_unseen(winner)
     logs = densities_at_scales(kept, data.y_train)
     terms = read_table(folder, "terms")
     terms = terms[(terms["trial_id"] == row["trial_id"]) & (terms["estimator"] == "two_fold")]
@@ -93,7 +87,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
         expected = float(each.logsumexp(0)) - np.log(len(SCALES))
         assert stored[name] == pytest.approx(expected, rel=1e-5)
     accuracy = (kept[:, :-1].argmax(1) == data.y_train).double().mean()
-    measured = unseen_measures(winner, data)
+    measured = unseen_measures(winner)
     assert measured["accuracy"] == pytest.approx(float(accuracy))
     assert measured["n_data"] == 160
     export_winner(
@@ -110,7 +104,7 @@ def test_predictions_that_were_not_stored_are_made_again_and_equal(
     data = to_tensors(arrays, torch.device("cpu"))
     winner = load_winner(read_study_tables(folder), arrays, 1)
     torch.testing.assert_close(
-        unseen_of(winner.assignment, data), stored_unseen(winner, 160), rtol=1e-5, atol=1e-5
+        unseen_of(winner.assignment, data), stored_unseen(winner), rtol=1e-5, atol=1e-5
     )
 
 
@@ -120,23 +114,20 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     folder, arrays = digits
     done = export_ensemble(read_study_tables(folder), tmp_path / "e", arrays, top=3, pt2=True)
     assert list((tmp_path / "e").rglob("*.pt2")) == [tmp_path / "e" / "model.pt2"]
-    assert sum(done.weights) == pytest.approx(1)
-    assert done.refitted == 0
+    assert json.loads((tmp_path / "e" / "ensemble.json").read_text()) == done
+    assert sum(one["weight"] for one in done["members"]) == pytest.approx(1)
+    assert done["refitted"] == 0
     predictor = Predictor.load(tmp_path / "e")
     for method in ("probit", "map", "mc"):
         found = predictor.predict(arrays.x_test, method=method).probabilities
         expected = sum(
-            weight
+            one["weight"]
             * np.asarray(
                 Predictor.load(tmp_path / "e" / one["folder"])
                 .predict(arrays.x_test, method=method)
                 .probabilities
             )
-            for weight, one in zip(
-                done.weights,
-                json.loads((tmp_path / "e" / "ensemble.json").read_text())["members"],
-                strict=True,
-            )
+            for one in done["members"]
         )
         np.testing.assert_allclose(found, expected, atol=1e-12)
     program = torch.export.load(tmp_path / "e" / "model.pt2").module()
@@ -145,7 +136,9 @@ def test_an_ensemble_predicts_the_weighted_sum_of_its_members(
     by_modes = predictor.predict(arrays.x_test, method="map").probabilities
     np.testing.assert_allclose(np.exp(logs), by_modes, atol=1e-5)
     card = (tmp_path / "e" / "README.md").read_text()
-    assert f"{done.gain:.4f} ± {done.gain_error:.4f} nats per datum" in card
+    assert (
+        f"{done['gain_per_datum']:.4f} ± {done['gain_standard_error']:.4f} nats per datum" in card
+    )
     assert "## Intended use" in card
 
 
@@ -180,17 +173,17 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     ranking = nas_evidence.load(folder).ranking["trial_id"].tolist()[:2]
     columns = []
     for trial_id in ranking:
-        kept = delivered_unseen(load_winner(tables, arrays, trial_id), data)
+        kept = delivered_unseen(load_winner(tables, arrays, trial_id))
         assert kept is not None
         logs = densities_at_scales(kept, data.y_train)
         columns.append(logs[logs.mean(1).argmax()])
     table = np.stack(columns, 1)
     weights = dict(zip(ranking, stacking_weights(table), strict=True))
-    for trial_id, weight in zip(done.trial_ids, done.weights, strict=True):
-        assert weight == pytest.approx(weights[trial_id], abs=0.01)
+    for one in done["members"]:
+        assert one["weight"] == pytest.approx(weights[one["trial_id"]], abs=0.01)
     in_sample = np.log(np.exp(table) @ list(weights.values())).mean() - table.mean(0).max()
-    assert done.gain < in_sample + 1e-3  # scales are cross-fitted too
-    assert done.gain_error > 0
+    assert done["gain_per_datum"] < in_sample + 1e-3  # scales are cross-fitted too
+    assert done["gain_standard_error"] > 0
 
 
 @pytest.mark.long
@@ -206,7 +199,7 @@ def test_an_ensemble_of_real_targets_is_a_mixture_of_normals_in_their_unit(
         for path in sorted((tmp_path / "e" / "members").iterdir())
     ]
     means = np.stack([np.asarray(one.mean) for one in each])
-    weights = np.array(done.weights)
+    weights = np.array([one["weight"] for one in done["members"]])
     np.testing.assert_allclose(found.mean, np.tensordot(weights, means, 1), rtol=1e-10)
     between = np.tensordot(weights, (means - found.mean) ** 2, 1)
     within = np.tensordot(weights, [np.asarray(one.std_model) ** 2 for one in each], 1)
@@ -232,9 +225,10 @@ def test_without_stored_predictions_the_halves_are_trained_again(
         path.write_bytes(sealed_tensors(bare, header))
     again = export_ensemble(read_study_tables(tmp_path / "s"), tmp_path / "again", arrays, top=2)
     once = export_ensemble(read_study_tables(folder), tmp_path / "once", arrays, top=2)
-    assert (again.refitted, once.refitted) == (2, 0)
-    assert again.gain == pytest.approx(once.gain, abs=1e-6)
-    assert again.weights == pytest.approx(once.weights, abs=1e-3)
+    assert (again["refitted"], once["refitted"]) == (2, 0)
+    assert again["gain_per_datum"] == pytest.approx(once["gain_per_datum"], abs=1e-6)
+    weights, expected = ([one["weight"] for one in done["members"]] for done in (again, once))
+    assert weights == pytest.approx(expected, abs=1e-3)
 
 
 def test_more_networks_than_there_are_and_a_folder_in_use_are_refused(

@@ -12,6 +12,8 @@ from messages import refused
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
+from nas_evidence.evidence.posterior import fit_posterior
+from nas_evidence.exporting import winner
 from nas_evidence.exporting.predictor import Predictor, mixed
 from nas_evidence.maths.target_scale import OnScale
 
@@ -73,6 +75,7 @@ def test_nothing_is_below_0_where_no_training_target_is_and_it_is_said(home: Pat
     for found in (study.predict(new), study.predict(new, top=2), study.predict(new, level=0.999)):
         n = int((found.low == 0).any(1).sum())
         assert found.low.min() >= 0
+        assert found.mean.min() >= 0
         assert found.quantile(0.001).min() >= 0
         begin = "begins" if n == 1 else "begin"
         says = f"{n} of 60 intervals {begin} at 0: no training target is below"
@@ -87,8 +90,38 @@ def test_an_export_has_the_least_possible_value(home: Path) -> None:
     folder = nas_evidence.load(home / "study").export(home / "exported")
     assert json.loads((folder / "meaning.json").read_text())["target_least"] == [0.0]
     card = (folder / "README.md").read_text()
-    assert "Ends of intervals, and quantiles, are not below 0" in card
+    assert "Means, ends of intervals and quantiles are not below 0" in card
     assert Predictor.load(folder).predict(pd.read_csv(home / "new.csv")).low.min() >= 0
+
+
+@pytest.mark.parametrize("exported_first", [True, False])
+def test_report_and_export_share_one_posterior_and_one_rmse(
+    exported_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means below 0 are cut off in the trial, the report and `predict`."""
+    fitted = []
+
+    def counted(*given: object, **named: object) -> object:
+        fitted.append(fit_posterior(*given, **named))
+        return fitted[-1]
+
+    monkeypatch.setattr(winner, "fit_posterior", counted)
+    study = nas_evidence.search(
+        prices(120).assign(price=lambda t: (t["price"] - 40).clip(0)), target="price", n_trials=1,
+        target_scale="identity", out=tmp_path / "s", progress=False, test_fraction=0.5,
+        settings=_SETTINGS,
+    )  # fmt: skip
+    if exported_first:
+        study.export()
+    study.report()
+    arrays = study.arrays()
+    found = study.predict(arrays.x_test)
+    assert len(fitted) == 1
+    rmse = np.sqrt(np.mean((found.mean - arrays.y_test) ** 2))
+    assert (found.mean == 0).any()
+    assert rmse == pytest.approx(found.measures(arrays.y_test)["rmse"])
+    assert rmse == pytest.approx(read_comparison(study.folder).metrics["rmse"])
+    assert rmse == pytest.approx(study.trials["test_rmse"][0], rel=1e-4)
 
 
 def test_targets_that_may_be_negative_are_not_cut_off(tmp_path: Path) -> None:

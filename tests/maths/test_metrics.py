@@ -10,9 +10,7 @@ from scipy import stats
 from sklearn import metrics
 from sklearn.preprocessing import label_binarize
 
-from nas_evidence.baselines.measures import measured
-from nas_evidence.baselines.models import Predicted
-from nas_evidence.exporting.predictor import Prediction
+from nas_evidence.exporting.prediction import Prediction
 from nas_evidence.maths.metrics import (
     auroc,
     best_thresholds,
@@ -34,10 +32,9 @@ def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistak
     p, y = np.array([[1.0, 0.0], [0.9, 0.1], [0.2, 0.8]]), np.array([1, 0, 1])
     said = metrics.log_loss(y, p)
     predicted = Prediction(classes=(0, 1), targets=("y",), level=0.9, probabilities=p)
-    losses, found = measured(Predicted(p), y, np.ones(2))
-    assert predicted.measures(y)["log_loss"] == pytest.approx(said, rel=1e-12)
+    found = predicted.metrics(y)
     assert found["log_loss"] == pytest.approx(said, rel=1e-12)
-    assert losses.mean() == pytest.approx(said, rel=1e-12)
+    assert predicted.losses(y).mean() == pytest.approx(said, rel=1e-12)
     assert found == predicted.measures(y)
 
 
@@ -132,7 +129,9 @@ def test_the_log_loss_of_real_targets_is_that_of_standardised_ones() -> None:
     rng = np.random.default_rng(0)
     f, std = rng.normal(size=(50, 2)), np.array([3.0, 0.1])
     y = f + rng.normal(size=f.shape)
-    losses, found = measured(Predicted(f, np.array([1.0, 2.0])), y, std)
+    density = Normals.single(f, np.array([1.0, 2.0]))
+    predicted = Prediction(density=density, unit=std)
+    losses, found = predicted.losses(y), predicted.metrics(y)
     by_hand = -stats.norm.logpdf(y / std, f / std, np.array([1.0, 2.0]) / std).sum(1)
     assert_allclose(losses, by_hand)
     assert found["log_loss"] == pytest.approx(by_hand.mean())

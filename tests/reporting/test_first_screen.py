@@ -16,9 +16,8 @@ from nas_evidence.baselines.comparison import (
     Comparison,
     write_comparison,
 )
-from nas_evidence.baselines.measures import measured
-from nas_evidence.baselines.models import Predicted
-from nas_evidence.maths.metrics import class_metrics
+from nas_evidence.maths.metrics import class_metrics, real_metrics
+from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.paired import paired_interval
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.contents import report_on
@@ -247,7 +246,7 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
     p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
     labels, two = class_metrics(p, np.array([0, 1, 1])), np.array([[0.0], [1.0]])
     assert set(METRICS["categorical"]) == set(labels)
-    _, real = measured(Predicted(two, np.ones(1)), two, np.ones(1))
+    real = real_metrics(Normals.single(two, np.ones(1)), two, unit=np.ones(1))
     assert set(METRICS["gaussian"]) == set(real)
     check_metric("rmse", "gaussian")
     check_metric(None, "gaussian")
@@ -341,10 +340,10 @@ def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> No
     folder(tmp_path, records, objective="two_fold", estimators=names)
     study = load_study_tables(tmp_path)
     found = term_table(study)
-    cells = found.columns[0].cells
-    parts = [cells[name] for name in found.rows[: found.n_parts]]
+    parts, total = found.iloc[0, 1:3].tolist(), found.iloc[0, 3]
+    assert found.attrs["n_parts"] == 2
     assert parts == pytest.approx([-0.1, -0.2])  # of all data, half in each fold
-    assert cells[found.rows[found.n_parts]] == pytest.approx(sum(parts))
+    assert total == pytest.approx(sum(parts))
     said = explanation(study, found)
     assert "probability of 0.741, the second 0.577" in said
 

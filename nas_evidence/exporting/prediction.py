@@ -1,0 +1,396 @@
+"""What a model says of rows of data: the one value of predictions, with metrics and intervals.
+
+Networks, ensembles, simple models and held-out folds return it; report, `predict`, `evaluate` and
+model card measure it by the same functions (`maths/metrics.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nas_evidence.data import ArrayData
+from nas_evidence.maths.decisions import decided
+from nas_evidence.maths.metrics import (
+    LEVEL,
+    Floats,
+    Labels,
+    Reliability,
+    class_metrics,
+    coverage_by_level,
+    entropy,
+    interval_reliability,
+    log_losses,
+    real_losses,
+    real_metrics,
+    reliability,
+)
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale, TargetScale
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.metric_names import METRICS
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """Predictions for rows of data.
+
+    classes        the values that columns of `probabilities` stand for; empty for real targets
+    targets        names of the columns of real targets
+    level          probability of the intervals
+    probabilities  [n, C] for classes, else None
+    density        of real targets: a normal distribution, or a mixture with one per member, of the
+                   targets on their scale
+    std_model      [n, C]: the part of `std` that comes from the uncertainty of the weights, and in
+                   an ensemble from the differences between its members; with a `target_scale` it
+                   is the same share of `std` as on that scale
+    quantiles      probabilities whose quantiles `to_frame` has as columns, of real targets
+    unit           [C] standard deviations of the real targets in training, for the log loss
+    metric         that the model is to be judged by, None if none was named
+    threshold      of two classes: probability from which the second is chosen, the best by that
+                   metric on data unseen in training; if None, `class_weight` decides
+    class_weight   w, by class: the class is argmax_k w_k p_k, and the accuracy is weighted by w;
+                   empty for equal weights, see `maths/decisions.py`
+    doubts         sentences about columns of the data that are unlike those of the training
+    """
+
+    classes: tuple[str | int | bool, ...] = ()
+    targets: tuple[str, ...] = ()
+    level: float = LEVEL
+    probabilities: np.ndarray | None = None
+    density: Normals | OnScale | None = None
+    std_model: np.ndarray | None = None
+    quantiles: tuple[float, ...] = ()
+    unit: np.ndarray | None = None
+    metric: str | None = None
+    threshold: float | None = None
+    class_weight: Mapping[str, float] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What `predict` warns of, on the command line too: `doubts` and `doubt`."""
+        return (*self.doubts, *filter(None, [self.doubt]))
+
+    @property
+    def class_weights(self) -> np.ndarray | None:
+        """Class weights in the order of `classes` [C], None without any."""
+        given = self.class_weight
+        return np.array([given.get(str(c), 1.0) for c in self.classes]) if given else None
+
+    @property
+    def chosen(self) -> Labels:
+        """The number of the class of each row [n]: by `threshold`, else by cost."""
+        assert self.probabilities is not None, "real targets have no labels"
+        return decided(self.probabilities, self.threshold, class_weights=self.class_weights)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The same as the training labels were [n]."""
+        return np.asarray(np.array(self.classes)[self.chosen])
+
+    @property
+    def real(self) -> Normals | OnScale:
+        """The density of real targets, in their unit."""
+        assert self.density is not None, "classes have no density"
+        return self.density
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Means of real targets [n, C]; like intervals not below the least possible value."""
+        return self.real.mean
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviations of real targets [n, C]."""
+        return self.real.std
+
+    @property
+    def low(self) -> np.ndarray:
+        """Lower end of the central interval of probability `level` [n, C]."""
+        return self.real.interval(self.level)[0]
+
+    @property
+    def high(self) -> np.ndarray:
+        """Upper end of that interval [n, C]."""
+        return self.real.interval(self.level)[1]
+
+    def quantile(self, probability: float) -> np.ndarray:
+        """Return the values that real targets do not exceed with a probability [n, C].
+
+        Raises:
+            ValueError: if it is not between 0 and 1, or the targets are classes.
+        """
+        check_quantiles([probability], classes=self.density is None)
+        return self.real.quantile(probability)
+
+    @property
+    def cut(self) -> str:
+        """How many intervals are cut off at the least possible value; empty if none is."""
+        if self.density is None:
+            return ""
+        at_end = np.less_equal(self.low, self.density.least).any(axis=1)
+        n = int(at_end.sum())
+        said = f"{n} of {len(at_end)} intervals {'begins' if n == 1 else 'begin'} at 0"
+        return f"{said}: no training target is below" if n else ""
+
+    @property
+    def doubt(self) -> str:
+        """Which rows have the median in place of the mean; empty if none has."""
+        n = self.density.n_medians if isinstance(self.density, OnScale) else 0
+        return f"{n} predictions are medians: their means are not finite" if n else ""
+
+    @property
+    def uncertainty(self) -> np.ndarray:
+        """How unsure each row is: entropy in nats, or the mean standard deviation [n]."""
+        if self.probabilities is not None:
+            return entropy(self.probabilities)
+        return np.asarray(self.std.mean(1))
+
+    def at(self, rows: NDArray[np.int64]) -> "Prediction":
+        """Return the predictions of some rows."""
+        p, density, spread = self.probabilities, self.density, self.std_model
+        return replace(
+            self,
+            probabilities=None if p is None else p[rows],
+            density=None if density is None else density.at(rows),
+            std_model=None if spread is None else spread[rows],
+        )
+
+    def __repr__(self) -> str:
+        return f"{self.to_frame()!r}\n{self.cut}".rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        cut = f"<p>{self.cut}</p>" if self.cut else ""
+        return f"{self.to_frame()._repr_html_()}{cut}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table: the class and all probabilities, or mean, interval, spreads, quantiles.
+
+        The column of the quantile of probability 0.1 is `q10`, of 0.025 `q2.5`.
+        """
+        if self.probabilities is not None:
+            columns = {f"p({c})": self.probabilities[:, i] for i, c in enumerate(self.classes)}
+            return pd.DataFrame({"prediction": self.labels, **columns})
+        assert self.std_model is not None
+        mean, std, columns = self.mean, self.std, {}
+        low, high = self.real.interval(self.level)
+        for i, name in enumerate(self.targets):
+            end = f" of {name}" if len(self.targets) > 1 else ""
+            columns |= {
+                f"prediction{end}": mean[:, i],
+                f"low{end}": low[:, i],
+                f"high{end}": high[:, i],
+                f"std{end}": std[:, i],
+                f"std_model{end}": self.std_model[:, i],
+                **{f"q{100 * p:g}{end}": self.quantile(p)[:, i] for p in self.quantiles},
+            }
+        return pd.DataFrame(columns)
+
+    def losses(self, y: NDArray[Any]) -> Floats:
+        """Return the log loss of each row [n], nats; of real targets divided by `unit`.
+
+        Args:
+            y: numbers of the true classes [n], or real targets [n, C].
+        """
+        if self.probabilities is not None:
+            return log_losses(self.probabilities, y)
+        assert self.unit is not None
+        return real_losses(self.real, y, self.unit)
+
+    def metrics(self, y: NDArray[Any], *, with_crps: bool = True) -> dict[str, float]:
+        """Return the metrics of `maths/metrics.py`; for `y` see `losses`."""
+        if self.probabilities is not None:
+            weights = self.class_weights
+            return class_metrics(self.probabilities, y, threshold=self.threshold,
+                                 class_weights=weights)  # fmt: skip
+        assert self.unit is not None
+        return real_metrics(self.real, y, unit=self.unit, level=self.level, with_crps=with_crps)
+
+    def measures(self, truth: Any) -> dict[str, float]:
+        """Return how good the predictions are, given the true labels or targets.
+
+        Names and rules are in `maths/metrics.py`; `metric`, if one was named, comes first.
+
+        Raises:
+            ValueError: if a label is not among the classes, or the number of rows differs.
+        """
+        known = self._known(truth)
+        found = self.metrics(known)
+        if self.density is not None:
+            found |= {"level": self.level} | coverage_by_level(self.density, known)
+        first = {self.metric: found[self.metric]} if self.metric in found else {}
+        return first | found
+
+    def reliability(self, truth: Any) -> Reliability:
+        """Return confidence and accuracy by bin, or probability and coverage of intervals.
+
+        Raises:
+            ValueError: as `measures`.
+        """
+        known = self._known(truth)
+        if self.probabilities is not None:
+            return reliability(self.probabilities, known)
+        return interval_reliability(self.real, known)
+
+    def _known(self, truth: Any) -> np.ndarray:
+        """Return true labels as class numbers [n], or targets as numbers [n, C]."""
+        truth = np.asarray(truth)
+        n = len(self.mean if self.probabilities is None else self.probabilities)
+        if len(truth) != n:
+            raise UserError(f"there are {n} predictions, but {len(truth)} true values").with_code(
+                "truth-length"
+            )
+        if self.probabilities is None:
+            try:
+                values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+            except ValueError:
+                named = ", ".join(map(repr, self.targets))
+                raise UserError(
+                    f"column {named} must hold the true targets as numbers, but is of type "
+                    f"{truth.dtype} and shape {list(truth.shape)}; leave it out to predict only"
+                ).with_code("truth-not-numbers") from None
+            return values
+        if truth.ndim == 2 and truth.shape[1] == len(self.classes) > 1:  # one-hot
+            truth = np.array(self.classes, dtype=object)[truth.argmax(1)]
+        number = {str(value): i for i, value in enumerate(self.classes)}
+        found = [number.get(_text(value)) for value in truth.ravel()]
+        if None in found:
+            unknown = truth.ravel()[found.index(None)]
+            raise UserError(
+                f"true label {str(unknown)!r} is not among the classes of the model: "
+                f"{', '.join(number)}"
+            ).with_code("unknown-true-label")
+        return np.array(found)
+
+
+class Metrics(dict[str, float]):
+    """Metrics of labelled data by name, as `maths/metrics.py` defines them.
+
+    n            labelled rows
+    labels       whether they are of classes
+    reliability  confidence and accuracy by bin, or probability and coverage of intervals
+
+    >>> Metrics({"accuracy": 0.912, "log_loss": 0.25}, n=125, labels=True)
+    accuracy                            0.9120
+    log loss                            0.2500
+    of 125 labelled rows
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, float],
+        *,
+        n: int,
+        labels: bool,
+        reliability: Reliability | None = None,
+    ) -> None:
+        super().__init__(found)
+        self.n, self.labels, self.reliability = n, labels, reliability
+
+    def lines(self) -> list[tuple[str, float]]:
+        """Return each metric by the words of the report; coverage once for each level."""
+        names, asked = METRICS["categorical" if self.labels else "gaussian"], self.get("level")
+        lines = []
+        for name, value in self.items():
+            percent = name.removeprefix("coverage_")
+            level = int(percent) / 100 if percent.isdigit() else None
+            if name == "coverage" or (level is not None and level != asked):
+                share = 100 * (asked if level is None else level)  # type: ignore[operator]
+                lines.append((f"{share:g} % intervals cover", value))
+            elif level is None and name != "level":
+                lines.append((names.get(name, name.replace("_", " ")), value))
+        return lines
+
+    def __repr__(self) -> str:
+        lines = [f"{words:34}  {value:.4f}" for words, value in self.lines()]
+        return "\n".join([*lines, f"of {self.n} labelled rows"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Metrics, **self.__dict__), (dict(self),)
+
+
+def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
+    """Return the prediction of an ensemble: the mixture of its members' distributions.
+
+    Args:
+        predictions: of each member for the same rows.
+        weights: [K], sum 1.
+    """
+    first = predictions[0]
+    if first.probabilities is not None:
+        each = np.stack([np.asarray(one.probabilities) for one in predictions])
+        return replace(first, probabilities=np.tensordot(weights, each, 1))
+    parts = [_on_scale(one) for one in predictions]
+    normals = Normals(
+        np.concatenate([w * part.weights for w, (part, _) in zip(weights, parts, strict=True)]),
+        np.concatenate([part.means for part, _ in parts]),
+        np.concatenate([part.stds for part, _ in parts]),
+        parts[0][0].least,
+    )
+    of_weights = np.stack([std_model for _, std_model in parts])
+    noise = np.square(normals.stds) - np.square(of_weights)
+    variance = np.square(normals.std) - np.tensordot(normals.weights, noise, 1)
+    std_model, density = np.sqrt(variance.clip(min=0)), cast(Normals | OnScale, normals)
+    if isinstance(first.density, OnScale):
+        density = first.density.scale.mixture(normals)
+        std_model = density.std * std_model / normals.std
+    return replace(first, density=density, std_model=std_model)
+
+
+def _on_scale(one: Prediction) -> tuple[Normals, np.ndarray]:
+    """Return the density [1, n, C] and `std_model` of a member on the scale of the targets."""
+    std_model, density = np.asarray(one.std_model), one.density
+    if isinstance(density, OnScale):
+        return density.normals, std_model / density.std * density.normals.stds[0]
+    assert density is not None
+    return density, std_model
+
+
+def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:
+    """Check that probabilities of quantiles are between 0 and 1, and the targets real.
+
+    Raises:
+        ValueError: if not.
+    """
+    for p in probabilities:
+        if not 0 < p < 1:
+            raise UserError(
+                f"quantiles must lie between 0 and 1, but got {p:g}; give for example 0.1 and 0.9"
+            ).with_code("quantile-out-of-range")
+    if len(probabilities) and classes:
+        raise UserError(
+            "quantiles are of real targets, but these are classes, whose probabilities are "
+            "columns anyway; leave them out"
+        ).with_code("quantiles-of-classes")
+
+
+def _text(value: Any) -> str:
+    """Return a label as text; a whole float as the integer it is."""
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+def prediction_of(
+    arrays: ArrayData, outputs: Floats, std: Floats | None = None, scale: TargetScale | None = None
+) -> Prediction:
+    """Return predictions of rows of a study.
+
+    Args:
+        arrays: the data of the study.
+        outputs: probabilities [n, C], or means of real targets on `scale` [n, C].
+        std: the standard deviations of these [C] or [n, C]; None for classes.
+        scale: of these rows; by default they are only standardised.
+    """
+    meaning = arrays.meaning
+    if std is None:
+        return Prediction(
+            tuple(meaning.classes or range(arrays.n_outputs)), probabilities=outputs,
+            class_weight=meaning.class_weight,
+        )  # fmt: skip
+    density = (scale or arrays.standardisation).density(outputs, std)
+    return Prediction(targets=meaning.targets, density=density, unit=arrays.y_std)
