@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 from nas_evidence.api.request import data_parameters
 from nas_evidence.plumbing.user_error import UserError
@@ -157,7 +158,7 @@ def with_options(
             if p.name in (only or OPTIONS) and p.name in OPTIONS.keys() - known
         ]  # fmt: skip
 
-        ordered = sorted([*added, *own], key=lambda p: p.default is not p.empty)
+        ordered = sorted([*added, *own], key=_place)
         shown = inspect.Signature(ordered)
 
         @functools.wraps(verb)
@@ -169,6 +170,12 @@ def with_options(
         return cast("Verb", called)
 
     return decorated
+
+
+def _place(parameter: Parameter) -> tuple[bool, bool]:
+    """Return what sorts parameters: those without a default first, arguments before options."""
+    meant = get_args(parameter.annotation)[1]
+    return parameter.default is not Parameter.empty, not isinstance(meant, ArgumentInfo)
 
 
 def _shown_as(annotation: Any) -> Any:
