@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.checks import repair, verify
+    from nas_evidence.api.control import Status, cancel, status
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
     from nas_evidence.api.prediction import predict
     from nas_evidence.api.studies import Study, load, resume, search
-    from nas_evidence.api.submission import submit
+    from nas_evidence.api.submission import resubmit, submit
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.predictor import Predictor
     from nas_evidence.exporting.program import load_exported
@@ -42,6 +43,10 @@ _EXPORTS = {
     "resume": "nas_evidence.api.studies",
     "load": "nas_evidence.api.studies",
     "submit": "nas_evidence.api.submission",
+    "resubmit": "nas_evidence.api.submission",
+    "status": "nas_evidence.api.control",
+    "cancel": "nas_evidence.api.control",
+    "Status": "nas_evidence.api.control",
     "predict": "nas_evidence.api.prediction",
     "verify": "nas_evidence.api.checks",
     "repair": "nas_evidence.api.checks",
@@ -59,10 +64,12 @@ __all__ = [
     "Predictor",
     "Score",
     "Scorer",
+    "Status",
     "Study",
     "StudySpec",
     "Watcher",
     "__version__",
+    "cancel",
     "compare",
     "estimate_evidence",
     "load",
@@ -72,8 +79,10 @@ __all__ = [
     "predict",
     "read_table",
     "repair",
+    "resubmit",
     "resume",
     "search",
+    "status",
     "submit",
     "verify",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nas_evidence.api.runs import Audience
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import (
@@ -333,3 +334,10 @@ def told_in(folder: Path) -> dict[int, ProposalResult]:
         e.number: ProposalResult(e.values, e.constraints, e.pruned)
         for e in facts_in(folder, "tell")
     }
+
+
+class Heard(Audience):
+    """Hands every line to a function."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say  # type: ignore[method-assign]

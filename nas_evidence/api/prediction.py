@@ -1,13 +1,12 @@
 """Predictions of new data by a study or an export, with all that is to be said of them."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nas_evidence.api.python_words import speaking_python
+from nas_evidence.api.python_words import speaking_python, warn_user
 from nas_evidence.api.request import check_one
 from nas_evidence.api.studies import Study, seen_in_training
 from nas_evidence.plumbing.foreign_text import shortened
@@ -37,10 +36,6 @@ class Predicted:
     given: "Given"
     notes: tuple[str, ...] = ()
     weights: str | None = None
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, UserWarning, stacklevel=2)
 
 
 def study_at(
@@ -83,7 +78,7 @@ def predict(
     ood: Any = None,
     data_root: str | Path | None = None,
     allow_code: bool = False,
-    warn: Callable[[str], None] = _warn,
+    warn: Callable[[str], None] = warn_user,
 ) -> Predicted:
     """Predict new data by a study or an export; if they hold the target, judge the predictions.
 

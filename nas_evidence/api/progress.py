@@ -1,18 +1,23 @@
-"""What a search in Python shows while it runs: lines, or one updated block in a notebook."""
+"""What a search shows while it runs: a line per trial, or one updated block in a notebook."""
 
+import math
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.runs import Audience
-from nas_evidence.plumbing.durations import rough_duration
-from nas_evidence.spec.record import TrialRecord, is_race
-from nas_evidence.spec.study import StudySpec
-from nas_evidence.workers.executor import Watcher
+from nas_evidence.plumbing.durations import duration, rough_duration
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.workers.executor import Lost, Watcher
+
+#: Most lines printed for successful trials where there is no live table.
+MAX_LINES = 80
 
 
 def audience_for(progress: bool | Audience | None) -> Audience:
@@ -24,15 +29,20 @@ def audience_for(progress: bool | Audience | None) -> Audience:
     if isinstance(progress, Audience):
         return progress
     notebook = _in_notebook()
-    if not (sys.stdout.isatty() or notebook if progress is None else progress):
-        return Audience()
+    shown = sys.stdout.isatty() or notebook if progress is None else progress
+    return _Python(notebook) if shown else Audience()
 
-    def watching(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
-        if notebook:
-            return nullcontext(Block(spec, n_done, _display()))
-        return nullcontext(Lines(spec, n_done))
 
-    return Audience(say=write, watching=watching)
+@dataclass
+class _Python(Audience):
+    notebook: bool
+
+    def say(self, line: str) -> None:
+        write(line)
+
+    def watching(self, spec: StudySpec, n_done: int) -> AbstractContextManager[Watcher]:
+        shown = Block(spec, n_done, show=_display()) if self.notebook else None
+        return nullcontext(shown or Progress(spec, n_done, say=write))
 
 
 def _in_notebook() -> bool:
@@ -48,69 +58,157 @@ def write(line: str) -> None:
     sys.stdout.flush()
 
 
-class Lines(Watcher):
-    """A watcher that prints one line per finished trial."""
-
-    def __init__(self, study: StudySpec, n_done: int) -> None:
-        self.study, self.n_done = study, n_done
-
-    def ended(self, record: TrialRecord) -> None:
-        """Print how a trial ended."""
-        self.n_done += 1
-        value = _objective(self.study, record)
-        score = "" if value is None else f" {self.study.objective}={value:.4g}"
-        write(
-            f"[{self.n_done}/{self.study.n_trials}] {record.architecture} {record.status}{score}"
-        )
+def score_text(value: float | None) -> str:
+    """Return a score as text, or a dash."""
+    return "-" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3f}"
 
 
-class Block(Watcher):
-    """A watcher that keeps one block of a notebook up to date: progress, time left, the best.
+def size_text(architecture: ArchitectureSpec) -> str:
+    """Return width/depth, or whatever describes the family instead."""
+    values = architecture.values
+    if values.get("shape", "constant") != "constant":
+        return str(values["shape"])
+    size = (values.get("width"), values.get("depth"))
+    return "/".join(str(value) for value in size if value is not None) or "-"
 
-    Args:
-        study: what runs.
-        n_done: trials that had finished before.
-        show: shows HTML in place of what it showed before.
+
+@dataclass
+class _Row:
+    trial_id: int
+    architecture: ArchitectureSpec
+    started: float = field(default_factory=time.monotonic)
+    epoch: int = 0
+    score: float | None = None
+    sotl: float | None = None
+    outcome: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Progress(Watcher):
+    """The running study as it is shown; a watcher of the driver.
+
+    `say` receives one line per event. `limit` returns the seconds that are left by a time limit.
     """
 
-    def __init__(self, study: StudySpec, n_done: int, show: Callable[[str], None]) -> None:
-        self.study, self.n_done, self._before, self._show = study, n_done, n_done, show
-        self._started = time.monotonic()
-        self._best: tuple[float, str] | None = None
-        self._last = ""
-        show(self.html())
+    study: StudySpec
+    n_done: int
+    say: Callable[[str], None] | None = None
+    limit: Callable[[], float] = lambda: math.inf
+    rows: dict[int, _Row] = field(default_factory=dict)
+    finished: list[_Row] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def launched(self, assignment: Assignment) -> None:
+        """Show a trial as running."""
+        self.rows[assignment.trial_id] = _Row(assignment.trial_id, assignment.architecture)
+
+    def progressed(self, report: SliceReport) -> None:
+        """Show a trial's progress."""
+        row = self.rows[report.trial_id]
+        row.epoch, row.sotl = report.epoch, report.sotl
+        row.score = report.scores.get(self.study.objective, row.score)
 
     def ended(self, record: TrialRecord) -> None:
-        """Show the trial that ended, and the best of this run."""
+        """Move a trial to the finished ones, and print a line."""
+        row = self.rows.pop(record.trial_id, _Row(record.trial_id, record.architecture))
         self.n_done += not is_race(record.trial_id)
-        value = _objective(self.study, record)
-        if value is not None and (self._best is None or value > self._best[0]):
-            self._best = value, str(record.architecture)
-        self._last = f"{record.architecture} {record.status.value}"
-        self._show(self.html())
+        row.seconds = record.total_seconds
+        row.outcome, row.epoch = str(record.status), record.epochs
+        estimate = record.final_estimate(self.study.objective)
+        if estimate is not None and estimate.valid:
+            row.score = estimate.value if estimate.per_datum is None else estimate.per_datum
+        self.finished.append(row)
+        # In a long study print every k-th line, but every failure.
+        stride = math.ceil(self.study.n_trials / MAX_LINES)
+        worth_saying = self.n_done % stride == 0 or record.status is not TrialStatus.COMPLETE
+        if self.say and worth_saying:
+            self.say(self._line(row, record))
+
+    def parked(self, trial_id: int) -> None:
+        """Show a trial as off its worker; it continues later."""
+        self.rows.pop(trial_id, None)
+
+    def lost(self, loss: Lost) -> None:
+        """Print that an attempt was lost and that the trial is retried."""
+        self.rows.pop(loss.trial_id, None)
+        if self.say:
+            self.say(f"trial {loss.trial_id} attempt {loss.attempt} lost ({loss.cause}); retrying")
+
+    def _line(self, row: _Row, record: TrialRecord) -> str:
+        if record.status is TrialStatus.COMPLETE:
+            result = f"{self.study.objective}={score_text(row.score)}"
+        else:
+            result = record.cause
+        left = self.left()
+        end = f", {left}" if left else ""
+        place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
+        return (
+            f"[{place}] trial {record.trial_id} {row.architecture.family} "
+            f"{size_text(row.architecture)} {record.status} {result} "
+            f"({duration(record.total_seconds)}{end})"
+        )
+
+    def left(self) -> str:
+        """Return the time left in words, "" before the first trial has ended.
+
+        The race of the finalists ends when its best is sure, so its end is known only at most.
+        """
+        seconds = self.expected_seconds()
+        if seconds is None:
+            return ""
+        return f"{'at most ' * bool(self.study.n_finalists and seconds)}{duration(seconds)} left"
+
+    def expected_seconds(self) -> float | None:
+        """Return the seconds left at the current pace, those of the race included.
+
+        None before the first trial has ended.
+        """
+        if not self.finished:
+            return None
+        from nas_evidence.driver.race import budget_of
+
+        raced = sum(is_race(row.trial_id) for row in self.finished)
+        race = max(0, budget_of(self.study) - raced) if self.study.n_finalists else 0
+        elapsed = time.monotonic() - self.started
+        searched = max(0, self.study.n_trials - self.n_done)
+        return max(0.0, min(self.limit(), elapsed / len(self.finished) * (searched + race)))
+
+
+@dataclass
+class Block(Progress):
+    """Keeps one block of a notebook up to date: progress, time left, the best of this run.
+
+    `show` shows HTML in place of what it showed before.
+    """
+
+    show: Callable[[str], None] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.show(self.html())
+
+    def ended(self, record: TrialRecord) -> None:
+        """Show the trial that ended."""
+        super().ended(record)
+        self.show(self.html())
 
     def html(self) -> str:
         """Return the block as HTML."""
         n, total = self.n_done, self.study.n_trials
         parts = [f"{escape(self.study.name)}: {n} of {total} trials"]
-        if self._before < n < total:
-            seconds = (time.monotonic() - self._started) / (n - self._before) * (total - n)
-            parts.append(f"{rough_duration(seconds)} left")
-        if self._best is not None:
-            value, architecture = self._best
-            parts.append(f"best {escape(architecture)}, {self.study.objective} {value:.4g}")
-        if self._last:
-            parts.append(f"last {escape(self._last)}")
+        if self.expected_seconds() and n < total:
+            parts.append(f"{rough_duration(self.expected_seconds() or 0)} left")
+        ranked = [
+            r for r in self.finished if r.outcome == TrialStatus.COMPLETE and r.score is not None
+        ]
+        if best := max(ranked, key=lambda row: row.score or 0, default=None):
+            score = f"{self.study.objective} {best.score:.4g}"
+            parts.append(f"best {escape(str(best.architecture))}, {score}")
+        if self.finished:
+            last = self.finished[-1]
+            parts.append(f"last {escape(str(last.architecture))} {last.outcome}")
         bar = f'<progress max="{total}" value="{min(n, total)}" style="width: 20em"></progress>'
         return f"<div>{bar}<br>{' · '.join(parts)}</div>"
-
-
-def _objective(study: StudySpec, record: TrialRecord) -> float | None:
-    """Return the objective of a trial as it is shown, None if it has no valid one."""
-    estimate = record.final_estimate(study.objective)
-    if estimate is None or not estimate.valid:
-        return None
-    return estimate.value if estimate.per_datum is None else estimate.per_datum
 
 
 def _display() -> Callable[[str], None]:

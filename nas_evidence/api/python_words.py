@@ -1,6 +1,7 @@
 """Messages of the command line in Python's terms: `out=...` for `--out`."""
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,11 @@ def in_python(text: str) -> str:
     return _OPTION.sub(_argument, text).replace("=....", "=...")
 
 
+def option_of(name: str) -> str:
+    """Return the option for an argument: "trials" for `n_trials`."""
+    return {python: typed for typed, python in _NAMES.items()}.get(name, name.replace("_", "-"))
+
+
 def _argument(found: re.Match[str]) -> str:
     option, value = found.groups()
     name = _NAMES.get(option, option.replace("-", "_"))
@@ -53,6 +59,11 @@ def _written(value: str) -> str:
         return value.title()
     plain = re.fullmatch(r"-?[\d.]+(e-?\d+)?|[\[{'\"].*|N|COL|FILE", value)
     return value if plain else repr(value)
+
+
+def warn_user(line: str) -> None:
+    """Warn with a sentence, in Python's terms."""
+    warnings.warn(in_python(line), UserWarning, stacklevel=3)
 
 
 @contextmanager

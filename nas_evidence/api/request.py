@@ -25,7 +25,7 @@ from nas_evidence.spec.dataset import (
     with_task,
 )
 from nas_evidence.spec.families import add_family, domains_of, reference_of
-from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
+from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec, preset_overrides
 from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
 from nas_evidence.storage.outside_code import admitted, outside_names
 
@@ -110,6 +110,14 @@ def as_overrides(settings: Settings | None) -> list[str]:
                 f"{value!r}; convert it, or leave the key out"
             ).with_code("setting-of-no-type") from None
     return found
+
+
+def overrides_of(
+    settings: Settings | None, *, preset: str | None = None, **keys: Any
+) -> list[str]:
+    """Return all that is asked for as `--set` takes it; what comes later wins."""
+    given = {key: value for key, value in keys.items() if value is not None}
+    return [*preset_overrides(preset), *as_overrides(settings), *as_overrides(given)]
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:

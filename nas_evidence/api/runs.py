@@ -3,9 +3,9 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.jobs.auth_token import use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
-from nas_evidence.plumbing.time_limit import TimeLimit
+from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
@@ -58,51 +58,31 @@ class Run:
     callbacks: tuple[Watcher, ...] = ()
 
 
-def _silent(spec: StudySpec, n_done: int) -> "AbstractContextManager[Watcher]":
-    return nullcontext(Watcher())
-
-
-def _unwatched(
-    spec: StudySpec, store: "WorkingCopy", run: Run
-) -> "AbstractContextManager[object]":
-    return nullcontext()
-
-
-def _warn(line: str) -> None:
-    warnings.warn(in_python(line), RuntimeWarning, stacklevel=2)
-
-
-@dataclass(frozen=True)
-class Audience:
-    """Who is told what happens.
-
-    say       one line of text
-    warn      one line, of what has stopped while the search goes on
-    watching  a watcher of the driver while trials run, from the study and its finished trials
-    starting  shown while the workers start
-    go_on     returns the command that continues the study, for the last line if Ray ends this
-              process
-    begins    called once the study is held
-    running   around the trials
-    ends      called while the study is still held: with the `Study`, and whether trials ran
-    """
-
-    say: Callable[[str], None] = lambda line: None
-    warn: Callable[[str], None] = _warn
-    watching: "Callable[[StudySpec, int], AbstractContextManager[Watcher]]" = _silent
-    starting: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
-    go_on: "Callable[[WorkingCopy, Run], str]" = lambda store, run: "run the same again"
-    begins: "Callable[[WorkingCopy], None]" = lambda store: None
-    running: "Callable[[StudySpec, WorkingCopy, Run], AbstractContextManager[object]]" = _unwatched
-    ends: "Callable[[Any, Run, bool], None]" = lambda study, run, ran: None
-
-
-def checked(run: Run) -> Run:
-    """Return how to run a study, with its executor imported; checked before anything slow.
+def asked_run(
+    executor: "str | MakeExecutor | None",
+    workers: int | None,
+    time_limit: "float | str | TimeLimit | None",
+    track: str | Sequence[str],
+    callbacks: Sequence[Watcher],
+    data_root: str | Path | None,
+    **given: Any,
+) -> Run:
+    """Return how to run a study by the arguments of `search`; checked before anything slow.
 
     Raises:
         ValueError: for an unknown tracker or executor, or an address that cannot be joined.
     """
+    limit = time_limit
+    if limit is not None and not isinstance(limit, TimeLimit):
+        limit = TimeLimit(seconds_of(limit))
+    run = Run(
+        executor or ("inline" if workers == 1 else "auto"),
+        data_root=None if data_root is None else Path(data_root),
+        track=(track,) if isinstance(track, str) else tuple(track),
+        limit=limit,
+        callbacks=tuple(callbacks),
+        **given,
+    )
     check_track(run.track)
     if isinstance(run.executor, str) and run.executor not in get_args(Where):
         run = replace(run, executor=_imported_executor(run.executor, allowed=run.allow_code))
@@ -143,6 +123,41 @@ def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
             f"a {type(found).__name__}."
         ).with_code("executor-not-callable")
     return cast("MakeExecutor", found)
+
+
+class Audience:
+    """Who is told what happens; this one only warns, as Python does."""
+
+    def say(self, line: str) -> None:
+        """Print one line of text."""
+
+    def warn(self, line: str) -> None:
+        """Print one line, of what has stopped while the search goes on."""
+        warnings.warn(in_python(line), RuntimeWarning, stacklevel=2)
+
+    def begins(self, store: "WorkingCopy") -> None:
+        """The study is held."""
+
+    def running(
+        self, spec: StudySpec, store: "WorkingCopy", run: Run
+    ) -> AbstractContextManager[object]:
+        """Return a context around the trials."""
+        return nullcontext()
+
+    def starting(self) -> AbstractContextManager[object]:
+        """Return what is shown while the workers start."""
+        return nullcontext()
+
+    def watching(self, spec: StudySpec, n_done: int) -> AbstractContextManager[Watcher]:
+        """Return a watcher of the driver, for the study and its number of finished trials."""
+        return nullcontext(Watcher())
+
+    def go_on(self, place: str, run: Run) -> str:
+        """Return the command that continues the study, for the last line of a lost process."""
+        return "run the same again"
+
+    def ends(self, study: Any, run: Run, ran: bool) -> None:
+        """The trials are over, or none was left (not `ran`); the study is still held."""
 
 
 def begun(
@@ -221,20 +236,19 @@ def study_run(
     audience.begins(store)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
-        finds = find_done(folder)
-        left = unfinished(spec, finds)
+        left = Left(spec, store, run, audience, data, find_done(folder), forks)
         reported = (folder / "report").is_dir()
-        before = Standings(spec, finds.done.values()).best if reported else None
-        if left:
+        before = Standings(spec, left.finds.done.values()).best if reported else None
+        if ran := unfinished(spec, left.finds):
             with audience.running(spec, store, run):
-                run_trials(spec, store, run, audience, data=data, finds=finds, forks=forks)
+                left.run_trials()
         else:
             audience.say(f"{spec.name}: all {spec.n_trials} trials are finished")
-            finish_off(spec, store, run, audience, finds)
+            left.finish_off()
         tables = read_study_tables(folder, spec)
         if another := other_first(before, tables.standings.best):
             audience.say(another)
-        yield tables, left
+        yield tables, ran
 
 
 def other_first(before: Standing | None, now: Standing | None) -> str:
@@ -251,108 +265,209 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
     return f"note:   {is_now} comes first now; in the last report it was {was}"
 
 
-def run_trials(
-    spec: StudySpec,
-    store: "WorkingCopy",
-    run: Run,
-    audience: Audience,
-    *,
-    data: "Source",
-    finds: "DoneTrials",
-    forks: ForkServer | None = None,
-) -> None:
-    """Announce the run, prepare the data, and run the rest of the study.
+@dataclass
+class Left:
+    """What is left of a study.
 
-    Args:
-        spec: the study as stored.
-        store: its place.
-        run: how to run it.
-        audience: who is told.
-        data: of the study.
-        finds: which trials are done.
-        forks: forks workers, should they be plain processes; the caller's to close.
-
-    Raises:
-        KeyboardInterrupt: also if another terminal cancels the study.
-        ValueError: if the data are missing or do not fit the study.
+    spec      the study as stored
+    store     its place
+    run       how to run it
+    audience  who is told
+    data      of the study
+    finds     which trials are done
+    forks     forks workers, should they be plain processes; the caller's to close
     """
-    from nas_evidence.data.arrays import check_task
-    from nas_evidence.data.digest import data_digest
-    from nas_evidence.driver.race import race_left
-    from nas_evidence.storage.conditions import note_conditions
-    from nas_evidence.workers.choice import chosen_executor
 
-    done = finds.done
-    n_done = n_searched(done)
-    left = spec.n_trials - n_done
-    race = race_left(spec, finds.past.state.race, done)
-    workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
-    trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
-    if race:
-        trials += f" and up to {race} in the race of the finalists"
-    # Before anything slow: reading data takes a second, Ray and torch take several.
-    audience.say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {store.place}")
-    arrays = data.arrays(seed=spec.seed)
-    check_task(spec.plan, arrays)
-    if run.executor == "auto":
-        name, why = chosen_executor(spec.resources, joins=run.address is not None)
-        run = replace(run, executor=name)
-        audience.say(f"{spec.name}: the workers are {why}")
-    if any(map(is_outside, spec.family)):
-        from nas_evidence.training.own_family import check_own_families
+    spec: StudySpec
+    store: "WorkingCopy"
+    run: Run
+    audience: Audience
+    data: "Source"
+    finds: "DoneTrials"
+    forks: ForkServer | None = None
 
-        check_own_families(spec, arrays.input_shape, spec.plan.head_width(arrays.n_outputs))
-    ran = {row.content_hash for row in done.values() if row.content_hash}
-    content_hash, restored = note_conditions(store.folder, spec, data_digest(arrays), ran)
-    for line in restored:
-        audience.say(f"note: {line}")
-    code = keep_code(store.folder, spec)
-    if run.executor == "local" and forks is not None:
-        forks.start()
-        import_module("nas_evidence.driver.driver")  # meanwhile
-    inline = run.executor == "inline"
-    # Where trials take seconds, or are few, the first of them say as soon how long the rest take.
-    short = run.executor == "local" or left + race <= _FEW
-    told = (
-        nullcontext()
-        if run.limit is not None or short
-        else _forecast_told(spec, arrays, audience, left=left + race, inline=inline)
-    )
-    with told:
-        pool = _executor(
-            spec, arrays, store, run, audience, workers=workers, code=code, forks=forks
-        )
-        try:
-            from nas_evidence.driver.driver import Driver
+    def run_trials(self) -> None:
+        """Announce the run, prepare the data, and run the rest of the study.
 
-            with audience.watching(spec, n_done) as shown:
-                on_ray = run.executor == "ray"
-                watcher = _callbacks(spec, store.folder, run, audience, shown, on_ray=on_ray)
-                # Before a limit as many trials as possible are to end.
-                limited = run.limit is not None or spec.budget.wall_seconds is not None
-                driver = Driver(
-                    spec,
-                    store.folder.resolve(),
-                    store.around(pool),
-                    watcher,
-                    finds=finds,
-                    content_hash=content_hash,
-                    time_left=None if run.limit is None else run.limit.for_trials,
-                    flops=None if limited or workers == 1 else partial(_flops, spec, arrays),
+        Raises:
+            KeyboardInterrupt: also if another terminal cancels the study.
+            ValueError: if the data are missing or do not fit the study.
+        """
+        from nas_evidence.data.digest import data_digest
+        from nas_evidence.data.arrays import check_task
+        from nas_evidence.driver.race import race_left
+        from nas_evidence.storage.conditions import note_conditions
+        from nas_evidence.workers.choice import chosen_executor
+
+        spec, run, say, done = self.spec, self.run, self.audience.say, self.finds.done
+        n_done = n_searched(done)
+        left = spec.n_trials - n_done
+        race = race_left(spec, self.finds.past.state.race, done)
+        workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
+        trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
+        if race:
+            trials += f" and up to {race} in the race of the finalists"
+        # Before anything slow: reading data takes a second, Ray and torch take several.
+        say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {self.store.place}")
+        arrays = self.data.arrays(seed=spec.seed)
+        check_task(spec.plan, arrays)
+        if run.executor == "auto":
+            name, why = chosen_executor(spec.resources, joins=run.address is not None)
+            self.run = run = replace(run, executor=name)
+            say(f"{spec.name}: the workers are {why}")
+        if any(map(is_outside, spec.family)):
+            from nas_evidence.training.own_family import check_own_families
+
+            check_own_families(spec, arrays.input_shape, spec.plan.head_width(arrays.n_outputs))
+        ran = {row.content_hash for row in done.values() if row.content_hash}
+        content_hash, restored = note_conditions(self.store.folder, spec, data_digest(arrays), ran)
+        for line in restored:
+            say(f"note: {line}")
+        code = keep_code(self.store.folder, spec)
+        if run.executor == "local" and self.forks is not None:
+            self.forks.start()
+            import_module("nas_evidence.driver.driver")  # meanwhile
+        # Where trials take seconds, or are few, the first of them say as soon how long the rest
+        # take.
+        short = run.executor == "local" or left + race <= _FEW
+        silent = run.limit is not None or short
+        with nullcontext() if silent else self.forecast_told(arrays, left + race):
+            pool = self._executor(arrays, workers, code)
+            try:
+                from nas_evidence.driver.driver import Driver
+
+                with self.audience.watching(spec, n_done) as shown:
+                    watcher = self._callbacks(shown, on_ray=run.executor == "ray")
+                    # Before a limit as many trials as possible are to end.
+                    limited = run.limit is not None or spec.budget.wall_seconds is not None
+                    driver = Driver(
+                        spec,
+                        self.store.folder.resolve(),
+                        self.store.around(pool),
+                        watcher,
+                        finds=self.finds,
+                        content_hash=content_hash,
+                        time_left=None if run.limit is None else run.limit.for_trials,
+                        flops=None if limited or workers == 1 else partial(_flops, spec, arrays),
+                    )
+                    for notice in (*_sampler_notices(spec), *driver.notices):
+                        say(f"note: {notice}")
+                    with watcher:  # now that the driver has mended what trackers read
+                        driver.run()
+                        if driver.is_finished():
+                            watcher.status = "complete"
+                        else:
+                            watcher.status = "cancelled" if driver.requests.study else "incomplete"
+                say(f"the workers were idle {pool.idle_share():.0%} of the time")
+            finally:
+                pool.close()
+        if driver.requests.study and not driver.is_finished():
+            raise KeyboardInterrupt
+
+    def finish_off(self) -> None:
+        """Log and track what was stored of a finished study before a crash; nothing runs."""
+        from nas_evidence.driver.driver import Driver
+        from nas_evidence.workers.nobody import Nobody
+
+        folder, watcher = self.store.folder.resolve(), self._callbacks(Watcher())
+        driver = Driver(self.spec, folder, Nobody(), watcher, finds=self.finds)
+        for notice in driver.notices:
+            self.audience.say(f"note: {notice}")
+        with watcher:
+            if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
+                driver.run()
+            watcher.status = "complete"
+
+    @contextmanager
+    def forecast_told(self, arrays: "ArrayData", left: int) -> Iterator[None]:
+        """Say how long the trials left will take; with Ray, found out while its workers start.
+
+        Torch is imported for this alone and some training steps are timed, which takes seconds.
+        """
+        inline = self.run.executor == "inline"
+
+        def tell() -> None:
+            try:
+                import_module("nas_evidence.driver.driver")  # needed next, and slow too
+                from nas_evidence.driver.runtime import forecast_seconds
+                from nas_evidence.workers.trial import device_for
+
+                workers = 1 if inline else None
+                seconds = forecast_seconds(
+                    self.spec, arrays, n_trials=left, workers=workers, patience=_FORECAST_PATIENCE
                 )
-                for notice in (*_sampler_notices(spec), *driver.notices):
-                    audience.say(f"note: {notice}")
-                with watcher:  # now that the driver has mended what trackers read
-                    driver.run()
-                    if driver.is_finished():
-                        watcher.status = "complete"
-                    else:
-                        watcher.status = "cancelled" if driver.requests.study else "incomplete"
-            audience.say(f"the workers were idle {pool.idle_share():.0%} of the time")
+            except Exception as error:  # the trials will say what is wrong
+                _LOG.warning("no_forecast error=%r", error)
+                return
+            device = "GPU" if device_for(self.spec.resources.gpus).type == "cuda" else "CPU"
+            self.audience.say(f"{self.spec.name}: {rough_duration(seconds)} on the {device}")
+
+        teller = Thread(target=tell, daemon=True)
+        teller.start()
+        if inline:
+            teller.join()
+        try:
+            yield
         finally:
-            pool.close()
-    if driver.requests.study and not driver.is_finished():
-        raise KeyboardInterrupt
+            teller.join()
+
+    def _callbacks(self, shown: Watcher, *, on_ray: bool = False) -> Callbacks:
+        """Return the watcher of a driver; `on_ray` tells whether Ray is connected."""
+        spec, folder = self.spec, self.store.folder
+
+        def same(watcher: Watcher) -> Watcher:
+            return watcher
+
+        called = [
+            Called(partial(same, one), f"callback {type(one).__name__}")
+            for one in self.run.callbacks
+        ]
+        tracking = [
+            InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"--track {text}")
+            for text in self.run.track
+        ]
+        return Callbacks(shown, [*called, *tracking], spec, folder, self.audience.warn)
+
+    def _executor(self, arrays: "ArrayData", workers: int, code: Code) -> "Executor":
+        spec, store, run = self.spec, self.store, self.run
+        make_worker = store.make_worker
+        logs = (store.folder / "logs").resolve()
+        if outside := outside_names(spec):
+            from nas_evidence.workers.process import worker_with_code
+
+            make_worker = partial(worker_with_code, code, outside, make_worker)
+        if run.executor == "inline":
+            from nas_evidence.workers.inline import InlineExecutor
+
+            return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
+        resources = spec.resources.model_copy(update={"workers": workers})
+        if not isinstance(run.executor, str):
+            return run.executor(arrays, resources, logs, make_worker=make_worker)
+        if run.executor == "local":
+            from nas_evidence.workers.local import LocalExecutor
+
+            return LocalExecutor(
+                arrays, resources, logs, make_worker=make_worker, forks=self.forks
+            )
+        if run.address is not None:
+            use_token_if_there_is_one()
+        from nas_evidence.workers.on_ray import RayExecutor
+        from nas_evidence.workers.pool import Limits
+
+        patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
+        with self.audience.starting():
+            return RayExecutor(
+                arrays,
+                resources,
+                logs,
+                address=run.address,
+                namespace=namespace_of(spec.name, store.place) if run.address else None,
+                make_worker=make_worker,
+                store=store.uri,
+                limits=Limits(patience=patience),
+                say=self.audience.say,
+                go_on=self.audience.go_on(store.place, run),
+            )
 
 
 def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec) -> float:
@@ -376,144 +491,15 @@ def _sampler_notices(spec: StudySpec) -> list[str]:
     return sampler_notices(spec)
 
 
-@contextmanager
-def _forecast_told(
-    spec: StudySpec, arrays: "ArrayData", audience: Audience, *, left: int, inline: bool
-) -> Iterator[None]:
-    """Say how long the study will take; with Ray, found out while its workers start.
-
-    Torch is imported for this alone and some training steps are timed, which takes seconds.
-    """
-
-    def tell() -> None:
-        try:
-            import_module("nas_evidence.driver.driver")  # needed next, and slow too
-            from nas_evidence.driver.runtime import forecast_seconds
-            from nas_evidence.workers.trial import device_for
-
-            workers = 1 if inline else None
-            seconds = forecast_seconds(
-                spec, arrays, n_trials=left, workers=workers, patience=_FORECAST_PATIENCE
-            )
-        except Exception as error:  # the trials will say what is wrong
-            _LOG.warning("no_forecast error=%r", error)
-            return
-        device = "GPU" if device_for(spec.resources.gpus).type == "cuda" else "CPU"
-        audience.say(f"{spec.name}: {rough_duration(seconds)} on the {device}")
-
-    teller = Thread(target=tell, daemon=True)
-    teller.start()
-    if inline:
-        teller.join()
-    try:
-        yield
-    finally:
-        teller.join()
-
-
-def left_out(spec: StudySpec, folder: Path, limit: TimeLimit) -> str:
+def left_out(spec: StudySpec, folder: Path, limit: TimeLimit | None) -> str:
     """Say what a time limit left out, "" if nothing."""
     from nas_evidence.storage.redo import find_done
 
-    finds = find_done(folder)
-    if not unfinished(spec, finds):
+    if limit is None or not unfinished(spec, finds := find_done(folder)):
         return ""
-    done = finds.done
-    n_done = n_searched(done)
-    race = f" and {raced} of the race" if (raced := len(done) - n_done) else ""
+    n_done = n_searched(finds.done)
+    race = f" and {raced} of the race" if (raced := len(finds.done) - n_done) else ""
     return f"{n_done} of {spec.n_trials} trials{race} in {duration(limit.seconds - limit.left())}"
-
-
-def finish_off(
-    spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, finds: "DoneTrials"
-) -> None:
-    """Log and track what was stored of a finished study before a crash; nothing runs."""
-    from nas_evidence.driver.driver import Driver
-    from nas_evidence.workers.nobody import Nobody
-
-    folder = store.folder.resolve()
-    watcher = _callbacks(spec, folder, run, audience, Watcher())
-    driver = Driver(spec, folder, Nobody(), watcher, finds=finds)
-    for notice in driver.notices:
-        audience.say(f"note: {notice}")
-    with watcher:
-        if any((folder / "checkpoints").glob("*")):  # killed before the last trial was told
-            driver.run()
-        watcher.status = "complete"
-
-
-def _same(watcher: Watcher) -> Watcher:
-    return watcher
-
-
-def _callbacks(
-    spec: StudySpec,
-    folder: Path,
-    run: Run,
-    audience: Audience,
-    shown: Watcher,
-    *,
-    on_ray: bool = False,  # whether Ray is connected
-) -> Callbacks:
-    """Return the watcher of a driver: what shows the study, callbacks, and trackers."""
-    called = [
-        Called(partial(_same, one), f"callback {type(one).__name__}") for one in run.callbacks
-    ]
-    tracking = [
-        InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"--track {text}")
-        for text in run.track
-    ]
-    return Callbacks(shown, [*called, *tracking], spec, folder, audience.warn)
-
-
-def _executor(
-    spec: StudySpec,
-    arrays: "ArrayData",
-    store: "WorkingCopy",
-    run: Run,
-    audience: Audience,
-    *,
-    workers: int,
-    code: Code,
-    forks: ForkServer | None,
-) -> "Executor":
-    make_worker = store.make_worker
-    logs = (store.folder / "logs").resolve()
-    if outside := outside_names(spec):
-        from nas_evidence.workers.process import worker_with_code
-
-        make_worker = partial(worker_with_code, code, outside, make_worker)
-    if not isinstance(run.executor, str):
-        resources = spec.resources.model_copy(update={"workers": workers})
-        return run.executor(arrays, resources, logs, make_worker=make_worker)
-    if run.executor == "inline":
-        from nas_evidence.workers.inline import InlineExecutor
-
-        return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
-    resources = spec.resources.model_copy(update={"workers": workers})
-    if run.executor == "local":
-        from nas_evidence.workers.local import LocalExecutor
-
-        return LocalExecutor(arrays, resources, logs, make_worker=make_worker, forks=forks)
-    if run.address is not None:
-        use_token_if_there_is_one()
-    from nas_evidence.workers.on_ray import RayExecutor
-    from nas_evidence.workers.pool import Limits
-
-    patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
-    with audience.starting():
-        return RayExecutor(
-            arrays,
-            resources,
-            logs,
-            address=run.address,
-            namespace=namespace_of(spec.name, store.place) if run.address else None,
-            make_worker=make_worker,
-            store=store.uri,
-            limits=Limits(patience=patience),
-            say=audience.say,
-            go_on=audience.go_on(store, run),
-        )
 
 
 def _counted(n: int, noun: str) -> str:

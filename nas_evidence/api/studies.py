@@ -13,12 +13,12 @@ from nas_evidence.api.request import (
     Asked,
     DataOptions,
     Settings,
-    as_overrides,
     asked_for,
     check_known,
     check_not_fewer,
     check_one,
     of_memory,
+    overrides_of,
     with_data_parameters,
     with_families,
     with_workers,
@@ -26,15 +26,15 @@ from nas_evidence.api.request import (
 from nas_evidence.api.runs import (
     Audience,
     Run,
+    asked_run,
     begun,
-    checked,
     left_out,
     study_run,
 )
-from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
+from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
-from nas_evidence.spec.study import StudySpec, preset_overrides
+from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import MakeExecutor, Watcher
 
 if TYPE_CHECKING:  # these import pandas and torch
@@ -684,21 +684,19 @@ def search(
     from nas_evidence.driver.mirror import working_copy
 
     check_known(search, options)
-    root = None if data_root is None else Path(data_root)
-    run = checked(Run(
-        executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
-        allow_code, (track,) if isinstance(track, str) else tuple(track), _limit(time_limit),
-        tuple(callbacks),
-    ))  # fmt: skip
-    named = {"n_trials": n_trials, "seed": seed, "metric": metric}
-    keys = {key: value for key, value in named.items() if value is not None}
-    overrides = [*preset_overrides(preset), *as_overrides(settings), *as_overrides(keys)]
+    run = asked_run(
+        executor, workers, time_limit, track, callbacks, data_root, address=address,
+        download=download, steal=steal, allow_code=allow_code,
+    )  # fmt: skip
+    overrides = overrides_of(settings, preset=preset, n_trials=n_trials, seed=seed, metric=metric)
     if isinstance(data, str | Path):
         if y is not None:
             raise UserError(
                 "y is for data in memory; name the column of a file with target"
             ).with_code("y-with-file")
-        asked = asked_for(str(data), overrides, options, allow_code=allow_code, data_root=root)
+        asked = asked_for(
+            str(data), overrides, options, allow_code=allow_code, data_root=run.data_root
+        )
     else:
         if isinstance(y, str):
             raise UserError(
@@ -713,7 +711,12 @@ def search(
     store = working_copy(str(place))
     with store.held(steal=steal):
         spec, source = begun(
-            store.folder, spec, asked.source, steal=steal, data_root=root, download=download
+            store.folder,
+            spec,
+            asked.source,
+            steal=steal,
+            data_root=run.data_root,
+            download=download,
         )
         return _run(spec, store, run, audience, source)
 
@@ -775,19 +778,16 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    root = None if data_root is None else Path(data_root)
-    run = checked(Run(
-        executor or ("inline" if workers == 1 else "auto"), address, root, download, steal,
-        allow_code, (track,) if isinstance(track, str) else tuple(track), _limit(time_limit),
-        tuple(callbacks),
-    ))  # fmt: skip
+    run = asked_run(
+        executor, workers, time_limit, track, callbacks, data_root, address=address,
+        download=download, steal=steal, allow_code=allow_code,
+    )  # fmt: skip
     audience = audience_for(progress)
     store = working_copy(str(folder))
     with store.held(steal=steal):
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
-        named = {} if metric is None else {"metric": metric}
-        spec = read_study(store.folder, [*as_overrides(settings), *as_overrides(named)])
+        spec = read_study(store.folder, overrides_of(settings, metric=metric))
         check_not_fewer(spec, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
         code = [store.folder.resolve() / "code"]
@@ -797,7 +797,7 @@ def resume(
             n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
             audience.say(f"retry: {n} failed trial{'s' * (n != 1)}")
         base = store.folder.resolve()
-        source = stored_source(spec.dataset, base=base, data_root=root, download=download)
+        source = stored_source(spec.dataset, base=base, data_root=run.data_root, download=download)
         return _run(spec, store, run, audience, source)
 
 
@@ -818,12 +818,6 @@ def load(
     return Study(folder, data_root, allow_code=allow_code)
 
 
-def _limit(time_limit: "float | str | TimeLimit | None") -> TimeLimit | None:
-    if time_limit is None or isinstance(time_limit, TimeLimit):
-        return time_limit
-    return TimeLimit(seconds_of(time_limit))
-
-
 def _run(
     spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, data: "Source"
 ) -> Study:
@@ -834,7 +828,7 @@ def _run(
         study._data, study._read = data, (stamp(store.folder), tables)
         audience.ends(study, run, ran)
     statuses = set(tables.trials["status"])
-    cut = left_out(spec, store.folder, run.limit) if run.limit is not None else ""
+    cut = left_out(spec, store.folder, run.limit)
     if cut:
         audience.say(f"time: {cut}; resume the study for the others")
     if cut and not statuses:

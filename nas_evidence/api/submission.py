@@ -5,16 +5,17 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
+from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for
-from nas_evidence.api.python_words import speaking_python
+from nas_evidence.api.python_words import option_of, speaking_python, warn_user
 from nas_evidence.api.request import (
     Asked,
     DataOptions,
     Settings,
-    as_overrides,
     check_known,
+    overrides_of,
     to_submit,
     with_data_parameters,
     with_workers,
@@ -96,9 +97,7 @@ def submit(
         ).with_code("submit-data-in-memory")
     place, tracked = str(store), (track,) if isinstance(track, str) else tuple(track)
     audience = audience_for(progress)
-    named = {"n_trials": n_trials, "metric": metric}
-    keys = {key: value for key, value in named.items() if value is not None}
-    overrides = [*as_overrides(settings), *as_overrides(keys)]
+    overrides = overrides_of(settings, n_trials=n_trials, metric=metric)
     asked = to_submit(str(study), overrides, options, allow_code=allow_code)
     spec = with_workers(asked.spec, workers)
     for sentence in asked.decided:
@@ -106,6 +105,7 @@ def submit(
     check_store(place)
     check_track_there(tracked, place)
     passed_on = as_arguments(
+        address="auto",
         data_root=data_root,
         download=download,
         steal=True,  # from a lost host, once its lease has expired
@@ -115,12 +115,55 @@ def submit(
     name = name or spec.name
     client = connect(address, audience.warn)
     if asked.source is None or not asked.source.files:
-        arguments = ["search", STUDY_FILE, "--out", place, "--address", "auto", *passed_on]
+        arguments = ["search", STUDY_FILE, "--out", place, *passed_on]
         return send(client, name, place, arguments=arguments, spec=spec)
     # Ray would lay data where every user of the nodes can read them.
-    arguments = ["resume", place, "--address", "auto", *passed_on]
     begin = partial(_begin_there, place, spec, asked, audience.say)
-    return send(client, name, place, arguments=arguments, begin=begin)
+    return send(client, name, place, arguments=["resume", place, *passed_on], begin=begin)
+
+
+@speaking_python()
+def resubmit(
+    store: str | None = None,
+    *,
+    address: str,
+    name: str | None = None,
+    warn: Callable[[str], None] = warn_user,
+    **options: Any,
+) -> Submitted:
+    """Resume a study as a job on a cluster; return at once.
+
+    Args:
+        store: study folder that all nodes see, or a URI; by default that of the last job.
+        address: URL of the dashboard of a Ray cluster: "http://HOST:8265".
+        name: of the study on the cluster; by default its own, if the store is seen from here.
+        warn: called with a sentence if a token is sent unencrypted; by default it warns.
+        options: as of `nas_evidence.resume`: `n_trials`, `settings`, `time_limit`, ...
+
+    Raises:
+        ValueError: without store and name, or for a store that the cluster cannot see.
+
+    Example:
+        nas_evidence.resubmit("/nfs/digits", address="http://127.0.0.1:8265", n_trials=200)
+    """
+    if store is None:
+        if name is None:
+            raise UserError(
+                "resume needs a study folder, or --name of a study on the cluster."
+            ).with_code("resume-on-cluster-without-name")
+        store = there(None, address, name, warn).store
+    check_store(store)
+    check_track_there(options.get("track"), store)
+    if name is None:
+        from nas_evidence.storage.study_folder import read_study
+
+        if not is_seen(store):
+            raise UserError(
+                f"{store} cannot be seen from here; give the study's --name."
+            ).with_code("store-out-of-sight")
+        name = read_study(opened(store, looking="logs").folder).name
+    words = as_arguments(address="auto", **options | {"steal": True})
+    return send(connect(address, warn), name, store, arguments=["resume", store, *words])
 
 
 def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str], None]) -> None:
@@ -152,16 +195,6 @@ def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str],
     ).with_code("data-not-sent-to-store")
 
 
-def connect(address: str, warn: Callable[[str], None]) -> "RayClient":
-    """Return the client of a cluster; warn if a token is sent unencrypted."""
-    from nas_evidence.jobs.client import RayClient
-
-    client = RayClient(address)
-    if client.sends_token_in_clear:
-        warn(f"the token is sent unencrypted to {address}; use https or an SSH tunnel")
-    return client
-
-
 def send(
     client: "RayClient",
     name: str,
@@ -190,32 +223,18 @@ def send(
         )
 
 
-def as_arguments(
-    *,
-    data_root: str | Path | None,
-    download: bool,
-    steal: bool,
-    allow_code: bool,
-    track: Sequence[str] | None,
-    trials: int | None = None,
-    workers: int | None = None,
-    overrides: Sequence[str] | None = None,
-    metric: str | None = None,
-    time: str | None = None,
-) -> list[str]:
-    """Return options as command-line arguments, for a job that passes them on."""
-    given: list[tuple[str, object]] = [
-        ("--trials", trials),
-        ("--workers", workers),
-        ("--data-root", data_root),
-        ("--metric", metric),
-        ("--time", time),
-        *(("--set", text) for text in overrides or ()),
-        *(("--track", text) for text in track or ()),
-    ]
-    words = [word for name, value in given if value is not None for word in (name, str(value))]
-    words += ["--download"] * download + ["--steal"] * steal
-    return words + ["--allow-code"] * allow_code
+def as_arguments(**given: Any) -> list[str]:
+    """Return arguments of `search` and `resume` as words of the command line, for a job.
+
+    >>> as_arguments(n_trials=3, settings=["seed=1", "plan.epochs=2"], steal=True, name=None)
+    ['--trials', '3', '--set', 'seed=1', '--set', 'plan.epochs=2', '--steal']
+    """
+    words = []
+    for name, value in given.items():
+        option = f"--{option_of(name)}"
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [option] if one is True else [option, str(one)] * (one not in (None, False))
+    return words
 
 
 def check_store(store: str) -> None:

@@ -1,26 +1,31 @@
 """The verb status: a study or one trial, now, as a log, or as it goes on."""
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from nas_evidence.cli import submit
-from nas_evidence.cli.options import AsJson, Dashboard, JobName
+from nas_evidence.api.control import Status, There, job_line, opened, status_of, there
+from nas_evidence.api.progress import score_text
+from nas_evidence.api.python_words import speaking_commands
+from nas_evidence.cli.options import AsJson, Dashboard, JobName, Place, words_of_place
 from nas_evidence.cli.show import show
-from nas_evidence.cli.terminal import print_foreign
-from nas_evidence.jobs.jobs import latest_job
+from nas_evidence.cli.submit import warn, where
+from nas_evidence.cli.terminal import err, out, print_foreign, typed
+from nas_evidence.jobs.jobs import Job, follow
 from nas_evidence.plumbing.user_error import UserError
 
 
 def status(
-    folder: submit.Place = None,
+    place: Place = None,
     every: Annotated[
         bool, typer.Option("--all", help="Of a trial every column, and the terms of its evidence.")
     ] = False,
     log: Annotated[
         bool, typer.Option("--log", help="Print the log of the study, or of the trial.")
     ] = False,
-    follow: Annotated[
+    following: Annotated[
         bool, typer.Option("--follow", help="Print what happens until the study ends.")
     ] = False,
     as_json: AsJson = False,
@@ -36,8 +41,8 @@ def status(
     Example: nas-evidence status runs/digits 7
     Example: nas-evidence status --follow --address URL --name digits
     """
-    place, trial_id = submit.place_and_trial(folder, address, name)
-    if as_json and (log or follow):
+    folder, trial_id = words_of_place(place, name)
+    if as_json and (log or following):
         raise UserError("--json is of a status; leave out --log and --follow.").with_code(
             "status-json-of-log"
         )
@@ -45,20 +50,127 @@ def status(
         raise UserError("--all shows every column of a trial; name its id.").with_code(
             "status-all-without-trial"
         )
-    if follow:
-        submit.attach(folder, address, name)
-    elif log:
-        submit.logs(folder, address, name)
-    elif trial_id is None:
-        submit.status(place if address is None else None, address, name, as_json)
-    elif address is None:
-        show(place, trial_id, every, as_json)
-    else:
-        client = submit.connect(address)
-        job = latest_job(client, place)
-        if submit.seen_from_here(job.store) is not None:
-            show(job.store, trial_id, every, as_json)
+    if following and trial_id is not None:
+        raise UserError(
+            f"--follow is for a whole study, but got the trial {trial_id}; use --log."
+        ).with_code("follow-a-trial")
+    with speaking_commands():
+        at, named = there(folder, address, name, warn), where(folder, address, name)
+        if following:
+            _follow(at, named)
+        elif log:
+            _print_log(at, trial_id)
+        elif trial_id is None:
+            _print_now(at, named, as_json)
+        elif at.is_seen:
+            show(at.store, trial_id, every, as_json)
         else:
             more = ["--all"] * every + ["--json"] * as_json
-            words = ["status", *more, "--", job.store, str(trial_id)]
-            print_foreign(submit.asked_there(client, words))
+            print_foreign(at.asked("status", *more, trial_id=trial_id))
+
+
+def _print_now(at: There, named: Sequence[str], as_json: bool) -> None:
+    try:
+        now = status_of(at)
+    except ValueError:
+        if as_json or at.job is None or at.is_seen:
+            raise
+        out.print(job_line(at.job))
+        if not at.job.alive:
+            raise
+        out.print("nothing is stored yet; ask again in a minute")
+        return
+    if as_json:
+        typer.echo(now.to_json())
+    else:
+        _print_status(now, named, at.job)
+
+
+def _follow(at: There, named: Sequence[str]) -> None:
+    """Print what happens in a study to its end; it keeps running after Ctrl-C."""
+    try:
+        if at.client is None or at.job is None:
+            _follow_folder(at)
+            return
+        job = at.job
+        for said in follow(at.client, job):
+            if isinstance(said, Job):
+                job = said
+            else:
+                print_foreign(said)
+    except KeyboardInterrupt:
+        again = typed("status", "--follow", *named)
+        err.print(f"\nThe study keeps running. To follow it again: {again}")
+        raise SystemExit(130) from None
+    out.print(job_line(job))
+    if job.state != "SUCCEEDED":
+        out.print(f"resume: {typed('resume', job.store, *named)}")
+        raise SystemExit(130 if job.state == "STOPPED" else 1)
+
+
+def _follow_folder(at: There) -> None:
+    """Print the log of a study as it grows, until no driver holds it."""
+    from nas_evidence.driver.cancel import pause_between_looks
+    from nas_evidence.storage.log_lines import fact_lines
+    from nas_evidence.storage.study_folder import is_locked
+
+    store, n_seen = opened(at.store, looking="status"), 0
+    while True:
+        alive = is_locked(store.folder)
+        lines = fact_lines(store.folder)
+        print_foreign("".join(f"{line}\n" for line in lines[n_seen:]))
+        n_seen = len(lines)
+        if not alive:
+            break
+        time.sleep(pause_between_looks(store))
+        store.pull()
+    now = status_of(at)
+    _print_status(now, [at.named], None)
+    if now.state == "stopped":
+        raise SystemExit(130)
+
+
+def _print_log(at: There, trial_id: int | None) -> None:
+    """Print the log of a study, or of one trial."""
+    from nas_evidence.storage.log_lines import log_lines
+
+    if at.client is not None and at.job is not None and trial_id is None:
+        print_foreign(at.client.logs(at.job.id))
+        return
+    if not at.is_seen:
+        print_foreign(at.asked("status", "--log", trial_id=trial_id))
+        return
+    lines = log_lines(opened(at.store, looking="logs").folder, trial_id)
+    if not lines and trial_id is not None:
+        raise UserError(
+            f"the logs of {at.named} have no line about trial {trial_id}; see its status."
+        ).with_code("no-log-line-of-trial")
+    print_foreign("\n".join([*lines, ""]))
+
+
+def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
+    if job is not None:
+        out.print(job_line(job))
+    counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
+    raced = sum(now.by_status.values()) - now.n_finished
+    race = f" and {raced} of the race" * (raced > 0)
+    out.print(
+        f"{now.name if job is None else job.study}: {now.state}, {now.n_finished} of "
+        f"{now.n_trials} trials{race} ({counts or 'none yet'})"
+    )
+    lost = job is not None and not job.alive and now.state == "running"
+    if lost:  # its lease has not expired
+        out.print(f"held by {now.held_by}, for a minute at most: its job has ended")
+    elif now.held_by:
+        out.print(f"held by {now.held_by}; stop it: {typed('cancel', *named)}")
+    for trial_id, architecture in now.architectures.items():
+        out.print(f"running: trial {trial_id} {architecture}")
+    if now.best is not None:
+        (_, best), (objective, value), *more = now.best.items()
+        unit = "".join(f" {word}" for _, word in more if word == "nats per datum")
+        out.print(f"best: trial {best} with {objective} = {score_text(value)}{unit}")
+    again = typed("resume", *([] if job is None else [job.store]), *named)
+    if now.state == "stopped" or lost:
+        out.print(f"continue: {again}")
+    if now.state == "budget spent":
+        out.print(f"continue: {again} --set budget.KEY=SECONDS")

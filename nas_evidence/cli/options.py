@@ -1,105 +1,181 @@
 """Options that several verbs of the command line share, and the study that they name."""
 
+import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
 
 import typer
+from typer.models import ArgumentInfo
 
 from nas_evidence.api.request import data_parameters
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # imports the stores
-    from nas_evidence.driver.mirror import Looking, WorkingCopy
+    from nas_evidence.driver.mirror import WorkingCopy
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
+
+
 StudyFile = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
 ]
 StudyPlace = Annotated[
     str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
 ]
-Trials = Annotated[int | None, typer.Option("--trials", min=1, help="Total number of trials.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Random seed of the study [0].")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel workers.")]
-Time = Annotated[
-    str | None,
-    typer.Option(
-        "--time", metavar="TIME", help="Limit of the whole command, report too: 90s, 10m, 2h."
-    ),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option("--preset", metavar="NAME", help="Set several keys: quick, default or thorough."),
-]
-Override = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="TABLE.KEY=VALUE", help='Change one key; "auto" keys adapt to it.'
-    ),
-]
 DataRoot = Annotated[
     Path | None,
     typer.Option("--data-root", help="Folder of the data sets, in torchvision's layout."),
 ]
-Download = Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")]
-Metric = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.",
-    ),
-]
-Steal = Annotated[
-    bool, typer.Option("--steal", help="Take over from another host that is known to be dead.")
-]
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", help="Run code that is named as module:NAME.")
-]
-RetryFailed = Annotated[
-    str | None,
-    typer.Option("--retry-failed", metavar="[IDS]", help="Run failed trials again, all or 3,5."),
-]
-Top = Annotated[
-    int | None,
-    typer.Option("--top", metavar="K", help="An ensemble of the K best, with stacked weights."),
-]
-Raw = Annotated[
-    bool,
-    typer.Option("--raw", help="Without the calibration factor (fitted out of fold)."),
-]
-Track = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--track",
-        metavar="NAME[:PLACE]",
-        help="Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.",
-    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Dashboard = Annotated[
     str | None,
     typer.Option("--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265."),
 ]
+Place = Annotated[
+    list[str] | None, typer.Argument(metavar="[DIR] [TRIAL]", help="A study folder; a trial id.")
+]
 JobName = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Name of the study on the cluster.")
 ]
+#: How a parameter of a function of this package is typed, by its name; see `with_options`.
+OPTIONS: dict[str, Any] = {
+    "data": StudyFile,
+    "study": StudyFile,
+    "data_root": DataRoot,
+    "allow_code": AllowCode,
+    "address": Dashboard,
+    "name": JobName,
+    "out": Annotated[
+        str | None,
+        typer.Option(
+            "--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."
+        ),
+    ],
+    "store": Annotated[
+        str, typer.Option(metavar="DIR|URI", help="Study folder that all nodes see.")
+    ],
+    "n_trials": Annotated[
+        int | None, typer.Option("--trials", min=1, help="Total number of trials.")
+    ],
+    "seed": Annotated[int | None, typer.Option(min=0, help="Random seed of the study [0].")],
+    "workers": Annotated[int | None, typer.Option(min=1, help="Parallel workers.")],
+    "time_limit": Annotated[
+        str | None,
+        typer.Option(
+            "--time", metavar="TIME", help="Limit of the whole command, report too: 90s, 10m, 2h."
+        ),
+    ],
+    "preset": Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Set several keys: quick, default or thorough."),
+    ],
+    "settings": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="TABLE.KEY=VALUE", help='Change one key; "auto" keys adapt to it.'
+        ),
+    ],
+    "executor": Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Where trials run: local (processes of this machine), ray, inline (this process, "
+            "for debugging), your own as module:NAME; auto chooses local or ray, and says so.",
+        ),
+    ],
+    "download": Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")],
+    "metric": Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.",
+        ),
+    ],
+    "steal": Annotated[
+        bool,
+        typer.Option("--steal", help="Take over from another host that is known to be dead."),
+    ],
+    "retry_failed": Annotated[
+        str | None, typer.Option(metavar="[IDS]", help="Run failed trials again, all or 3,5.")
+    ],
+    "track": Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:PLACE]",
+            help="Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.",
+        ),
+    ],
+    "trial_id": Annotated[
+        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
+    ],
+    "top": Annotated[
+        int | None,
+        typer.Option(metavar="K", help="An ensemble of the K best, with stacked weights."),
+    ],
+    "raw": Annotated[
+        bool, typer.Option("--raw", help="Without the calibration factor (fitted out of fold).")
+    ],
+    "method": Annotated[
+        Literal["map", "probit", "mc"] | None,
+        typer.Option(help="map: the network's probabilities; probit, mc: averaged."),
+    ],
+    "level": Annotated[float, typer.Option(metavar="P", help="Probability of the intervals.")],
+    "pt2": Annotated[
+        bool, typer.Option("--pt2", help="Write model.pt2 too, a program for torch alone.")
+    ],
+    "onnx": Annotated[
+        bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
+    ],
+    "license": Annotated[
+        str | None, typer.Option(metavar="NAME", help="State it in the model card, as mit.")
+    ],
+}
 
 
-def with_data_options(verb: Verb) -> Verb:
-    """Give a verb the options about your data, in place of its `**data`.
+def with_options(
+    function: Callable[..., Any], *, only: Collection[str] = ()
+) -> Callable[[Verb], Verb]:
+    """Give a verb the parameters of a function, in place of its `**given`.
 
-    They come after the parameters that have no default.
+    All that `OPTIONS` has, or those in `only`, but for those that the verb declares itself.
+    `given` holds what was typed, so that the defaults of the function hold.
     """
-    *own, _ = inspect.signature(verb).parameters.values()
-    needed = [p for p in own if p.default is p.empty]
-    others = [p for p in own if p.default is not p.empty]
-    added = [p.replace(kind=p.POSITIONAL_OR_KEYWORD, annotation=_shown_as(p.annotation))
-             for p in data_parameters()]  # fmt: skip
-    verb.__signature__ = inspect.Signature([*needed, *added, *others])  # type: ignore[attr-defined]
-    return verb
+
+    def decorated(verb: Verb) -> Verb:
+        *own, _ = inspect.signature(verb).parameters.values()
+        known = {p.name for p in own}
+        added = [
+            Parameter(p.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=OPTIONS[p.name],
+                      default=p.default or None)
+            for p in inspect.signature(function).parameters.values()
+            if p.name in (only or OPTIONS) and p.name in OPTIONS.keys() - known
+        ]  # fmt: skip
+
+        ordered = sorted([*added, *own], key=_place)
+        shown = inspect.Signature(ordered)
+
+        @functools.wraps(verb)
+        def called(*places: Any, **typed: Any) -> None:
+            given = shown.bind(*places, **typed).arguments
+            verb(**{name: value for name, value in given.items() if value is not None})
+
+        called.__signature__ = shown  # type: ignore[attr-defined]
+        return cast("Verb", called)
+
+    return decorated
+
+
+def _place(parameter: Parameter) -> tuple[bool, bool]:
+    """Return what sorts parameters: those without a default first, arguments before options."""
+    meant = get_args(parameter.annotation)[1]
+    return parameter.default is not Parameter.empty, not isinstance(meant, ArgumentInfo)
 
 
 def _shown_as(annotation: Any) -> Any:
@@ -113,6 +189,9 @@ def _shown_as(annotation: Any) -> Any:
     }
     option = typer.Option(help=meant.text, metavar=meant.word)
     return Annotated[typer_kind.get(kind, kind), option]
+
+
+OPTIONS |= {p.name: _shown_as(p.annotation) for p in data_parameters()}
 
 
 def with_ids(arguments: Sequence[str]) -> list[str]:
@@ -146,22 +225,17 @@ def trial_ids(text: str) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def opened(place: str, *, looking: "Looking | None" = None) -> "WorkingCopy":
-    """Return a study after fetching it, or only what somebody looks at."""
-    from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.study_folder import read_study
-
-    store = working_copy(place)
-    store.looking = looking
-    store.check_answers()
-    store.pull()
-    if store.uri is not None and not (store.folder / "study.toml").is_file():
-        raise UserError(f"there is no study at {store.uri}: it has no study.toml.").with_code(
-            "no-study-in-store"
+def words_of_place(words: Sequence[str] | None, name: str | None) -> tuple[str | None, int | None]:
+    """Return the folder or URI, None for a study that is named, and the trial if given."""
+    left = list(words or ())
+    place = left.pop(0) if left and name is None else None
+    if not left:
+        return place, None
+    if len(left) > 1 or not left[0].isdecimal():
+        raise UserError(f"TRIAL must be one number, but got {' '.join(left)}.").with_code(
+            "trial-not-one-number"
         )
-    with store.named():
-        read_study(store.folder)
-    return store
+    return place, int(left[0])
 
 
 def shown(path: Path, store: "WorkingCopy") -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,22 +10,14 @@ import nas_evidence
 from nas_evidence.api.prediction import study_at
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import check_one
-from nas_evidence.cli.options import (
-    AllowCode,
-    AsJson,
-    DataRoot,
-    Metric,
-    Raw,
-    Top,
-)
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_options
 from nas_evidence.cli.terminal import (
     err,
     out,
     print_json,
     print_line,
     print_rows,
-    say_edits,
-    say_missing,
+    say_flaws,
 )
 from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.plumbing.user_error import UserError, no_such_file
@@ -37,6 +29,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
+@with_options(nas_evidence.predict)
 def predict(
     place: Annotated[
         str,
@@ -58,40 +51,25 @@ def predict(
     force: Annotated[
         bool, typer.Option("--force", help="Replace predictions.csv beside DATA.")
     ] = False,
-    method: Annotated[
-        Literal["map", "probit", "mc"] | None,
-        typer.Option("--method", help="map: the network's probabilities; probit, mc: averaged."),
-    ] = None,
-    level: Annotated[
-        float, typer.Option("--level", metavar="P", help="Probability of the intervals.")
-    ] = 0.9,
     quantiles: Annotated[
         str | None,
-        typer.Option(
-            "--quantiles", metavar="P,...", help="Quantiles of real targets too: 0.1,0.5,0.9."
-        ),
+        typer.Option(metavar="P,...", help="Quantiles of real targets too: 0.1,0.5,0.9."),
     ] = None,
     ood: Annotated[
         Path | None,
         typer.Option(
-            "--ood",
             metavar="DATA",
             help="Out-of-distribution data: how well the network tells them apart (AUROC).",
         ),
     ] = None,
-    trial_id: Annotated[
-        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
-    ] = None,
-    top: Top = None,
-    metric: Metric = None,
-    raw: Raw = False,
     reliability: Annotated[
         Path | None,
-        typer.Option("--reliability", metavar="FILE.svg", help="Plot the calibration here."),
+        typer.Option(metavar="FILE.svg", help="Plot the calibration here."),
     ] = None,
     as_json: AsJson = False,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
+    **given: Any,
 ) -> None:
     """Predict new data with uncertainty; if they hold the target, print metrics.
 
@@ -99,6 +77,7 @@ def predict(
     Example: nas-evidence predict runs/mine new.csv --quantiles 0.1,0.5,0.9
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.svg
     """
+    trial_id, top = given.get("trial_id"), given.get("top")
     check_one(trial_id, top)
     probabilities = _probabilities(quantiles)
     for path in filter(None, (data, ood)):
@@ -113,21 +92,15 @@ def predict(
     copied = _copied(data.expanduser(), ids or [])
 
     if study is not None:
-        say_missing(study.missing)
-        say_edits(study.folder)
+        say_flaws(study)
     with speaking_commands():
         predicted = nas_evidence.predict(
             study or place,
             data,
-            method=method,
-            level=level,
             quantiles=probabilities,
-            metric=metric,
-            trial_id=trial_id,
-            top=top,
-            raw=raw,
             ood=ood,
             allow_code=allow_code,
+            **given,
             warn=lambda line: err.print(f"warning: {line}"),
         )
     found, measures = predicted.rows, predicted.metrics

@@ -8,31 +8,23 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import nas_evidence
+from nas_evidence.api.control import opened
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import check_one
-from nas_evidence.cli.options import (
-    AllowCode,
-    AsJson,
-    DataRoot,
-    Metric,
-    Raw,
-    StudyPlace,
-    Top,
-    opened,
-)
+from nas_evidence.api.studies import Study
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_options
 from nas_evidence.cli.terminal import (
     err,
     out,
     print_json,
     print_rows,
     ranking_rows,
-    say_edits,
-    say_missing,
+    say_flaws,
     statistic_text,
     trust_line,
     typed,
@@ -40,11 +32,11 @@ from nas_evidence.cli.terminal import (
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
-    from nas_evidence.api.studies import Study
     from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.reporting.contents import Report
 
 
+@with_options(Study.report)
 def report(
     place: Annotated[
         str | None,
@@ -64,8 +56,8 @@ def report(
     baseline: Annotated[
         list[str] | None, typer.Option(metavar="COL", help="Column of a baseline.")
     ] = None,
-    metric: Metric = None,
     data_root: DataRoot = None,
+    **given: Any,
 ) -> None:
     """Write the report of a study, or the same statistics for any table.
 
@@ -81,17 +73,16 @@ def report(
             raise UserError("--table needs --score COL and --target COL.").with_code(
                 "table-without-columns"
             )
-        if metric is not None:
+        if given:
             raise UserError(
-                f"--metric is for studies, but got {metric!r} with --table."
+                f"--metric is for studies, but got {given['metric']!r} with --table."
             ).with_code("metric-with-table")
         _report_table(table, score, target, group, baseline or (), to)
         return
     study = nas_evidence.load(place or _latest_study(), data_root=data_root)
-    say_missing(study.missing)
-    say_edits(study.folder)
+    say_flaws(study)
     with speaking_commands():
-        say_results(study, to=to, metric=metric)
+        say_results(study, to=to, **given)
 
 
 def compare(
@@ -149,61 +140,33 @@ def audit_estimators(
     err.print(f"all {len(rows)} rows hold.")
 
 
+@with_options(Study.export)
 def export(
     place: StudyPlace,
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the files here.")],
-    trial_id: Annotated[
-        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
-    ] = None,
-    top: Top = None,
-    pt2: Annotated[
-        bool, typer.Option("--pt2", help="Write model.pt2 too, a program for torch alone.")
-    ] = False,
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
-    ] = False,
-    raw: Raw = False,
-    license: Annotated[
-        str | None,
-        typer.Option("--license", metavar="NAME", help="State it in the model card, as mit."),
-    ] = None,
     track: Annotated[
         str | None,
-        typer.Option(
-            "--track", metavar="mlflow[:URI]", help="Also keep it as an artifact of its run."
-        ),
+        typer.Option(metavar="mlflow[:URI]", help="Also keep it as an artifact of its run."),
     ] = None,
     data_root: DataRoot = None,
     allow_code: AllowCode = False,
+    **given: Any,
 ) -> None:
     """Export the best architecture, ready to use, after checking its stored evidence.
 
     Example: nas-evidence export runs/digits --to winner
     Example: nas-evidence export runs/digits --to five --top 5
     """
-    check_one(trial_id, top)
+    check_one(given.get("trial_id"), given.get("top"))
     study = nas_evidence.load(place, data_root=data_root, allow_code=allow_code)
-    say_missing(study.missing)
-    say_edits(study.folder)
+    say_flaws(study)
     with speaking_commands():
-        folder = study.export(
-            to,
-            trial_id=trial_id,
-            top=top,
-            pt2=pt2,
-            onnx=onnx,
-            raw=raw,
-            license=license,
-            track=track,
-        )
+        folder = study.export(to, track=track, **given)
     say_export(folder, str(to))
 
 
-# ---------------------------------------------------------------------------------------------
-
-
 def say_results(
-    study: "Study",
+    study: Study,
     *,
     to: Path | None = None,
     metric: str | None = None,
@@ -245,18 +208,18 @@ def say_results(
     return report
 
 
-def as_named(study: "Study", path: Path) -> str:
+def as_named(study: Study, path: Path) -> str:
     """Return the place of a file of a study, as the user named the study."""
     return f"{study.place}/{path.relative_to(study.folder).as_posix()}"
 
 
-def report_command(study: "Study") -> str:
+def report_command(study: Study) -> str:
     """Return the command that writes the report."""
     root = () if study.data_root is None else ("--data-root", study.data_root)
     return typed("report", study.place, *root)
 
 
-def _say_lacking(study: "Study", lacks: Sequence[str]) -> None:
+def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
     if lacks:
         out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
 

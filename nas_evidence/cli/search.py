@@ -6,57 +6,33 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
 
 import nas_evidence
+from nas_evidence.api.progress import Progress
 from nas_evidence.api.python_words import speaking_commands
-from nas_evidence.api.request import DataOptions, as_overrides
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
-from nas_evidence.cli.options import (
-    AllowCode,
-    DataRoot,
-    Download,
-    JobName,
-    Metric,
-    Override,
-    Preset,
-    RetryFailed,
-    Seed,
-    Steal,
-    StudyFile,
-    Time,
-    Track,
-    Trials,
-    Workers,
-    trial_ids,
-    with_data_options,
-)
+from nas_evidence.cli.options import JobName, trial_ids, with_options
 from nas_evidence.cli.report import as_named, say_export, say_results
 from nas_evidence.cli.submit import resubmit
-from nas_evidence.cli.terminal import (
-    Progress,
-    err,
-    out,
-    typed,
-)
+from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import study_of_this_job
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
-from nas_evidence.spec.study import StudySpec, preset_overrides
+from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.api.studies import Study
@@ -66,48 +42,17 @@ if TYPE_CHECKING:  # these import data readers and stores
 #: Report and export of a few trials take as long as starting (2.8 and 2.5 s on x86-64, 300 rows).
 _AFTER = 1.25
 
-StoreOption = Annotated[
-    str | None,
-    typer.Option("--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."),
-]
-Executor = Annotated[
-    str,
-    typer.Option(
-        "--executor",
-        metavar="WHERE",
-        help="Where trials run: local (processes of this machine), ray, inline (this process, for "
-        "debugging), your own as module:NAME; auto chooses local or ray, and says so.",
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only check study and data, and say what they are.")
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option("--address", metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
-]
 
-
-@with_data_options
+@with_options(nas_evidence.search)
 def search(
-    study: StudyFile,
-    place: StoreOption = None,
-    trials: Trials = None,
-    seed: Seed = None,
-    time: Time = None,
-    preset: Preset = None,
-    workers: Workers = None,
-    executor: Executor = "auto",
-    address: Cluster = None,
-    overrides: Override = None,
-    data_root: DataRoot = None,
-    download: Download = False,
-    steal: Steal = False,
-    allow_code: AllowCode = False,
-    metric: Metric = None,
-    track: Track = None,
-    only_check: DryRun = False,
-    **data: Unpack[DataOptions],
+    only_check: Annotated[
+        bool, typer.Option("--dry-run", help="Only check study and data, and say what they are.")
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
+    ] = None,
+    **given: Any,
 ) -> None:
     """Search, rank, report and export; create the study folder or continue it.
 
@@ -117,105 +62,48 @@ def search(
     Example: nas-evidence search mine.csv --target price
     Example: nas-evidence search mine.toml --dry-run
     """
-    limit = _limit(time)
     if only_check:
-        named = {"n_trials": trials, "seed": seed, "metric": metric}
-        keys = {key: value for key, value in named.items() if value is not None}
-        overrides = [*preset_overrides(preset), *(overrides or ()), *as_overrides(keys)]
-        dry_run(
-            study, overrides, data, workers=workers, allow_code=allow_code, data_root=data_root
-        )
+        dry_run(**given)
         return
+    limit = _limit(given.pop("time_limit", None))
+    given = {"workers": None, "executor": "auto", **given}
     with speaking_commands():
-        nas_evidence.search(
-            study,
-            n_trials=trials,
-            seed=seed,
-            time_limit=limit,
-            preset=preset,  # type: ignore[arg-type]
-            metric=metric,
-            settings=overrides,
-            out=place,
-            workers=workers,
-            executor=executor,
-            address=address,
-            data_root=data_root,
-            download=download,
-            steal=steal,
-            allow_code=allow_code,
-            progress=_audience(limit),
-            track=track or (),
-            **data,
-        )
+        nas_evidence.search(**given, address=address, time_limit=limit, progress=Terminal(limit))
 
 
+@with_options(nas_evidence.resume)
 def resume(
-    place: Annotated[
+    folder: Annotated[
         str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
     ] = None,
-    trials: Trials = None,
-    time: Time = None,
-    workers: Workers = None,
-    executor: Executor = "auto",
     address: Annotated[
         str | None,
         typer.Option(
-            "--address",
             metavar="URL|HOST:PORT",
             help="URL of a dashboard: resume there as a job; else join this Ray cluster.",
         ),
     ] = None,
     name: JobName = None,
-    overrides: Override = None,
-    data_root: DataRoot = None,
-    download: Download = False,
-    steal: Steal = False,
-    allow_code: AllowCode = False,
-    metric: Metric = None,
-    retry_failed: RetryFailed = None,
-    track: Track = None,
+    **given: Any,
 ) -> None:
     """Resume a study after a stop or a crash, or with more trials or another budget.
 
     Example: nas-evidence resume runs/digits --trials 48
     """
     if address is not None and address.startswith(("http://", "https://")):
-        options = as_arguments(
-            trials=trials,
-            workers=workers,
-            overrides=overrides,
-            data_root=data_root,
-            download=download,
-            steal=steal,
-            allow_code=allow_code,
-            metric=metric,
-            track=track,
-            time=time,
-        )
-        resubmit(address, name, place, options, track=track)
+        resubmit(address, name, folder, **given)
         return
-    if place is None or name is not None:
+    if folder is None or name is not None:
         raise UserError(
             "resume needs a study folder, or --address URL and --name NAME."
         ).with_code("resume-without-place")
-    limit = _limit(time)
+    limit = _limit(given.pop("time_limit", None))
+    if "retry_failed" in given:
+        given["retry_failed"] = trial_ids(given["retry_failed"]) or True
+    given = {"workers": None, "executor": "auto", **given}
     with speaking_commands():
         nas_evidence.resume(
-            place,
-            n_trials=trials,
-            time_limit=limit,
-            metric=metric,
-            settings=overrides,
-            retry_failed=False if retry_failed is None else trial_ids(retry_failed) or True,
-            workers=workers,
-            executor=executor,
-            address=address,
-            data_root=data_root,
-            download=download,
-            steal=steal,
-            allow_code=allow_code,
-            progress=_audience(limit),
-            track=track or (),
+            folder, **given, address=address, time_limit=limit, progress=Terminal(limit)
         )
 
 
@@ -226,67 +114,104 @@ def _limit(text: str | None) -> TimeLimit | None:
     return TimeLimit(seconds_of(text), begun=monotonic() - seconds_running())
 
 
-@contextlib.contextmanager
-def _running(spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
-    """Say what is stored and how to go on when the trials are interrupted, and end within 2 s."""
-    from nas_evidence.storage.tables import finished
+class Terminal(Audience):
+    """Prints on the terminal; at the end it writes report and export."""
 
-    def stopped(say: Callable[[str], None]) -> None:
-        n_stored = n_searched(finished(store.folder))
-        root = () if run.data_root is None else ("--data-root", run.data_root)
-        ranking = f"\nRanking:  {typed('report', store.place, *root)}" if n_stored else ""
-        say(
-            f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are stored, the "
-            f"others resume from their last checkpoint.\nContinue: {_again(store, run)}{ranking}"
-        )
+    def __init__(self, limit: TimeLimit | None) -> None:
+        self._left = (lambda: inf) if limit is None else limit.left
 
-    def late(say: Callable[[str], None]) -> bool:
-        if store.uri is None and run.executor == "inline":
-            stopped(say)
-            return True
-        say("Stopping: waiting for the workers to store what they have.")
-        return False
+    def say(self, line: str) -> None:
+        """Print it."""
+        out.print(line)
 
-    try:
-        with interruptible(late):
-            if run.limit is not None:
-                _plan_the_end(run.limit)
-            yield
-    except KeyboardInterrupt:
-        stopped(err.print)
-        raise SystemExit(130) from None
+    def warn(self, line: str) -> None:
+        """Print it."""
+        out.print(f"warning: {line}")
 
+    def begins(self, store: "WorkingCopy") -> None:
+        """Write a log from now on."""
+        _log_to(store.folder / "logs" / "driver.log")
 
-def _ends(study: "Study", run: Run, ran: bool) -> None:
-    """Say what a limit has left out; then print the ranking, and write report and export."""
-    spec, again, statuses = study.spec, _again(study, run), Counter(study.trials["status"])
-    n_stored = n_searched(study.trials["trial_id"])
-    cut = left_out(spec, study.folder, run.limit) if run.limit is not None else ""
-    if cut:
-        out.print(f"time: {cut}; the others: {again}")
-    elif ran and n_stored < spec.n_trials:
-        out.print(
-            f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
-            f"{again} --set budget.KEY=SECONDS"
-        )
-    complete = statuses[TrialStatus.COMPLETE.value]
-    if run.limit and cut and not complete:
-        err.print(
-            "error: no trial finished within the time limit; with a longer one the study "
-            f"continues from its last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
-        )
-        raise typer.Exit(1)
-    report = _conclude(study, run)
-    counts = ", ".join(f"{n} {word}" for word, n in sorted(statuses.items()))
-    raced = len(study.trials) - n_stored
-    race = f" ({raced} of them in the race of the best)" * (raced > 0)
-    out.print(f"trials: {counts}{race}")
-    more = typed("resume", study.place, "--trials", 2 * spec.n_trials)
-    out.print(f"more:   {more}{_options(run)}")
-    if not complete:
-        why = report.problems[0].detail if report.problems else f"see {study.place}/logs"
-        err.print(f"error: no trial is complete, most often because: {why}")
-        raise typer.Exit(1)
+    def starting(self) -> contextlib.AbstractContextManager[object]:
+        """Say that the workers start."""
+        return out.status("starting the workers") if out.is_terminal else nullcontext()
+
+    @contextlib.contextmanager
+    def watching(self, spec: StudySpec, n_done: int) -> Iterator[Progress]:
+        """Show a live table, or print lines."""
+        if out.is_terminal:
+            table = LiveTable(spec, n_done, limit=self._left)
+            with Live(table, console=out, refresh_per_second=2, transient=True):
+                yield table
+        else:
+            yield Progress(spec, n_done, say=self.say, limit=self._left)
+
+    @contextlib.contextmanager
+    def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
+        """Say what is stored and how to go on when it is interrupted, and end within 2 s."""
+        from nas_evidence.storage.tables import finished
+
+        def stopped(say: Callable[[str], None]) -> None:
+            n_stored = n_searched(finished(store.folder))
+            root = () if run.data_root is None else ("--data-root", run.data_root)
+            ranking = f"\nRanking:  {typed('report', store.place, *root)}" if n_stored else ""
+            say(
+                f"\nStopped. Nothing is lost: {n_stored} of {spec.n_trials} trials are stored, "
+                "the others resume from their last checkpoint.\n"
+                f"Continue: {self.go_on(store.place, run)}{ranking}"
+            )
+
+        def late(say: Callable[[str], None]) -> bool:
+            if store.uri is None and run.executor == "inline":
+                stopped(say)
+                return True
+            say("Stopping: waiting for the workers to store what they have.")
+            return False
+
+        try:
+            with interruptible(late):
+                if run.limit is not None:
+                    _plan_the_end(run.limit)
+                yield
+        except KeyboardInterrupt:
+            stopped(err.print)
+            raise SystemExit(130) from None
+
+    def go_on(self, place: str, run: Run) -> str:
+        """Return the command."""
+        return typed("resume", place) + _options(run)
+
+    def ends(self, study: "Study", run: Run, ran: bool) -> None:
+        """Say what a limit has left out; then print the ranking, and write report and export."""
+        spec, statuses = study.spec, Counter(study.trials["status"])
+        again = self.go_on(study.place, run)
+        n_stored = n_searched(study.trials["trial_id"])
+        cut = left_out(spec, study.folder, run.limit)
+        if cut:
+            out.print(f"time: {cut}; the others: {again}")
+        elif ran and n_stored < spec.n_trials:
+            out.print(
+                f"budget: spent after {n_stored} of {spec.n_trials} trials; continue with "
+                f"{again} --set budget.KEY=SECONDS"
+            )
+        complete = statuses[TrialStatus.COMPLETE.value]
+        if run.limit and cut and not complete:
+            err.print(
+                "error: no trial finished within the time limit; with a longer one the study "
+                f"continues from its last checkpoint: {again} --time {10 * run.limit.seconds:.0f}s"
+            )
+            raise typer.Exit(1)
+        report = _conclude(study, run)
+        counts = ", ".join(f"{n} {word}" for word, n in sorted(statuses.items()))
+        raced = len(study.trials) - n_stored
+        race = f" ({raced} of them in the race of the best)" * (raced > 0)
+        out.print(f"trials: {counts}{race}")
+        more = typed("resume", study.place, "--trials", 2 * spec.n_trials)
+        out.print(f"more:   {more}{_options(run)}")
+        if not complete:
+            why = report.problems[0].detail if report.problems else f"see {study.place}/logs"
+            err.print(f"error: no trial is complete, most often because: {why}")
+            raise typer.Exit(1)
 
 
 def _conclude(study: "Study", run: Run) -> "Report":
@@ -316,10 +241,6 @@ def _conclude(study: "Study", run: Run) -> "Report":
     return report
 
 
-def _again(study: "Study | WorkingCopy", run: Run) -> str:
-    return typed("resume", study.place) + _options(run)
-
-
 def _plan_the_end(limit: TimeLimit) -> None:
     """Reserve time for report and export, by the time that starting took.
 
@@ -330,52 +251,18 @@ def _plan_the_end(limit: TimeLimit) -> None:
     Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 
-def _audience(limit: TimeLimit | None = None) -> Audience:
-    def starting() -> contextlib.AbstractContextManager[object]:
-        return out.status("starting the workers") if out.is_terminal else nullcontext()
-
-    return Audience(
-        say=out.print,
-        warn=lambda line: out.print(f"warning: {line}"),
-        watching=partial(_watching, left=(lambda: inf) if limit is None else limit.left),
-        starting=starting,
-        go_on=_again,
-        begins=lambda store: _log_to(store.folder / "logs" / "driver.log"),
-        running=_running,
-        ends=_ends,
-    )
-
-
-@contextlib.contextmanager
-def _watching(spec: StudySpec, n_done: int, *, left: Callable[[], float]) -> Iterator[Progress]:
-    if out.is_terminal:
-        progress = Progress(spec, n_done, limit=left)
-        with Live(progress, console=out, refresh_per_second=2, transient=True):
-            yield progress
-    else:
-        yield Progress(spec, n_done, say=lambda line: out.print(line), limit=left)
-
-
 def _options(run: Run) -> str:
     """Return the options that the next run also needs, as text for whoever reads it.
 
     A job finds the cluster that it runs on by itself; its reader, on another machine, does not.
     """
-    words = _words(run)
+    words = as_arguments(
+        data_root=run.data_root, address=run.address, track=run.track, allow_code=run.allow_code
+    )
     if run.address == "auto" and (name := study_of_this_job()):
         at = words.index("--address")
         words[at : at + 2] = ["--address", "URL", "--name", name]
     return "".join(f" {shlex.quote(word)}" for word in words)
-
-
-def _words(run: Run) -> list[str]:
-    given = (
-        ("--data-root", run.data_root),
-        ("--address", run.address),
-    )
-    words = [word for name, value in given if value is not None for word in (name, str(value))]
-    words += [word for text in run.track for word in ("--track", str(text))]
-    return words + ["--allow-code"] * run.allow_code
 
 
 class _Masking(logging.Formatter):

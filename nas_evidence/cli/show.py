@@ -4,8 +4,9 @@ import json
 import math
 from typing import Any
 
-from nas_evidence.cli.options import opened
-from nas_evidence.cli.terminal import out, print_json, print_line, print_rows, score_text
+from nas_evidence.api.control import opened
+from nas_evidence.api.progress import score_text
+from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS

@@ -1,17 +1,12 @@
-"""The running study on the terminal: a live table, or one line per event.
-
-Builds text and tables, and prints them on the two consoles defined here.
-"""
+"""Text and tables on the two consoles defined here; the running study as a live table."""
 
 import json
-import math
 import re
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +15,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nas_evidence.api.progress import Progress, score_text, size_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
 from nas_evidence.spec.metric_names import METRICS
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.workers.executor import Lost, Watcher
+from nas_evidence.spec.study import StudySpec
 
-if TYPE_CHECKING:  # it imports pandas, which slows the start
+if TYPE_CHECKING:  # these import pandas, which slows the start
+    from nas_evidence.api.studies import Study
     from nas_evidence.reporting.contents import Report
     from nas_evidence.reporting.study_tables import RankedArchitecture
-
-#: Most lines printed for successful trials where there is no live table.
-MAX_LINES = 80
 
 
 class _Literal(Console):
@@ -49,10 +41,11 @@ class _Literal(Console):
 out, err = _Literal(), _Literal(stderr=True)
 
 
-def say_missing(lines: Iterable[str]) -> None:
-    """Say what is missing of the results that a verb goes by."""
-    for line in lines:
+def say_flaws(study: "Study") -> None:
+    """Say what is missing of a study's results, and what was changed by hand in its file."""
+    for line in study.missing:
         err.print(f"{line}; `{program()} verify` says more, `resume` runs it again")
+    say_edits(study.folder)
 
 
 def say_edits(folder: Path) -> None:
@@ -83,20 +76,6 @@ def typed(*words: object) -> str:
 def print_foreign(text: str) -> None:
     """Print what a log or a job says: without its colours, and nothing that moves the cursor."""
     typer.echo(on_lines(re.sub(r"\x1b\[[0-9;]*m", "", text)), nl=False)
-
-
-def score_text(value: float | None) -> str:
-    """Return a score as text, or a dash."""
-    return "-" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3f}"
-
-
-def size_text(architecture: ArchitectureSpec) -> str:
-    """Return width/depth, or whatever describes the family instead."""
-    values = architecture.values
-    if values.get("shape", "constant") != "constant":
-        return str(values["shape"])
-    size = (values.get("width"), values.get("depth"))
-    return "/".join(str(value) for value in size if value is not None) or "-"
 
 
 def ranking_rows(
@@ -153,108 +132,8 @@ def _number_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if abs(value) < 1 else f"{value:.0f}"
 
 
-@dataclass
-class _Row:
-    assignment: Assignment
-    started: float
-    epoch: int = 0
-    score: float | None = None
-    sotl: float | None = None
-    outcome: str = ""
-    seconds: float = 0.0
-
-
-@dataclass
-class Progress(Watcher):
-    """The running study as the terminal shows it; a watcher of the driver.
-
-    `say` receives one line per event; a live view renders this object instead. `limit` returns
-    the seconds that are left by a time limit.
-    """
-
-    study: StudySpec
-    n_done: int
-    say: Callable[[str], None] | None = None
-    limit: Callable[[], float] = lambda: math.inf
-    rows: dict[int, _Row] = field(default_factory=dict)
-    finished: list[_Row] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-
-    def launched(self, assignment: Assignment) -> None:
-        """Show a trial as running."""
-        self.rows[assignment.trial_id] = _Row(assignment, time.monotonic())
-
-    def progressed(self, report: SliceReport) -> None:
-        """Show a trial's progress."""
-        row = self.rows[report.trial_id]
-        row.epoch, row.sotl = report.epoch, report.sotl
-        row.score = report.scores.get(self.study.objective, row.score)
-
-    def ended(self, record: TrialRecord) -> None:
-        """Move a trial to the finished ones, and print a line."""
-        row = self.rows.pop(record.trial_id)
-        self.n_done += not is_race(record.trial_id)
-        row.seconds = record.total_seconds
-        row.outcome, row.epoch = str(record.status), record.epochs
-        estimate = record.final_estimate(self.study.objective)
-        if estimate is not None and estimate.valid:
-            row.score = estimate.value if estimate.per_datum is None else estimate.per_datum
-        self.finished.append(row)
-        # In a long study print every k-th line, but every failure.
-        stride = math.ceil(self.study.n_trials / MAX_LINES)
-        worth_saying = self.n_done % stride == 0 or record.status is not TrialStatus.COMPLETE
-        if self.say and worth_saying:
-            self.say(self._line(row, record))
-
-    def parked(self, trial_id: int) -> None:
-        """Show a trial as off its worker; it continues later."""
-        self.rows.pop(trial_id, None)
-
-    def lost(self, loss: Lost) -> None:
-        """Print that an attempt was lost and that the trial is retried."""
-        self.rows.pop(loss.trial_id, None)
-        if self.say:
-            self.say(f"trial {loss.trial_id} attempt {loss.attempt} lost ({loss.cause}); retrying")
-
-    def _line(self, row: _Row, record: TrialRecord) -> str:
-        architecture = row.assignment.architecture
-        if record.status is TrialStatus.COMPLETE:
-            result = f"{self.study.objective}={score_text(row.score)}"
-        else:
-            result = record.cause
-        left = self.left()
-        end = f", {left}" if left else ""
-        place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
-        return (
-            f"[{place}] trial {record.trial_id} {architecture.family} "
-            f"{size_text(architecture)} {record.status} {result} "
-            f"({duration(record.total_seconds)}{end})"
-        )
-
-    def left(self) -> str:
-        """Return the time left in words, "" before the first trial has ended.
-
-        The race of the finalists ends when its best is sure, so its end is known only at most.
-        """
-        seconds = self.expected_seconds()
-        if seconds is None:
-            return ""
-        return f"{'at most ' * bool(self.study.n_finalists and seconds)}{duration(seconds)} left"
-
-    def expected_seconds(self) -> float | None:
-        """Return the seconds left at the current pace, those of the race included.
-
-        None before the first trial has ended.
-        """
-        if not self.finished:
-            return None
-        from nas_evidence.driver.race import budget_of
-
-        raced = sum(is_race(row.assignment.trial_id) for row in self.finished)
-        race = max(0, budget_of(self.study) - raced) if self.study.n_finalists else 0
-        elapsed = time.monotonic() - self.started
-        searched = max(0, self.study.n_trials - self.n_done)
-        return max(0.0, min(self.limit(), elapsed / len(self.finished) * (searched + race)))
+class LiveTable(Progress):
+    """The running study as a table, rendered anew twice a second."""
 
     def __rich__(self) -> RenderableType:
         table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
@@ -281,12 +160,11 @@ class Progress(Watcher):
         )
         return Group(head, table)
 
-    def _cells(self, row: _Row, seconds: float) -> tuple[str, ...]:
-        architecture = row.assignment.architecture
+    def _cells(self, row: Any, seconds: float) -> tuple[str, ...]:
         return (
-            str(row.assignment.trial_id),
-            architecture.family,
-            size_text(architecture),
+            str(row.trial_id),
+            row.architecture.family,
+            size_text(row.architecture),
             f"{row.epoch}/{self.study.plan.epochs}",
             score_text(row.score),
             score_text(row.sotl),

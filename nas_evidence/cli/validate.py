@@ -1,15 +1,15 @@
 """What looks before a search: init, and search --dry-run."""
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+import nas_evidence
 from nas_evidence.api.request import DataOptions
-from nas_evidence.cli.options import (
-    with_data_options,
-)
+from nas_evidence.cli.options import with_options
 from nas_evidence.cli.terminal import err, out, typed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
@@ -18,13 +18,13 @@ if TYPE_CHECKING:  # imports the data readers
     from nas_evidence.data import ArrayData
 
 
-@with_data_options
+@with_options(nas_evidence.search, only=DataOptions.__annotations__)
 def init(
     place: Annotated[str, typer.Argument(metavar="DATA", help="A table, arrays, or images.")],
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Study file to write.")
     ] = None,
-    **data: Unpack[DataOptions],
+    **data: Any,
 ) -> None:
     """Write the study file that `search` would use for data, with comments, to be edited.
 
@@ -44,7 +44,7 @@ def init(
         raise UserError(f"{file} exists; give another file with --to, or remove it.").with_code(
             "init-file-exists"
         )
-    dataset = dataset_of(path, data)
+    dataset = dataset_of(path, cast("DataOptions", data))
     source = source_of(dataset)
     assert source is not None
     arrays = source.arrays(seed=0)
@@ -57,18 +57,23 @@ def init(
 
 
 def dry_run(
-    study: str,
-    overrides: Sequence[str],
-    data: DataOptions,
+    data: str,
     *,
-    workers: int | None,
-    allow_code: bool,
-    data_root: Path | None,
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+    allow_code: bool = False,
+    data_root: Path | None = None,
+    **given: Any,
 ) -> None:
     """Check a study file and its data: every error of the file at once, then what is there."""
-    from nas_evidence.api.request import asked_for, with_workers
+    from nas_evidence.api.request import asked_for, overrides_of, with_workers
 
-    asked = asked_for(study, overrides, data, allow_code=allow_code, data_root=data_root)
+    keys = {key: given.get(key) for key in ("preset", "n_trials", "seed", "metric")}
+    options = {key: value for key, value in given.items() if key in DataOptions.__annotations__}
+    asked = asked_for(
+        data, overrides_of(settings, **keys), cast("DataOptions", options), allow_code=allow_code,
+        data_root=data_root,
+    )  # fmt: skip
     spec, arrays = with_workers(asked.spec, workers), asked.arrays
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
@@ -104,7 +109,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     )
     out.print(order_sentence(spec, arrays.n_train))
     check_task(spec.plan, arrays)
-    megabytes = arrays.n_train * 4 * float(_size(arrays.input_shape)) / 1e6
+    megabytes = arrays.n_train * 4 * prod(arrays.input_shape) / 1e6
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")
     race = budget_of(spec) if spec.n_finalists else 0
     more = f" and up to {race} in the race of the finalists" if race else ""
@@ -113,13 +118,6 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
     at_once = f"{workers} worker{'s' * (workers > 1)}"
     out.print(f"time: {time} on idle cores for {spec.n_trials} trials{more}, {at_once}")
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    total = 1
-    for length in shape:
-        total *= length
-    return total
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -1,22 +1,24 @@
 """The verbs for the soundness of a study folder: verify and repair."""
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
 import nas_evidence
-from nas_evidence.cli.options import AsJson, DataRoot, Steal, StudyPlace
+from nas_evidence.cli.options import AsJson, StudyPlace, with_options
 from nas_evidence.cli.terminal import counted, err, out, print_json, say_edits, typed
 
 
-def verify(place: StudyPlace, as_json: AsJson = False, data_root: DataRoot = None) -> None:
+@with_options(nas_evidence.verify)
+def verify(place: StudyPlace, as_json: AsJson = False, **given: Any) -> None:
     """Check everything that a study holds, and change nothing; exit code 1 if something is wrong.
 
     The data set is compared too where it is at hand; the last line says what was not checked.
 
     Example: nas-evidence verify runs/digits
     """
-    found = nas_evidence.verify(place, data_root=data_root)
+    found = nas_evidence.verify(place, **given)
     if as_json:
         print_json([{"place": one.place, "problem": one.problem} for one in found.problems])
     else:
@@ -36,7 +38,8 @@ def verify(place: StudyPlace, as_json: AsJson = False, data_root: DataRoot = Non
         raise typer.Exit(1)
 
 
-def repair(place: StudyPlace, data_root: DataRoot = None, steal: Steal = False) -> None:
+@with_options(nas_evidence.repair)
+def repair(place: StudyPlace, **given: Any) -> None:
     """Restore what is damaged; train torn trials again from their seeds. Sound files stay.
 
     Example: nas-evidence repair runs/digits
@@ -44,9 +47,7 @@ def repair(place: StudyPlace, data_root: DataRoot = None, steal: Steal = False) 
     from nas_evidence.api.runs import unfinished
     from nas_evidence.storage.redo import find_done
 
-    for line in nas_evidence.repair(place, data_root=data_root, steal=steal) or [
-        "nothing to repair."
-    ]:
+    for line in nas_evidence.repair(place, **given) or ["nothing to repair."]:
         out.print(line)
     study = nas_evidence.load(place)
     if unfinished(study.spec, find_done(study.folder)):

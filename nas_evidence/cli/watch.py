@@ -16,7 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nas_evidence.cli.options import StudyPlace, opened, shown
+from nas_evidence.api.control import opened
+from nas_evidence.cli.options import StudyPlace, shown
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.user_error import UserError
 

@@ -449,7 +449,7 @@ def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
         {"name": "a<b", "n_trials": 3, "dataset": {"name": "digits"}, "family": families,
          "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
     )  # fmt: skip
-    block = Block(spec, 1, shown.append)
+    block = Block(spec, 1, show=shown.append)
     assert "a&lt;b: 1 of 3 trials" in shown[0]
     for trial_id, status in ((1, TrialStatus.DIVERGED), (2, TrialStatus.COMPLETE)):
         block.ended(

@@ -10,14 +10,14 @@ from contextlib import closing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
 import numpy as np
 import optuna
 import pytest
 from commands import environment
-from fakes import report_of
+from fakes import Heard, report_of
 from faulty import flipped, run, study
 from messages import refused
 from records import asked, curve_of, record_with
@@ -25,7 +25,7 @@ from wandb_files import wandb_runs
 
 import nas_evidence
 from nas_evidence.api import trackers
-from nas_evidence.api.runs import Audience, Run, finish_off
+from nas_evidence.api.runs import Left, Run
 from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.api.trackers.optuna import Optuna
@@ -457,8 +457,8 @@ def test_a_tracker_reads_the_log_only_after_the_driver_has_mended_it(
     assert read_log(tmp_path).problems != []
     seen = Optuna, "study_ended", lambda self, status: read.append(read_log(tmp_path).problems)
     monkeypatch.setattr(*seen)
-    store, audience = WorkingCopy(tmp_path), Audience(said.append)
-    finish_off(spec, store, Run(track=("optuna",)), audience, find_done(tmp_path))
+    store, run_there, data = WorkingCopy(tmp_path), Run(track=("optuna",)), cast("Any", None)
+    Left(spec, store, run_there, Heard(said.append), data, find_done(tmp_path)).finish_off()
     assert read == [[]]
     assert sum("not as written" in line for line in said) == 1
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nas_evidence.api.control import facts_in
 from nas_evidence.api.runs import Run
 from nas_evidence.cli.search import _options
-from nas_evidence.cli.submit import facts_in
 from nas_evidence.jobs.jobs import study_of_this_job
 
 LOG = "2026-11-22 22:00:01,123\tINFO worker.py:1879 -- Connecting to existing cluster\n"

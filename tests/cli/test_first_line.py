@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fakes import Heard
 
-from nas_evidence.api import runs as running
-from nas_evidence.api.runs import Audience, Run, begun, run_trials
+from nas_evidence.api.runs import Left, Run, begun
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.redo import find_done
@@ -37,7 +38,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
         raise Stopped
 
     with pytest.raises(Stopped):
-        run_trials(spec, store, Run("ray"), Audience(say=say), data=data, finds=finds)
+        Left(spec, store, Run("ray"), Heard(say), data, finds).run_trials()
     assert said == [f"s: 5 trials, 2 workers -> {tmp_path / 's'}"]
     assert not [name for name in SLOW if name in sys.modules]
 
@@ -51,7 +52,7 @@ def test_a_forecast_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) ->
         {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}}
     )
     lines: list[str] = []
-    told = running._forecast_told(spec, None, Audience(say=lines.append), left=1, inline=False)
-    with told:
+    left: Any = Left(spec, None, Run("local"), Heard(lines.append), None, None)
+    with left.forecast_told(None, 1):
         pass
     assert lines == []

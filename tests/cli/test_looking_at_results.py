@@ -14,9 +14,9 @@ from rich.console import Console
 from searched import EPOCHS, folder, load, record
 
 import nas_evidence
+from nas_evidence.api.control import status_in
 from nas_evidence.cli import terminal
 from nas_evidence.cli.show import trial_sentence
-from nas_evidence.cli.submit import _facts
 from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
 from nas_evidence.cli.watch import served
 from nas_evidence.driver.mirror import working_copy
@@ -142,7 +142,7 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     first = first_as_shown(tmp_path)
     assert (first.value, first.trial_id) == (study.winner.objective, study.winner.trial_id)
     logged(tmp_path)
-    best = _facts(working_copy(str(tmp_path)))["best"]
+    best = status_in(working_copy(str(tmp_path)))["best"]
     assert list(best) == ["trial_id", "kfac_ggn", "unit"]
     assert (best["kfac_ggn"], best["unit"]) == (first.value, "nats per datum")
     nothing = folder(tmp_path / "failed", [record(1, 1, status=TrialStatus.FAILED)])

@@ -26,12 +26,14 @@ CALLED: dict[str, tuple[Callable[..., Any], ...]] = {
     "predict": (nas_evidence.predict,),
     "verify": (nas_evidence.verify,),
     "repair": (nas_evidence.repair,),
+    "status": (nas_evidence.status,),
+    "cancel": (nas_evidence.cancel,),
 }
 _TABLE = "the same statistics of any table are `nas_evidence.reporting.any_table.rank_table`"
 #: Options that are no parameter, with the reason.
 ONLY_TYPED = {
     ("search", "dry-run"): "prints what a search would do, and has no study to return",
-    ("resume", "name"): "of a job on a cluster, as `submit`",
+    ("resume", "name"): "of a job on a cluster, as `resubmit`",
     **{("report", name): _TABLE for name in ("table", "score", "target", "group", "baseline")},
     ("predict", "to"): "`Prediction.to_frame` is written by pandas",
     ("predict", "id"): "columns that the written file copies",
@@ -39,6 +41,10 @@ ONLY_TYPED = {
     ("predict", "reliability"): "`Study.plot('calibration', data)`",
     ("predict", "json"): "how it is printed",
     ("verify", "json"): "how it is printed",
+    ("status", "json"): "how it is printed",
+    ("status", "all"): "of one trial, whose tables `read_table` returns",
+    ("status", "log"): "a text, and no value",
+    ("status", "follow"): "a text, and no value",
 }
 #: Parameters that are no option, with the reason.
 ONLY_CALLED = {
@@ -49,7 +55,11 @@ ONLY_CALLED = {
     ("search", "progress"): "the command line always prints",
     ("resume", "progress"): "the command line always prints",
     ("submit", "progress"): "the command line always prints",
-    ("predict", "warn"): "the command line always prints",
+    **{
+        (verb, "warn"): "the command line always prints"
+        for verb in ("predict", "status", "cancel")
+    },
+    ("cancel", "trial_id"): "the second word after the verb",
     ("report", "allow_code"): "a report runs no code",
 }
 

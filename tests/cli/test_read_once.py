@@ -71,7 +71,7 @@ def wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
     wave: str, calls: Counter[str]
 ) -> None:
-    search(wave, target="y", test_fraction=0.2, trials=1, executor="inline", overrides=QUICK)
+    search(wave, target="y", test_fraction=0.2, n_trials=1, executor="inline", settings=QUICK)
     assert {name: calls[name] for name in STEPS} == dict.fromkeys(STEPS, 1)
     assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
     assert Path("runs/wave/export/README.md").is_file()
@@ -98,7 +98,7 @@ def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
 def test_report_and_export_read_each_table_and_the_data_once(
     wave: str, calls: Counter[str]
 ) -> None:
-    search(wave, target="y", test_fraction=0.2, trials=2, executor="inline", overrides=QUICK)
+    search(wave, target="y", test_fraction=0.2, n_trials=2, executor="inline", settings=QUICK)
     Path("runs/wave/report/comparison.json").unlink()
     calls.clear()
     report("runs/wave")
@@ -121,12 +121,12 @@ def test_a_study_in_python_sees_trials_that_come_later(wave: str) -> None:
 
 @pytest.mark.slow
 def test_data_of_a_study_that_goes_on_are_those_of_its_folder_and_checked(wave: str) -> None:
-    options = {"target": "y", "executor": "inline", "overrides": QUICK}
-    search(wave, trials=1, **options)
+    options = {"target": "y", "executor": "inline", "settings": QUICK}
+    search(wave, n_trials=1, **options)
     kept = Path("runs/wave/data/train.parquet")
     pd.read_parquet(kept).assign(a=0.0).to_parquet(kept)
     with refused("data-changed"):
-        search(wave, trials=2, **options)
+        search(wave, n_trials=2, **options)
 
 
 @pytest.mark.slow

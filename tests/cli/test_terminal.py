@@ -10,7 +10,8 @@ from records import asked
 from rich.console import Console
 
 import nas_evidence
-from nas_evidence.cli.terminal import Progress, score_text, size_text
+from nas_evidence.api.progress import Progress, score_text, size_text
+from nas_evidence.cli.terminal import LiveTable
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
@@ -136,7 +137,7 @@ def test_the_end_is_expected_from_the_pace_of_this_run(monkeypatch: pytest.Monke
     progress = Progress(STUDY.model_copy(update={"finalists": 0}), n_done=90, started=1000.0)
     assert progress.expected_seconds() is None
     assert progress.left() == ""
-    monkeypatch.setattr("nas_evidence.cli.terminal.time.monotonic", lambda: 1030.0)
+    monkeypatch.setattr("nas_evidence.api.progress.time.monotonic", lambda: 1030.0)
     ended(progress, assignment(90))
     ended(progress, assignment(91))
     # Two trials in 30 s; those of earlier runs say nothing of the pace; 8 are left.
@@ -152,7 +153,7 @@ def test_the_race_of_the_finalists_is_part_of_what_is_left_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     progress = Progress(STUDY, n_done=99, started=1000.0)
-    monkeypatch.setattr("nas_evidence.cli.terminal.time.monotonic", lambda: 1015.0)
+    monkeypatch.setattr("nas_evidence.api.progress.time.monotonic", lambda: 1015.0)
     ended(progress, assignment(99))
     assert progress.expected_seconds() == pytest.approx(15 * 34)  # a third of 100 trials
     assert progress.left() == "at most 8.5 min left"
@@ -161,7 +162,7 @@ def test_the_race_of_the_finalists_is_part_of_what_is_left_at_most(
 
 
 def test_the_live_table_shows_every_running_trial_and_the_last_finished() -> None:
-    progress = Progress(STUDY, n_done=0)
+    progress = LiveTable(STUDY, n_done=0)
     assert "estimating the end" in shown(progress)
     for trial_id in range(12):
         ended(progress, assignment(trial_id, width=4, depth=1))

@@ -20,7 +20,7 @@ from toy_worker import Toy
 import nas_evidence.driver.mirror as mirror_module
 import nas_evidence.storage.remote_lease as lease_module
 import nas_evidence.storage.store as remote_module
-from nas_evidence.cli.options import opened
+from nas_evidence.api.control import opened
 from nas_evidence.cli.watch import watch
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, WorkingCopy, working_copy

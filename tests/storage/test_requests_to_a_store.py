@@ -17,8 +17,7 @@ from toy_worker import Toy
 
 import nas_evidence.driver.mirror as mirror_module
 import nas_evidence.storage.remote_lease as lease_module
-from nas_evidence.cli.options import opened
-from nas_evidence.cli.submit import _facts
+from nas_evidence.api.control import opened, status_in
 from nas_evidence.driver.cancel import cancel
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
@@ -153,7 +152,7 @@ def test_who_asks_for_the_status_fetches_no_terms_curves_models_or_logs(uri: str
     for name in ("data/train.parquet", "logs/driver.log", "report/index.html", "code/x.py"):
         store.put(name, b"large")
     CountedStore.reset()
-    assert _facts(opened(uri, looking="status"))["n_finished"] == 20
+    assert status_in(opened(uri, looking="status"))["n_finished"] == 20
     fetched = Counter(name.split("/")[0] for name in names("get", uri))
     assert fetched.keys() <= {"study.toml", "trials", "evidence", "logs", "lock"}
     assert "logs/driver.log" not in names("get", uri)
