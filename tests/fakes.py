@@ -2,9 +2,11 @@
 
 import json
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from nas_evidence.api.runs import Audience
 from nas_evidence.driver.driver import Driver
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import (
     Evaluation,
@@ -22,7 +25,8 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
-from nas_evidence.storage.log import Log, events, read_log
+from nas_evidence.storage.holding import Holder
+from nas_evidence.storage.log import Log, events, log_files, read_log
 from nas_evidence.storage.redo import adopt, find_done
 from nas_evidence.storage.tables import compact
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, Watcher, loss_of
@@ -321,6 +325,19 @@ def asked_in(folder: Path) -> list[ArchitectureSpec]:
     found = read_log(folder).state.proposals
     assert sorted(found) == list(range(len(found)))
     return [found[number] for number in range(len(found))]
+
+
+def leave_holder(folder: Path, *, seconds_ago: float, host: str = "elsewhere") -> Holder:
+    """Leave the file `lock` of a process of another host, or of another boot of this one."""
+    heard_of = time.time() - seconds_ago
+    holder = Holder(4321, host, "another", heard_of, heard_of)
+    (folder / "lock").write_text(sealed_json(asdict(holder)))
+    return holder
+
+
+def last_log(folder: Path) -> Path:
+    """The last file of the log of a study, of which most have one."""
+    return log_files(folder)[-1]
 
 
 def facts_in(folder: Path, *words: str) -> list[Any]:

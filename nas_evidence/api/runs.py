@@ -293,8 +293,8 @@ class Left:
             KeyboardInterrupt: also if another terminal cancels the study.
             ValueError: if the data are missing or do not fit the study.
         """
-        from nas_evidence.data.digest import data_digest
         from nas_evidence.data.arrays import check_task
+        from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
         from nas_evidence.storage.conditions import note_conditions
         from nas_evidence.workers.choice import chosen_executor

@@ -51,7 +51,6 @@ from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import DoneTrials, adopt, find_done, set_aside_wrong
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.state import Losses
-from nas_evidence.storage.study_folder import check_lease, holds_lease
 from nas_evidence.storage.tables import (
     COMPACT_AT,
     TABLES,
@@ -104,7 +103,6 @@ class Driver:
         self._study, self._folder = study, folder
         self._executor, self._watcher = executor, watcher
         folder.mkdir(parents=True, exist_ok=True)
-        self._leased = holds_lease(folder)
         self._content_hash = content_hash or current_hash(folder, study)
         self.requests = Requests(folder)  # from other terminals
         finds = finds or find_done(folder)
@@ -161,7 +159,7 @@ class Driver:
 
     def _loop(self) -> None:
         while True:
-            self._check_lease()
+            self._log.check()
             self._handle_requests()
             self._launch_all()
             over, deadline = self._over, self._deadline
@@ -173,7 +171,7 @@ class Driver:
                 assert over or deadline.searched or not self._waiting
                 return
             for event in self._executor.poll(timeout=1.0):
-                self._check_lease()
+                self._log.check()
                 self._handle(event)
             self._ledger.account(self._executor.now(), len(self._running))
 
@@ -204,25 +202,24 @@ class Driver:
             self._queue.appendleft(self._waiting.pop(trial_id)[1])
 
     def _stop(self) -> None:
-        # A full disk has already been reported.
-        with contextlib.closing(self._log), contextlib.suppress(OSError):
-            if not self._leased or holds_lease(self._folder):
-                self._ledger.account(self._executor.now(), len(self._running))
-                idle = self._executor.idle_share()
-                spent = self._ledger.spent
-                self._log.write(
-                    Stopped(
-                        idle_share=idle,
-                        wall_seconds=spent.wall_seconds,
-                        device_seconds=spent.device_seconds,
-                    )
+        # What is suppressed here has already been reported.
+        with contextlib.closing(self._log), contextlib.suppress(OSError, StudyStoppedError):
+            self._ledger.account(self._executor.now(), len(self._running))
+            idle = self._executor.idle_share()
+            spent = self._ledger.spent
+            self._log.write(
+                Stopped(
+                    idle_share=idle,
+                    wall_seconds=spent.wall_seconds,
+                    device_seconds=spent.device_seconds,
                 )
-                self.requests.done()
+            )
+            self.requests.done()
 
     @uncollected()
     def _recover(self) -> None:
         """Finish what a killed process left half done; plan the remaining trials."""
-        self._check_lease()
+        self._log.check()
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if home.name.isdecimal() and int(home.name) in self._done:
                 shutil.rmtree(home, ignore_errors=True)
@@ -500,10 +497,6 @@ class Driver:
             self._proposer.tell(n, told)
             self._log_tell(n, told)
             crash_point("told")
-
-    def _check_lease(self) -> None:
-        if self._leased:
-            check_lease(self._folder)
 
     def _home(self, trial_id: int) -> Path:
         return self._folder / "checkpoints" / f"{trial_id:06d}"

@@ -18,9 +18,12 @@ Everything else goes with the next push: after a trial ended, or after `_LOOK_EV
 the store lacks when a machine is lost is rerun from a checkpoint, with equal results.
 
 Workers exchange checkpoints with the store directly (`workers/stored.py`); here they are empty
-files, because the driver reads only their names. The log is stored in parts of 64 KiB,
-`logs/events/<n>.jsonl`: adding a line takes one small write, and fetching what is new takes only
-the last parts.
+files, because the driver reads only their names.
+
+New lines of the log go as one object, the next `logs/events/<n>.jsonl`, created only if it is
+absent. So whoever has created the next one has the study: the other driver's creation fails, and
+it looks for that object before it changes anything else. Of 256 objects one more is made that
+joins them, to be fetched in their place; it may be deleted, they stay.
 """
 
 import atexit
@@ -30,19 +33,29 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from nas_evidence.plumbing.seals import sealed
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import LOG, log_path
-from nas_evidence.storage.remote_lease import RemoteLease
+from nas_evidence.storage.holding import Holder, announced
+from nas_evidence.storage.log import (
+    LOG,
+    is_whole,
+    log_files,
+    numbers_in,
+    piece,
+    taken_over,
+    without_copies,
+)
 from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
@@ -52,8 +65,10 @@ from nas_evidence.workers.stored import StoredWorker, attempt_of
 LOGS_EVERY = 30.0
 #: Seconds between two checks for requests from other processes.
 _LOOK_EVERY = 5.0
-#: Size of one part of the log, bytes.
-PART_BYTES = 64 * 1024
+#: Seconds after which a driver looks again whether another one has taken the study over.
+FENCE_EVERY = 5.0
+#: How many objects of the log one more joins.
+JOINED = 256
 #: The order of a push, by name prefix; other names come last.
 _ORDER = (
     ("data/",),
@@ -68,7 +83,6 @@ _ORDER = (
 _AFTER_LOG = _ORDER.index(("checkpoints/",))
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
-_PART = re.compile(r"logs/events/\d+\.jsonl")
 #: Uploaded by its writer, or never.
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
@@ -83,6 +97,13 @@ _SKIPPED = {
     "logs": re.compile(
         r"(models|data|export|report|damaged|trials|evidence|terms|curves|checkpoints)/|study\.db"
     ),
+}
+
+#: What changes of it while a study runs.
+_CHANGES = {
+    "results": ("study.toml", "trials/", "evidence/", "terms/", "curves/"),
+    "status": ("study.toml", "trials/", "evidence/"),
+    "logs": ("study.toml",),
 }
 
 Looking = Literal["results", "status", "logs"]
@@ -178,13 +199,18 @@ class Mirror(WorkingCopy):
             scratch = Path(temporary) / name
         super().__init__(scratch, self.uri)
         self.make_worker = partial(StoredWorker, self.uri)
-        self._lease: RemoteLease | None = None
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
-        self._parts: dict[str, Stamp] = {}  # of the log, as they were fetched
+        self._damaged: set[str] = set()  # joined objects of the log that are not used
         self._sent: dict[str, LocalStamp] = {}
         self._homes: set[str] = set()
-        self._log_bytes = self._log_inode = 0
         self._logs_at = 0.0
+        self._is_held = self._knows_log = False
+        self._log: list[str] = []  # the objects of the log there
+        self._next = self._lowest = 0  # number of the next one, and of the first file here
+        self._unsent = (0, 0)  # where the lines begin that are not there: file here, byte
+        self._joined = b""  # the objects since the last joined one
+        self._fencing = threading.Lock()  # files are uploaded by several threads
+        self._fenced_at = 0.0, 0.0  # monotonic, wall
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
@@ -195,24 +221,25 @@ class Mirror(WorkingCopy):
         """
         self.store.check_answers()
         self.store.check()
-        self._lease = RemoteLease(Store(self.place), steal=steal)
-        self.store.guard = self._lease.check
-        try:
-            self.pull()
+        plain, name = Store(self.place), "lock"
+        get, put = partial(plain.get, name), partial(plain.put, name)
+        with announced(self.place, get, put, Holder.is_dead_here, steal=steal):
+            self._is_held = True
             try:
-                with self.named():
-                    yield
-            except StudyStoppedError:  # the store is silent, or taken over
-                raise
-            except BaseException:
-                with contextlib.suppress(StudyStoppedError):  # raise the first error
-                    self.push(logs=True)
-                raise
-            self.push(logs=True)
-        finally:
-            with contextlib.suppress(StudyStoppedError):
-                self._lease.release()
-            self._lease, self.store = None, Store(self.place)
+                self.pull()
+                self.store.guard = self._check_fence
+                try:
+                    with self.named():
+                        yield
+                except StudyStoppedError:  # the store is silent, or the study taken over
+                    raise
+                except BaseException:
+                    with contextlib.suppress(StudyStoppedError):  # raise the first error
+                        self.push(logs=True)
+                    raise
+                self.push(logs=True)
+            finally:
+                self._is_held, self.store = False, plain
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that stores before a launch or a slice what must be durable."""
@@ -236,6 +263,11 @@ class Mirror(WorkingCopy):
         Raises:
             StoreError: if the store cannot be used.
         """
+        if self.looking is not None and self._knows_log:
+            n_before = self._next
+            self.look("lock", f"{LOG}/", *(["checkpoints/"] if self.looking == "results" else []))
+            self.look(*(_CHANGES[self.looking] if self._next > n_before else ()))
+            return
         while not self._fetch(self.store.list()):  # a driver has removed a listed file: list again
             time.sleep(0.1)
         self._sent = self._stamps()
@@ -244,31 +276,42 @@ class Mirror(WorkingCopy):
     def look(self, *places: str) -> None:
         """Fetch these files, and all below these folders, which end with a slash.
 
+        Of the log only later objects are fetched, once it is known.
+
         Raises:
             StoreError: if the store cannot be used.
         """
         for place in places:
-            if place.endswith("/"):
+            if place == f"{LOG}/" and self._knows_log:
+                while self._fetch_one(piece(self._next)):
+                    self._next += 1
+            elif place.endswith("/"):
                 while not self._fetch(self.store.list(place.rstrip("/")), place):
                     time.sleep(0.1)
-                continue
-            content, path = self.store.get(place), self.folder / place
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if content is None:
-                path.unlink(missing_ok=True)
             else:
-                path.write_bytes(content)
+                self._fetch_one(place)
+
+    def _fetch_one(self, name: str) -> bool:
+        content, path = self.store.get(name), self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(content)
+        return content is not None
 
     def _fetch(self, listed: Mapping[str, Stamp], below: str = "") -> bool:
         """Make what is below a folder equal to what is listed there; return whether it is."""
         there = {name: stamp for name, stamp in listed.items() if not self._skips(name)}
-        parts = {name: there.pop(name) for name in sorted(there) if _PART.fullmatch(name)}
+        log = [name for name in there if numbers_in(name)]
+        copies = {*log} - {*without_copies(name for name in log if name not in self._damaged)}
         checkpoints = {name for name in there if _CHECKPOINT.fullmatch(name)}
-        wanted = there.keys() - checkpoints - {n for n in there if _WEIGHTS.fullmatch(n)}
-        if self._lease is not None:
+        wanted = there.keys() - checkpoints - copies
+        wanted -= {name for name in wanted if _WEIGHTS.fullmatch(name)}
+        if self._is_held:
             wanted.discard("lock")
         kept = {name for name in wanted if self._is_here(name, there[name])}
-        self._clear(below, {*kept, *checkpoints, *([LOG] if parts else [])})
+        self._clear(below, {*kept, *checkpoints})
         if not self.store.download({name: self.folder / name for name in wanted - kept}):
             return False
         for name in wanted - kept:
@@ -276,38 +319,28 @@ class Mirror(WorkingCopy):
         for name in checkpoints:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
-        return self._fetch_log(parts)
+        joined = {name for name in wanted - kept if numbers_in(name) and "-" in name}
+        damaged = {name for name in joined if not is_whole(self.folder / name)}
+        self._damaged |= damaged
+        if not damaged and below in ("", f"{LOG}/"):
+            self._note_log(log)
+        return not damaged
+
+    def _note_log(self, names: list[str]) -> None:
+        """Note which objects of the log there are, and where the next lines go."""
+        numbers = {name: numbers_in(name) or (0, 0) for name in names}
+        self._log, self._next = names, 1 + max((last for _, last in numbers.values()), default=-1)
+        self._knows_log, self._unsent = True, (self._next, 0)
+        self._lowest = min((first for first, _ in numbers.values()), default=0)
+        block = range(self._next // JOINED * JOINED, self._next)
+        here = (self.folder / piece(number) for number in block)
+        self._joined = b"".join(path.read_bytes() for path in here if path.exists())
 
     def _is_here(self, name: str, stamp: Stamp) -> bool:
         known, here = self._fetched.get(name), self.folder / name
         if known is None or not stamp.equals(known[0]) or not here.is_file():
             return False
         return _stamp(here) == known[1]  # as it was fetched
-
-    def _fetch_log(self, parts: Mapping[str, Stamp]) -> bool:
-        """Fetch the parts of the log from the first that is not known on."""
-        if not parts:
-            return True
-        path = log_path(self.folder)
-        path.parent.mkdir(exist_ok=True)
-        names = list(parts)
-        first = len([*takewhile(lambda name: parts[name].equals(self._parts.get(name)), names)])
-        start = sum(parts[name].size for name in names[:first])
-        if not path.is_file() or path.stat().st_size < start:
-            first = start = 0
-        with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
-            files = {name: Path(folder) / name for name in names[first:]}
-            if not self.store.download(files):
-                return False
-            with path.open("r+b" if path.is_file() else "w+b") as file:
-                file.truncate(start)
-                file.seek(start)
-                for part in files.values():
-                    file.write(part.read_bytes())
-        facts = path.stat()
-        self._log_bytes, self._log_inode = facts.st_size, facts.st_ino
-        self._parts = dict(parts)
-        return True
 
     def _skips(self, name: str) -> bool:
         return self.looking is not None and _SKIPPED[self.looking].match(name) is not None
@@ -335,7 +368,7 @@ class Mirror(WorkingCopy):
         Raises:
             StudyStoppedError: if the store cannot be used, or another process has the study.
         """
-        self._check_lease()
+        self.store.guard()
         now = self._stamps()
         logs = logs or time.monotonic() - self._logs_at > LOGS_EVERY
         changed = [
@@ -369,20 +402,40 @@ class Mirror(WorkingCopy):
         Raises:
             StudyStoppedError: as `push`.
         """
-        path = log_path(self.folder)
-        facts = path.stat() if path.exists() else None
-        size, inode = (0, 0) if facts is None else (facts.st_size, facts.st_ino)
-        if (size, inode) == (self._log_bytes, self._log_inode):
+        content, end, lowest = self._new_lines()
+        if not content:
             return
-        n_parts, first = -(-size // PART_BYTES), self._log_bytes // PART_BYTES
-        if inode != self._log_inode:  # written anew without its broken lines
-            first = 0
-        with path.open("rb") as file:
-            for number in range(first, n_parts):
-                file.seek(number * PART_BYTES)
-                self.store.put(_part(number), file.read(PART_BYTES))
-        self.store.delete(_part(k) for k in range(n_parts, -(-self._log_bytes // PART_BYTES)))
-        self._log_bytes, self._log_inode = size, inode
+        name = piece(self._next)
+        written = self.store.put(name, content, if_absent=True)
+        there = content if written else self.store.get(name) or b""
+        if not there or not content.startswith(there):
+            raise taken_over(there, self.place)
+        self._next, self._unsent, self._fenced_at = self._next + 1, end, _clocks()
+        if there != content:  # half of ours; the answer was lost
+            self.store.put(name, content)
+        if lowest > self._lowest:  # the log was mended: what is before is void
+            self.store.delete(self._log)
+            self._lowest, self._log, self._joined = lowest, [], b""
+        self._log.append(name)
+        self._joined += content
+        if self._next % JOINED == 0:
+            first, last = (Path(piece(n)).stem for n in (self._next - JOINED, self._next - 1))
+            self._log.append(f"{LOG}/{first}-{last}.jsonl")
+            self.store.put(self._log[-1], sealed(self._joined))
+            self._joined = b""
+
+    def _new_lines(self) -> tuple[bytes, tuple[int, int], int]:
+        """Return the lines that are not stored yet, where they end, and the first file here."""
+        content, (file, byte), numbers = b"", self._unsent, list[int]()
+        for path in log_files(self.folder):
+            numbers += (numbers_in(path.as_posix()) or ())[:1]
+            if numbers[-1] >= self._unsent[0]:
+                byte = byte if numbers[-1] == file else 0
+                with path.open("rb") as lines:
+                    lines.seek(byte)
+                    content += (new := lines.read())
+                file, byte = numbers[-1], byte + len(new)
+        return content, (file, byte), min(numbers, default=0)
 
     def push_rungs(self) -> None:
         """Store the log if a score or a verdict at a rung is not stored yet.
@@ -390,13 +443,8 @@ class Mirror(WorkingCopy):
         Raises:
             StudyStoppedError: as `push`.
         """
-        path = log_path(self.folder)
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(self._log_bytes)
-                new = file.read()
-            if _RUNG.search(new):
-                self.push_log()
+        if _RUNG.search(self._new_lines()[0]):
+            self.push_log()
 
     def send(self, name: str) -> None:
         """Store one file of `folder` without holding the study: a request to its driver."""
@@ -443,9 +491,18 @@ class Mirror(WorkingCopy):
                         found[name] = facts.st_size, facts.st_mtime_ns
         return found
 
-    def _check_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
+    def _check_fence(self) -> None:
+        """Look now and then whether another driver has created the next object of the log.
+
+        By two clocks: that of the wall may be set back, the other stands still in a sleep.
+        """
+        with self._fencing:
+            now = _clocks()
+            if all(0 <= a - b < FENCE_EVERY for a, b in zip(now, self._fenced_at, strict=True)):
+                return
+            if (there := self.store.get(piece(self._next))) is not None:
+                raise taken_over(there, self.place)
+            self._fenced_at = now
 
 
 class MirroredExecutor:
@@ -512,8 +569,8 @@ class MirroredExecutor:
         self._has_news = True
 
 
-def _part(number: int) -> str:
-    return f"logs/events/{number:06d}.jsonl"
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.time()
 
 
 def _rank(name: str) -> int:

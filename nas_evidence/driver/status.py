@@ -8,8 +8,9 @@ from nas_evidence.driver.race import is_finished
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.best import Standings
+from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import read_log
-from nas_evidence.storage.study_folder import Lease, is_locked, read_lease, read_study
+from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
 from nas_evidence.storage.trial_row import TrialRow
 
 
@@ -32,7 +33,7 @@ class StudyStatus:
     best: TrialRow | None
     objective: str
     n_raced: int = 0
-    holder: Lease | None = None
+    holder: Holder | None = None
 
     @property
     def n_finished(self) -> int:
@@ -68,5 +69,5 @@ def study_status(folder: Path) -> StudyStatus:
         best=None if best is None else done[best.trial_id],
         objective=study.objective,
         n_raced=len(done) - n_searched(done),
-        holder=read_lease(folder) if alive else None,
+        holder=holder_of(folder) if alive else None,
     )

@@ -26,10 +26,11 @@ from nas_evidence.storage.conditions import (
     data_of_trials,
     study_of_trials,
 )
+from nas_evidence.storage.holding import is_damaged
 from nas_evidence.storage.log import LOG, read_log
 from nas_evidence.storage.outside_code import wrong_code
 from nas_evidence.storage.redo import DoneTrials, find_done
-from nas_evidence.storage.study_folder import lease_is_damaged, read_study
+from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import FOREIGN, foreign_files
 from nas_evidence.training.checkpoint import read_checkpoint
 
@@ -46,7 +47,7 @@ class Kind(StrEnum):
     DATA = "data"
     CONDITIONS = "conditions"
     CODE = "code"
-    LEASE = "lease"
+    LOCK = "lock"
     LOG = "log"
     TABLE = "table"
     WARM_START = "warm start"
@@ -186,11 +187,11 @@ def _small_files(folder: Path) -> Iterator[Problem]:
     if (folder / COMPARISON).exists() and not is_sealed_json(folder / COMPARISON):
         yield Problem(Kind.COMPARISON, COMPARISON, _OTHER)
     try:
-        if lease_is_damaged(folder):
-            problem = f"the lease is {_OTHER}; --steal takes the study over"
-            yield Problem(Kind.LEASE, "lock", problem)
+        lock = folder / "lock"
+        if lock.exists() and is_damaged(lock.read_bytes()):
+            yield Problem(Kind.LOCK, "lock", f"{_OTHER}; --steal takes the study over")
     except OSError as error:
-        yield Problem(Kind.LEASE, "lock", f"it cannot be read: {error.strerror}")
+        yield Problem(Kind.LOCK, "lock", f"it cannot be read: {error.strerror}")
     yield from (Problem(Kind.CODE, f"code/{name}", _OTHER) for name in wrong_code(folder))
     if (folder / "report" / SUMS).is_file():  # else it was not written to its end
         for name in wrong_sums(folder / "report"):

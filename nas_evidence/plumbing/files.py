@@ -25,7 +25,7 @@ def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool 
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:  # name the target file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
@@ -33,7 +33,7 @@ def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool 
             temporary.unlink(missing_ok=True)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Force the names in a folder to disk, where its file system can."""
     handle = os.open(folder, os.O_RDONLY)
     try:

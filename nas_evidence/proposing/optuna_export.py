@@ -25,7 +25,7 @@ from nas_evidence.proposing.warm_start import read_warm_start
 from nas_evidence.spec.domains import Choice, Domain, FloatRange
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.events import Asked, Told
-from nas_evidence.storage.log import events_since, log_path
+from nas_evidence.storage.log import Follower, log_files
 
 #: The file in a study folder.
 STUDY_DB = "study.db"
@@ -50,7 +50,7 @@ class Export:
         self._file = None if url else folder / STUDY_DB
         scheme, rest = (url or f"sqlite:///{STUDY_DB}").split("://", 1)
         self._url = f"{_DRIVERS.get(scheme, scheme)}://{rest}"
-        self._read = 0  # bytes of the log
+        self._log = Follower(folder)
         self._asked: dict[int, tuple[ArchitectureSpec, float]] = {}  # and when
         self._told: dict[int, FrozenTrial] = {}  # by number, in the order of telling
         self._storage: optuna.storages.RDBStorage | None = None
@@ -90,8 +90,10 @@ class Export:
 
     def _follow(self) -> bool:
         """Read new lines of the log; return whether they change a result."""
-        events, self._read = events_since(self._folder, self._read)
-        changed = False
+        events, anew = self._log.read()
+        changed = anew and bool(self._told)
+        if anew:
+            self._asked, self._told = {}, {}
         for t, event in events:
             if isinstance(event, Asked):
                 number, point = event.number, event.architecture
@@ -147,7 +149,7 @@ class Export:
     def _name(self) -> str:
         if self._file is not None:
             return self._study.name
-        with log_path(self._folder).open("rb") as file:
+        with log_files(self._folder)[0].open("rb") as file:
             first = hashlib.blake2b(file.readline(), digest_size=4).hexdigest()
         return f"{self._study.name}-{first}"
 

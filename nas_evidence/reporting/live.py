@@ -11,9 +11,9 @@ from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.page import Live, ReportPaths, write_report
 from nas_evidence.reporting.study_tables import architecture_text, ranked_study
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
-from nas_evidence.storage.log import events_since, log_path
+from nas_evidence.storage.log import Follower
 from nas_evidence.storage.state import State
-from nas_evidence.storage.study_folder import holds_lease, is_locked, read_lease, read_study
+from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
 from nas_evidence.storage.tables import TABLES, read_study_tables
 
 #: The state of a folder: its result files with their times and sizes.
@@ -28,16 +28,15 @@ class Followed:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._read = folder, 0
+        self._log = Follower(folder)
         self.state = State()
         self.began: dict[int, float] = {}
 
     def update(self) -> None:
-        """Read what is new; all of a log that was mended, and so is shorter."""
-        path = log_path(self._folder)
-        if path.exists() and path.stat().st_size < self._read:
-            self._read, self.state, self.began = 0, State(), {}
-        events, self._read = events_since(self._folder, self._read)
+        """Read what is new, or all of a log that was mended."""
+        events, anew = self._log.read()
+        if anew:
+            self.state, self.began = State(), {}
         for t, event in events:
             self.state.apply(event)
             match event:
@@ -82,7 +81,8 @@ class LiveReport:
 
 def running_now(folder: Path, reload_seconds: int = 30) -> Live | None:
     """Return what is under way in a study; None if no other process works on it."""
-    if not is_locked(folder) or holds_lease(folder):
+    holder = holder_of(folder)
+    if not is_locked(folder) or (holder is not None and holder.is_me):
         return None
     log = Followed(folder)
     log.update()
@@ -92,7 +92,7 @@ def running_now(folder: Path, reload_seconds: int = 30) -> Live | None:
 def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
     """Return what is under way: nothing of a driver that was killed."""
     now = time.time()
-    holder = read_lease(folder) if is_locked(folder) else None
+    holder = holder_of(folder) if is_locked(folder) else None
     if holder is None:
         return Live(reload_seconds, now)
     study = read_study(folder)

@@ -65,7 +65,7 @@ TABLES: Mapping[str, type[Frozen]] = {
 #: Keys that are no longer here, and what to do instead.
 REMOVED = {"stop": "remove it: a search runs `n_trials`, and the report says what more would gain"}
 #: Version of what a study folder holds, and the first line of its study file.
-FORMAT = 3
+FORMAT = 4
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
 #: Smallest similarity between an unknown name and a suggestion for it.
 _SIMILAR = 0.6

@@ -25,15 +25,12 @@ class _Event(BaseModel):
 
 
 class Began(_Event):
-    """A process begins to write; lines of earlier sessions after the `after` first do not count.
-
-    after   how many lines of the log count that are before this one
-    """
+    """A process begins to write."""
 
     event: Literal["begin"] = "begin"
     pid: int
     host: str
-    after: int
+    boot_id: str
 
 
 class Asked(_Event):
@@ -176,7 +173,7 @@ class Used(_Event):
 
 
 class Stopped(_Event):
-    """A process ends its session in order."""
+    """A process ends in order."""
 
     event: Literal["stop"] = "stop"
     idle_share: float

@@ -1,94 +1,130 @@
-"""The log of a study: facts in order, appended only by the process that holds the study.
+"""The log of a study: facts in order, in a row of files of which each process creates its own.
 
-One JSON object per line in `logs/events.jsonl`:
+    logs/events/000000.jsonl   the first process
+    logs/events/000001.jsonl   the next one
 
-    {"session": 2, "line": 17, "t": 1764000000.0, "event": "ask", "number": 3, ...,
-     "blake2b": "9c2e..."}
+Each line is a JSON object with its number in the whole log:
 
-`blake2b` is the checksum of the line. A line that does not match it is a suspect: nobody reads it.
-Each process that writes begins a session with a line `begin`. Lines of an earlier session that
-come after it are those of a process that was superseded: they count for nobody. Within a session
-lines are numbered, and `begin` says how many lines count before it, so that lost lines are found
-out. A line cut short by a crash is terminated by the next process: that is no damage.
+    {"line": 17, "t": 1764000000.0, "event": "ask", "number": 3, ..., "blake2b": "9c2e..."}
+
+`blake2b` is the checksum of the line. A line that does not match it is read by nobody. A missing
+number is a lost line. What comes after the last end of a line was cut short by a crash.
+
+A file is created only if it is absent, so that two processes never write the same one. The number
+of its first line, `begin`, says how many lines count before it. Lines of earlier files from that
+number on are those of a process that was superseded: they count for nobody. A process that finds
+the next file there is superseded, and stops before it writes or removes anything more.
+
+At a store each object is what one flush of a driver has added (`driver/mirror.py`), and one of a
+name like `000000-000255.jsonl` joins those that it names, with a checksum at its end.
 """
 
 import contextlib
 import io
+import itertools
+import math
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nas_evidence.plumbing.collector import uncollected
-from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.seals import DamagedError, seal_object, unsealed_object
+from nas_evidence.plumbing.files import sync_folder, write_whole
+from nas_evidence.plumbing.seals import DamagedError, seal_object, unsealed, unsealed_object
 from nas_evidence.storage.events import EVENT, Began, Event
+from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.holding import boot_id
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.state import State
 
 #: The log in a study folder.
-LOG = "logs/events.jsonl"
+LOG = "logs/events"
 _PLACE = Path(LOG)
-_HEAD = re.compile(rb'\{"session": (\d+), "line": (\d+), "t": ([\d.]+), ')
+_HEAD = re.compile(rb'\{"line": (\d+), "t": ([\d.]+), ')
+_NAME = re.compile(rf"(?:.*/)?{LOG}/(\d+)(?:-(\d+))?\.jsonl")
 
 
 class Log:
     """The log of a study that this process holds, and the state that its lines amount to.
 
     state     changed by `write` alone
-    problems  what is wrong with the file, as `read_log` returns it
+    problems  what is wrong with the files, as `read_log` returns it
     """
 
     def __init__(self, folder: Path, past: "Past | None" = None) -> None:
         """Take up the log of a study folder; `past` is what it holds, if that was read already."""
-        self._path = log_path(folder)
+        self._folder = folder
         self._past = past or read_log(folder)
         self.state, self.problems = self._past.state, self._past.problems
-        self._session, self._line = self._past.session + 1, 0
+        self._number, self._line = self._past.last + 1, self._past.n_lines
         self._file: io.FileIO | None = None
 
     def write(self, event: Event, *, durable: bool = False) -> None:
         """Append an event and apply it; a `durable` one survives a power failure.
 
         Raises:
+            StudyStoppedError: another process has taken the study over.
             OSError: the disk is full; then nothing of the line is there.
         """
-        if self._file is None:
-            self._begin()
-        assert self._file is not None
-        self._append(event)
+        self.check()
+        file = self._file = self._file or self._begun()
+        self._append(file, event)
         if durable:
-            os.fsync(self._file.fileno())
+            os.fsync(file.fileno())
+
+    def check(self) -> None:
+        """Check that no other process has taken the study over.
+
+        A network file system may answer with what it held a minute before; who is heard of is not
+        taken over for as long (`holding.py`).
+
+        Raises:
+            StudyStoppedError: if one has.
+        """
+        path = self._folder / piece(self._number + (self._file is not None))
+        if os.path.lexists(path):
+            raise taken_over(path.read_bytes(), self._folder)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
 
-    def _begin(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("ab+", buffering=0)
-        if size := self._file.seek(0, os.SEEK_END):
-            self._file.seek(size - 1)
-            if self._file.read(1) != b"\n":
-                self._file.write(b"\n")
-        self._append(Began(pid=os.getpid(), host=socket.gethostname(), after=self._past.n_lines))
+    def _begun(self) -> io.FileIO:
+        path = self._folder / piece(self._number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("xb", buffering=0)
+        except FileExistsError:  # another process was faster
+            raise taken_over(path.read_bytes(), self._folder) from None
+        try:
+            sync_folder(path.parent)
+            if (before := self._past.path) is not None:
+                with before.open("rb") as lines:
+                    lines.seek(self._past.size)
+                    if b"\n" in lines.read():  # it still writes
+                        raise taken_over(before.read_bytes(), self._folder)
+            begin = Began(pid=os.getpid(), host=socket.gethostname(), boot_id=boot_id())
+            self._append(file, begin)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
-    def _append(self, event: Event) -> None:
+    def _append(self, file: io.FileIO, event: Event) -> None:
         """Write all of a line, or nothing of it where the disk is full; apply it."""
-        assert self._file is not None
-        line = _line(self._session, self._line, time.time(), event)
-        before, rest = self._file.seek(0, os.SEEK_END), memoryview(line)
+        line = _line(self._line, time.time(), event)
+        before, rest = file.seek(0, os.SEEK_END), memoryview(line)
         try:
             while rest:
-                rest = rest[self._file.write(rest) :]
+                rest = rest[file.write(rest) :]
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(before)
-            raise OSError(error.errno, error.strerror, self._file.name) from error
+                file.truncate(before)
+            raise OSError(error.errno, error.strerror, file.name) from error
         self._line += 1
         self.state.apply(event)
 
@@ -99,19 +135,73 @@ class Past:
 
     state     that its lines amount to
     problems  what is wrong with it; a line that a crash cut short is not
-    session   the last one, 0 if there is none
-    n_lines   how many lines count
+    n_lines   how many lines count, and the number of the next one
+    last      number of the last file, -1 if there is none
+    path      of the last file, None if there is none; `size` is where its last line ends, bytes
     """
 
     state: State = field(default_factory=State)
     problems: list[str] = field(default_factory=list)
-    session: int = 0
     n_lines: int = 0
+    last: int = -1
+    path: Path | None = None
+    size: int = 0
 
 
-def log_path(folder: Path) -> Path:
-    """Return the path of a study's log."""
-    return folder / LOG
+def piece(number: int) -> str:
+    """Return the name of a file of the log, relative to the study folder."""
+    return f"{LOG}/{number:06d}.jsonl"
+
+
+def numbers_in(name: str) -> tuple[int, int] | None:
+    """Return the first and last number of a file of the log; None for another name or path.
+
+    >>> numbers_in("logs/events/000007.jsonl"), numbers_in("logs/events/000000-000255.jsonl")
+    ((7, 7), (0, 255))
+    """
+    match = _NAME.fullmatch(name)
+    return match and (int(match[1]), int(match[2] or match[1]))
+
+
+def without_copies(names: Iterable[str]) -> list[str]:
+    """Return the names of the files to read of a log, in order: none of those that were joined."""
+    found, read, end = ((n, name) for name in names if (n := numbers_in(name))), list[str](), -1
+    for (first, last), name in sorted(found, key=lambda one: (one[0][0], -one[0][1])):
+        if first > end:
+            read.append(name)
+            end = last
+    return read
+
+
+def log_files(folder: Path) -> list[Path]:
+    """Return the files to read of a log, in order; instead of a damaged joined one its pieces."""
+    names = {f"{LOG}/{path.name}" for path in (folder / LOG).glob("[0-9]*.jsonl")}
+    joined = [name for name in names if "-" in name]
+    for name in joined:
+        first, _ = numbers_in(name) or (0, 0)
+        if piece(first) in names and not is_whole(folder / name):
+            names.remove(name)
+    return [folder / name for name in without_copies(names)]
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether a file of joined pieces is as it was written."""
+    try:
+        return bool(unsealed(path.read_bytes(), path))
+    except DamagedError:
+        return False
+
+
+def taken_over(content: bytes, place: Path | str) -> StudyStoppedError:
+    """Return the error that stops a process whose study has the next file; `content` is its."""
+    begin = next(filter(None, map(_read, content.splitlines()[:1])), None)
+    who = "another process"
+    if begin is not None and isinstance(begin[2], Began):
+        who = f"process {begin[2].pid} of host {begin[2].host}"
+    return StudyStoppedError(
+        f"{who} has taken over {place}; this one has stopped and written nothing since. Nothing "
+        "is lost: leave the study to that process."
+    ).with_code("taken-over")
 
 
 @uncollected()
@@ -128,82 +218,108 @@ def events(folder: Path) -> Iterator[tuple[float, Event]]:
     yield from _scan(folder, Past())
 
 
-def events_since(folder: Path, start: int) -> tuple[list[tuple[float, Event]], int]:
-    """Return the events, with their times, from a byte of the log on, and where they end."""
-    path = log_path(folder)
-    if not path.exists():
-        return [], start
-    with path.open("rb") as file:
-        file.seek(start)
-        content = file.read()
-    whole = content[: content.rfind(b"\n") + 1]
-    read = (found for line in whole.splitlines() if (found := _read(line)))
-    return [(t, event) for _, _, t, event in read], start + len(whole)
+class Follower:
+    """Reads a log while it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._past = folder, Past()
+
+    def read(self) -> tuple[list[tuple[float, Event]], bool]:
+        """Return the events since the last call, with their times.
+
+        The second value is whether they are all of the log: it was mended, or a process was
+        superseded whose lines had been read.
+        """
+        past, paths = self._past, log_files(self._folder)
+        if past.path in paths:
+            new = [line for path in paths[paths.index(past.path) :] for line in self._added(path)]
+            numbers = [past.n_lines - 1, *(number for number, _, _ in new)]
+            if all(a < b for a, b in itertools.pairwise(numbers)):
+                past.n_lines = numbers[-1] + 1
+                return [(t, event) for _, t, event in new], False
+        self._past = Past()
+        return [*_scan(self._folder, self._past)], True
+
+    def _added(self, path: Path) -> Iterator[tuple[int, float, Event]]:
+        past = self._past
+        past.path, past.size = path, past.size if path == past.path else 0
+        with path.open("rb") as file:
+            file.seek(past.size)
+            content = file.read()
+        past.size += (end := content.rfind(b"\n") + 1)
+        yield from filter(None, map(_read, content[:end].splitlines()))
 
 
 def mend_log(folder: Path, past: Past) -> Past:
-    """Set a damaged log aside and write one of its sound lines; return what is there then."""
+    """Write the sound lines of a damaged log as one file and set the others aside; return it."""
     if not past.problems:
         return past
-    kept: list[tuple[float, Event]] = list(events(folder))
-    set_aside(folder, LOG)
-    begin = Began(pid=os.getpid(), host=socket.gethostname(), after=0)
-    kept = [(time.time(), begin), *kept]
-    session = past.session + 1  # lines of a process that still writes count no more
-    lines = [_line(session, n, t, event) for n, (t, event) in enumerate(kept)]
-    write_whole(log_path(folder), b"".join(lines))
+    begin = Began(pid=os.getpid(), host=socket.gethostname(), boot_id=boot_id())
+    kept = itertools.chain([(time.time(), begin)], events(folder))
+    lines = [_line(number, t, event) for number, (t, event) in enumerate(kept)]
+    before = sorted((folder / LOG).glob("*.jsonl"))
+    write_whole(folder / piece(past.last + 1), b"".join(lines))  # from here on the others are void
+    for path in before:
+        set_aside(folder, f"{LOG}/{path.name}")
     return read_log(folder)
 
 
 def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
     """Yield the events that count, each after its time; enter them, and problems, in `past`."""
-    path = log_path(folder)
-    suspects, whole, late = list[int](), list[int](), list[int]()
-    expected = 0
-    with path.open("rb") if path.exists() else io.BytesIO() as lines:
-        for number, line in enumerate(lines, start=1):
-            read = _read(line)
-            if read is None:
-                suspects += [number] if line.strip() and line.endswith(b"\n") else []
-                whole += [number] if line.endswith(b'"}\n') else []
-                continue
-            session, at, t, event = read
-            if session < past.session:
-                late.append(number)
-                continue
-            if isinstance(event, Began) and session > past.session:
-                past.session, lost = session, event.after > past.n_lines
-            else:
-                lost = at != expected or session > past.session
-                past.session = session
-            if lost:
-                missing = f"lines are missing before line {number}"
-                past.problems.append(_not_as_written(suspects) if suspects else missing)
-            elif whole:
-                past.problems.append(_not_as_written(whole))
-            suspects, whole, expected = [], [], at + 1
-            past.n_lines += 1
-            past.state.apply(event)
-            yield t, event
-    if whole or len(suspects) > 1:
-        past.problems.append(_not_as_written(suspects))
-    if late:
-        noun, verb = ("lines", "are") if len(late) > 1 else ("line", "is")
-        which = ", ".join(map(str, late[:5])) + (" ..." if len(late) > 5 else "")
-        past.problems.append(f"{noun} {which} {verb} of a process that was superseded")
+    paths = log_files(folder)
+    ends = itertools.accumulate([math.inf, *map(_start, reversed(paths))], min)
+    n_unread = 0
+    for path, end in zip(paths, reversed([*ends][:-1]), strict=True):
+        past.path, past.size = path, 0
+        past.last = (numbers_in(path.as_posix()) or (0, 0))[1]
+        suspects, late = list[int](), list[int]()
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):  # cut short by a crash
+                    break
+                past.size += len(line)
+                read = _read(line)
+                if read is not None and read[0] >= end:
+                    late.append(number)
+                elif read is None or read[0] < past.n_lines:
+                    suspects.append(number)
+                    n_unread += 1
+                else:
+                    at, t, event = read
+                    if at > past.n_lines and not n_unread:
+                        missing = f"lines are missing before line {number} of {path.name}"
+                        past.problems.append(missing)
+                    past.n_lines, n_unread = at + 1, 0
+                    past.state.apply(event)
+                    yield t, event
+        if suspects:
+            past.problems.append(f"{_of(suspects, path)} cannot be used: not as written")
+        if late:
+            verb = "are" if len(late) > 1 else "is"
+            of = f"{verb} of a process that was superseded"
+            past.problems.append(f"{_of(late, path)} {of}")
 
 
-def _not_as_written(numbers: list[int]) -> str:
-    which = "lines" if len(numbers) > 1 else "line"
-    return f"{which} {', '.join(map(str, numbers))} cannot be used: not as written"
+def _of(numbers: list[int], path: Path) -> str:
+    which = ", ".join(map(str, numbers[:5])) + (" ..." if len(numbers) > 5 else "")
+    return f"{'lines' if len(numbers) > 1 else 'line'} {which} of {path.name}"
 
 
-def _line(session: int, number: int, t: float, event: Event) -> bytes:
-    head = f'{{"session": {session}, "line": {number}, "t": {t:.3f}, '
+def _start(path: Path) -> float:
+    """Return how many lines of the log count before a file: none of a later number does."""
+    with path.open("rb") as lines:
+        for index, line in enumerate(lines):
+            if read := _read(line):
+                return read[0] - index
+    return math.inf
+
+
+def _line(number: int, t: float, event: Event) -> bytes:
+    head = f'{{"line": {number}, "t": {t:.3f}, '
     return seal_object(head + event.model_dump_json()[1:]).encode() + b"\n"
 
 
-def _read(line: bytes) -> tuple[int, int, float, Event] | None:
+def _read(line: bytes) -> tuple[int, float, Event] | None:
     head = _HEAD.match(line)
     if head is None:
         return None
@@ -212,4 +328,4 @@ def _read(line: bytes) -> tuple[int, int, float, Event] | None:
         event = EVENT.validate_json("{" + text[head.end() :])
     except (DamagedError, ValueError, RecursionError):
         return None
-    return int(head[1]), int(head[2]), float(head[3]), event
+    return int(head[1]), float(head[2]), event

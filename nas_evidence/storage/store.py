@@ -119,7 +119,7 @@ class Store:
                 "store-not-opened"
             ) from None
         self._root = str(root).rstrip("/")
-        #: Called before each try of a change; what it raises ends the try.
+        #: Called before each try of a change, but for `if_absent`; what it raises ends the try.
         self.guard: Callable[[], None] = lambda: None
         self._silent: BaseException | None = None  # the last error that was followed by a retry
 
@@ -131,12 +131,13 @@ class Store:
         Args:
             name: of the file.
             content: all of it.
-            if_absent: leave the file as it is if it exists.
+            if_absent: leave the file as it is if it exists; the guard is not asked.
 
         Returns:
             Whether it was written. False may also mean that the answer to a first try was lost.
         """
-        return self._change(partial(self._put, name, content, if_absent=if_absent))
+        put = partial(self._put, name, content, if_absent=if_absent)
+        return self._try(put) if if_absent else self._change(put)
 
     def get(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is no such file."""

@@ -9,48 +9,21 @@ import fcntl
 import os
 import re
 import shlex
-import socket
 import stat
-import threading
-import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from io import FileIO
 from pathlib import Path
 
-from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
 from nas_evidence.storage.conditions import check_conditions, keep_copy
-from nas_evidence.storage.faults import StudyStoppedError, about_disk
+from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
 from nas_evidence.storage.requests import withdraw
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _HALF_WRITTEN = ".study.toml."
-#: Seconds between two renewals of the lease, and seconds until it expires without one.
-RENEW_EVERY, LEASE_SECONDS = 10.0, 60.0
-_LEASE_BYTES = 512
-
-
-@dataclass(frozen=True)
-class Lease:
-    """Which process holds a study, when its lease expires, and since when it has held it.
-
-    Times are in seconds since 1970; `since` is 0 if it is not known.
-    """
-
-    pid: int
-    host: str
-    boot_id: str
-    expires_at: float
-    since: float = 0.0
-
-    def __str__(self) -> str:
-        since = f", since {_when(self.since)}" if self.since else ""
-        return f"process {self.pid} of host {self.host}{since}"
+_LOCK_BYTES = 512
 
 
 def default_folder(study: StudySpec) -> Path:
@@ -160,11 +133,11 @@ def refuse_links(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
-    """Hold the study exclusively: a lock on this host, a lease for other hosts.
+    """Hold the study exclusively on this host, and say so to others in the file `lock`.
 
-    The lock of a dead process on this host is free at once. The lease, in the same file, is
-    renewed while the study is held. Another host's lease blocks until it expires; then it can be
-    taken over, but only with `steal`: that host may be cut off rather than dead.
+    The lock of a dead process on this host is free at once. A holder on another host is left alone
+    while it is heard of; then it can be taken over, but only with `steal`: it may be cut off
+    rather than dead. Who has taken over is known by the log (`log.py`), not by this lock.
 
     Raises:
         ValueError: if another process works on the study, or may.
@@ -176,29 +149,21 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"another process works on {folder} ({read_lease(folder) or 'unknown'}); wait for "
+                f"another process works on {folder} ({holder_of(folder) or 'unknown'}); wait for "
                 f"it, or stop it first: `nas-evidence cancel {shlex.quote(str(folder))}`."
             ).with_code("folder-locked") from None
         except OSError as error:  # a file system without locks
             raise OSError(error.errno, error.strerror, str(folder / "lock")) from error
-        lease = read_lease(folder)
-        if lease is not None and lease.boot_id != boot_id():  # on this host the lock decides
-            refuse_if_held(lease, folder, steal=steal)
-        elif lease_is_damaged(folder):
-            refuse_damaged(folder, steal=steal)
-        since = time.time()
-        _write_lease(file, since)
-        over = threading.Event()
-        renewal = threading.Thread(target=_renew, args=(folder, file, over, since), daemon=True)
-        renewal.start()
-        try:
+
+        def put(content: bytes, *, if_absent: bool = False) -> None:
+            """Write in place, in one write of fixed size: a locked file cannot be replaced."""
+            os.pwrite(file.fileno(), content.ljust(_LOCK_BYTES), 0)
+
+        def is_left(holder: Holder) -> bool:
+            return holder.boot_id == boot_id()  # on this host the lock decides
+
+        with announced(folder, (folder / "lock").read_bytes, put, is_left, steal=steal):
             yield
-        finally:
-            over.set()
-            renewal.join()
-            with contextlib.suppress(OSError):  # it expires
-                if holds_lease(folder):
-                    file.truncate(0)
 
 
 def is_locked(folder: Path) -> bool:
@@ -210,170 +175,16 @@ def is_locked(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # a file system without locks: the lease tells
+        except OSError:  # a file system without locks: the holder tells
             pass
-    lease = read_lease(folder)
-    # A lease of this host was left by a dead process, or fetched from a store.
-    elsewhere = lease is not None and (lease.boot_id != boot_id() or is_alive(lease.pid))
-    return lease is not None and elsewhere and lease.expires_at > time.time()
+    holder = holder_of(folder)
+    return holder is not None and holder.may_be_alive
 
 
-def holds_lease(folder: Path) -> bool:
-    """Return whether this process holds the study."""
-    return _is_mine(read_lease(folder))
-
-
-def check_lease(folder: Path) -> None:
-    """Check that this process still holds the study.
-
-    Raises:
-        StudyStoppedError: if another process has taken it over, or that cannot be told.
-    """
-    try:
-        lease = try_again(
-            lambda: read_lease(folder),
-            when=lambda error: isinstance(error, OSError),
-            patience=RENEW_EVERY,
-            pause=0.1,
-            longest_pause=1.0,
-        )
-    except OSError as error:
-        raise StudyStoppedError(about_disk(error, folder / "lock")).with_code(
-            "lease-not-read"
-        ) from error
-    if not _is_mine(lease):
-        raise taken_over(lease, folder)
-
-
-def taken_over(lease: Lease | None, place: Path | str) -> StudyStoppedError:
-    """Return the error that stops a driver that is no longer the holder of a study."""
-    if lease is None:
-        return StudyStoppedError(
-            f"the lease in {place}/lock is gone or damaged, so this process has stopped and "
-            "written nothing since. Nothing is lost: make sure that no other process works on "
-            "the study, then run the command again."
-        ).with_code("lease-gone")
-    return StudyStoppedError(
-        f"process {lease.pid} of host {lease.host} has taken over {place}; this one has stopped "
-        "and written nothing since. Nothing is lost: leave the study to that process."
-    ).with_code("lease-taken-over")
-
-
-def read_lease(folder: Path) -> Lease | None:
-    """Return the lease of the current or last holder; None if there is none."""
-    return lease_of(_lock_text(folder))
-
-
-def lease_of(text: str) -> Lease | None:
-    """Return the lease in a text; None if it holds none that matches its checksum."""
-    try:
-        facts = read_sealed_json(text, Path("lock"))
-        pid, expires_at = int(facts["pid"]), float(facts["expires_at"])
-        since = float(facts.get("since", 0.0))
-        return Lease(pid, str(facts["host"]), str(facts["boot_id"]), expires_at, since)
-    except (DamagedError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        return None
-
-
-def refuse_damaged(place: Path | str, *, steal: bool) -> None:
-    """Refuse a study whose lease cannot be read: it does not say that nobody works on it.
-
-    Raises:
-        ValueError: without `steal`.
-    """
-    if not steal:
-        raise UserError(
-            f"the lease in {place}/lock is damaged, so it cannot be told who works on the study; "
-            "make sure that nobody does, then take it over with --steal."
-        ).with_code("lease-damaged")
-
-
-def text_of(lease: Lease) -> str:
-    """Return a lease as `lease_of` reads it."""
-    return sealed_json(asdict(lease))
-
-
-def lease_is_damaged(folder: Path) -> bool:
-    """Return whether the file `lock` holds something that is no lease."""
-    return bool(_lock_text(folder)) and read_lease(folder) is None
-
-
-def refuse_if_held(lease: Lease, place: Path | str, *, steal: bool) -> None:
-    """Check that the lease of another process has expired and may be taken over.
-
-    Raises:
-        ValueError: if not; names the holder, the expiry time and the remedy.
-    """
-    until = _when(lease.expires_at)
-    ahead = lease.expires_at - time.time() > 2 * LEASE_SECONDS
-    if ahead and not steal:  # no driver ever takes a lease for so long
-        raise UserError(
-            f"process {lease.pid} of host {lease.host} holds {place} until {until}, so a clock "
-            "ran ahead when the lease was written; correct the clocks, make sure that the process "
-            "is dead, then take the study over with --steal."
-        ).with_code("lease-in-the-future")
-    if lease.expires_at > time.time() and not ahead:
-        raise UserError(
-            f"another process works on {place} (process {lease.pid} of host {lease.host}, with a "
-            f"lease until {until}); wait for it, or stop it first."
-        ).with_code("lease-held")
-    if lease.host != socket.gethostname() and not steal:  # else this host has rebooted
-        raise UserError(
-            f"process {lease.pid} of host {lease.host} held {place} and was last heard of before "
-            f"{until}; make sure that it is dead, then take the study over with --steal."
-        ).with_code("lease-expired")
-
-
-def _when(seconds: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # no time at all
-        return f"second {seconds:g}"
-
-
-def _renew(folder: Path, file: FileIO, over: threading.Event, since: float) -> None:
-    while not over.wait(RENEW_EVERY):
-        with contextlib.suppress(OSError):  # the next write of results reports a full disk
-            if not holds_lease(folder):
-                return  # taken over: `check_lease` tells the driver
-            _write_lease(file, since)
-
-
-def _write_lease(file: FileIO, since: float) -> None:
-    expires_at = time.time() + LEASE_SECONDS
-    lease = Lease(os.getpid(), socket.gethostname(), boot_id(), expires_at, since)
-    # Written in place, in one write of fixed size: the file is locked and cannot be replaced.
-    os.pwrite(file.fileno(), text_of(lease).ljust(_LEASE_BYTES).encode(), 0)
-
-
-def _is_mine(lease: Lease | None) -> bool:
-    return lease is not None and (lease.pid, lease.boot_id) == (os.getpid(), boot_id())
-
-
-def _lock_text(folder: Path) -> str:
-    try:
-        return (folder / "lock").read_text(encoding="utf-8", errors="replace").strip("\0 \n")
-    except FileNotFoundError:
-        return ""
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process of this host is alive."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process
-        return True
-    return True
-
-
-def boot_id() -> str:
-    """Return an id of the current boot of this host."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # not Linux
-        return socket.gethostname()
+def holder_of(folder: Path) -> Holder | None:
+    """Return the holder of a study, or the last one; None if there is none."""
+    path = folder / "lock"
+    return holder_in(path.read_bytes()) if path.exists() else None
 
 
 def _is_foreign(folder: Path) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import optuna
 import pytest
 from commands import environment
-from fakes import Heard, report_of
+from fakes import Heard, last_log, report_of
 from faulty import flipped, run, study
 from messages import refused
 from records import asked, curve_of, record_with
@@ -32,7 +32,7 @@ from nas_evidence.api.trackers.optuna import Optuna
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
 from nas_evidence.driver.mirror import WorkingCopy
 from nas_evidence.spec.study import ArchitectureSpec
-from nas_evidence.storage.log import log_path, read_log
+from nas_evidence.storage.log import read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import StudyStatus, Watcher
@@ -453,7 +453,7 @@ def test_a_tracker_reads_the_log_only_after_the_driver_has_mended_it(
 ) -> None:
     spec, said, read = study(n_trials=2), list[str](), list[list[str]]()
     run(spec, tmp_path)
-    flipped(log_path(tmp_path), at=100)
+    flipped(last_log(tmp_path), at=100)
     assert read_log(tmp_path).problems != []
     seen = Optuna, "study_ended", lambda self, status: read.append(read_log(tmp_path).problems)
     monkeypatch.setattr(*seen)

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, asked_in, drive, facts_in, score_at, told_in
+from fakes import FakeExecutor, asked_in, drive, facts_in, last_log, score_at, told_in
 from processes import in_a_process
 
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.faults import CRASH_POINTS
-from nas_evidence.storage.log import log_path
 from nas_evidence.storage.tables import finished, read_table
 
 study = partial(
@@ -132,7 +131,7 @@ def test_a_batch_is_judged_when_all_of_it_has_reached_the_rung(
 @pytest.mark.slow
 def test_without_the_log_of_an_earlier_run_a_batch_still_ends(tmp_path: Path) -> None:
     assert killed_at("reported:9", tmp_path, 0)
-    log_path(tmp_path).unlink()
+    last_log(tmp_path).unlink()
     run(study(), tmp_path, FakeExecutor(misbehave=fail))
     assert len(finished(tmp_path)) == 11
 

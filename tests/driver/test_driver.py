@@ -10,7 +10,17 @@ from typing import Any
 import fakes
 import pytest
 from commands import hashes
-from fakes import FakeExecutor, Silent, asked_in, drive, facts_in, record_of, told_in, value_of
+from fakes import (
+    FakeExecutor,
+    Silent,
+    asked_in,
+    drive,
+    facts_in,
+    last_log,
+    record_of,
+    told_in,
+    value_of,
+)
 from records import mlp
 
 import nas_evidence.driver.driver as driver_module
@@ -22,7 +32,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, Stu
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Log, log_path, read_log
+from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import MACHINE_LOSSES
 from nas_evidence.storage.tables import finished, read_table
 from nas_evidence.workers.executor import Event, Lost
@@ -334,7 +344,7 @@ def test_a_torn_line_of_the_log_is_closed_and_skipped(tmp_path: Path) -> None:
     with closing(Log(tmp_path)) as log:
         log.write(Asked(number=0, architecture=mlp()))
         log.write(Asked(number=1, architecture=mlp()))
-    path = log_path(tmp_path)
+    path = last_log(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
     with closing(Log(tmp_path)) as log:
         log.write(Asked(number=2, architecture=mlp()))
@@ -447,7 +457,7 @@ def test_a_larger_share_of_a_gpu_is_asked_for_in_the_next_driver(tmp_path: Path)
 
 def test_what_a_kill_kept_from_the_log_is_written_by_the_next_driver(tmp_path: Path) -> None:
     run(study(n_trials=3), tmp_path, FakeExecutor(workers=1))
-    path = log_path(tmp_path)
+    path = last_log(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
     words = [e.event for e in facts_in(tmp_path)]
     last = max(i for i, word in enumerate(words) if word == "tell")

@@ -5,13 +5,12 @@ import logging
 import os
 import resource
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from commands import write_study
-from fakes import FakeExecutor
+from fakes import FakeExecutor, last_log, leave_holder
 from faulty import Cli, call, run, stopped, study
 from messages import refused
 from torch import nn
@@ -23,34 +22,25 @@ from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
-from nas_evidence.storage.log import Log, log_path, read_log
-from nas_evidence.storage.study_folder import (
-    Lease,
-    is_locked,
-    lease_of,
-    locked,
-    open_study,
-    refuse_if_held,
-)
+from nas_evidence.storage.holding import holder_in
+from nas_evidence.storage.log import Log, read_log
+from nas_evidence.storage.study_folder import is_locked, locked, open_study
 from nas_evidence.storage.tables import finished
 
 SPEC = study(n_trials=3)
 
 
-def foreign(expires_in: float) -> Lease:
-    return Lease(4321, "elsewhere", "another boot", time.time() + expires_in)
-
-
-def test_a_lease_of_a_clock_that_ran_ahead_is_told_and_can_be_stolen(tmp_path: Path) -> None:
-    ahead = foreign(expires_in=10 * 24 * 3600.0)
-    with refused("lease-in-the-future"):
-        refuse_if_held(ahead, tmp_path, steal=False)
-    refuse_if_held(ahead, tmp_path, steal=True)
+def test_a_heartbeat_of_a_clock_that_ran_ahead_is_told_and_can_be_stolen(tmp_path: Path) -> None:
+    for ahead in (10 * 24 * 3600.0, 1e300):
+        leave_holder(tmp_path, seconds_ago=-ahead)
+        with refused("heard-of-in-the-future"):
+            locked(tmp_path).__enter__()
+    leave_holder(tmp_path, seconds_ago=-30.0)
     with pytest.raises(ValueError, match="another process works on"):
-        refuse_if_held(foreign(expires_in=30.0), tmp_path, steal=True)
-    forever = foreign(expires_in=1e300)
-    with refused("lease-in-the-future"):
-        refuse_if_held(forever, tmp_path, steal=False)
+        locked(tmp_path, steal=True).__enter__()
+    leave_holder(tmp_path, seconds_ago=-3600.0)
+    with locked(tmp_path, steal=True):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -66,7 +56,8 @@ def test_a_lock_of_unknown_content_needs_steal(tmp_path: Path, content: bytes) -
         locked(tmp_path).__enter__()
     with locked(tmp_path, steal=True):
         assert is_locked(tmp_path)
-    assert lease_of(sealed_json({"pid": 1, "host": 2, "boot_id": 3, "expires_at": "x"})) is None
+    odd = sealed_json({"pid": 1, "host": 2, "boot_id": 3, "heard_of": "x", "since": 0})
+    assert holder_in(odd.encode()) is None
 
 
 def test_stray_names_among_the_checkpoints_block_nothing(tmp_path: Path) -> None:
@@ -87,7 +78,7 @@ def test_stray_names_among_the_checkpoints_block_nothing(tmp_path: Path) -> None
 
 def test_lines_of_the_log_without_a_key_block_nothing(tmp_path: Path) -> None:
     stopped(SPEC, tmp_path, 1)
-    with (tmp_path / "logs" / "events.jsonl").open("a") as log:
+    with last_log(tmp_path).open("a") as log:
         log.write('{"t": 1.0, "event": "end"}\n{"event": "ask"}\n{"t": 1, "event": ["x"]}\n')
         log.write('{"t": 1.0, "event": "rung", "trial_id": 1, "epoch": 2}\n[]\n')
         log.write("[" * 100_000 + "\n")
@@ -161,7 +152,7 @@ def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
-def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_the_lease(
+def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_the_holder(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     open_study(tmp_path / "s", SPEC)
@@ -177,11 +168,12 @@ def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_th
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("place", ["lock", "trials/000009-a1.parquet", "logs/events.jsonl"])
+@pytest.mark.parametrize("place", ["lock", "trials/000009-a1.parquet", "logs/events/000000.jsonl"])
 def test_a_pipe_in_the_folder_is_named_and_nobody_waits_for_it(
     tmp_path: Path, cli: Cli, place: str
 ) -> None:
     open_study(tmp_path, SPEC)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).unlink(missing_ok=True)
     os.mkfifo(tmp_path / place)
     for verb in ("verify", "report", "status", "resume", "repair"):
@@ -199,15 +191,15 @@ def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:
 def test_a_line_of_the_log_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     log, limits = Log(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
     log.write(Launched(trial_id=0, attempt=1))
-    size = log_path(tmp_path).stat().st_size
+    size = last_log(tmp_path).stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))
         with pytest.raises(OSError, match="File too large") as error:
             log.write(Launched(trial_id=1, attempt=1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert error.value.filename == str(log_path(tmp_path))
-    assert log_path(tmp_path).stat().st_size == size
+    assert error.value.filename == str(last_log(tmp_path))
+    assert last_log(tmp_path).stat().st_size == size
     log.write(Launched(trial_id=2, attempt=1))
     log.close()
     assert read_log(tmp_path).problems == []

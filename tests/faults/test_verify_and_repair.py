@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import safetensors.numpy
 from commands import TINY, found, hashes, write_study
-from fakes import asked_in, compacted
+from fakes import asked_in, compacted, last_log
 from faulty import Cli, Damage, call, flipped
 
 from nas_evidence.driver.restoration import restored_study
@@ -57,7 +57,7 @@ def edited(folder: Path) -> None:
 
 
 def without_a_key(folder: Path) -> None:
-    with (folder / "logs/events.jsonl").open("a") as file:
+    with last_log(folder).open("a") as file:
         file.write('{"t": 1.0, "event": "tell"}\n{"t": 2.0, "event": "stop"}\n')
 
 
@@ -67,7 +67,7 @@ DAMAGES: dict[str, Damage] = {
     "study.toml": edited,
     "models/1.safetensors": torn("models/1.safetensors"),
     "export/model.safetensors": torn("export/model.safetensors"),
-    "logs/events.jsonl": without_a_key,
+    "logs/events": without_a_key,
 }
 
 
@@ -136,7 +136,7 @@ def test_a_log_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_m
     torn("evidence/000000-a1.parquet")(folder)
     table, finding = verify(folder)
     assert table.place == "evidence/000000-a1.parquet"
-    assert finding.place == "logs/events.jsonl"
+    assert finding.place == "logs/events"
     assert "proposal 1 is" in finding.problem
     cli("repair", folder)
     assert asked_in(folder) == asked
@@ -145,7 +145,7 @@ def test_a_log_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_m
 
 def test_a_lost_log_is_found_and_its_proposals_are_restored(folder: Path, cli: Cli) -> None:
     asked = asked_in(folder)
-    (folder / "logs/events.jsonl").unlink()
+    shutil.rmtree(folder / "logs" / "events")
     ends, proposals = verify(folder)
     assert ends.problem.startswith("it lacks the end of trials that are stored: 0, 1")
     assert proposals.problem == f"it lacks {len(asked)} proposals that ran, first 0"
@@ -212,7 +212,7 @@ def test_a_study_at_a_uri_is_repaired_there(
     log = part.read_bytes()
     part.write_bytes(b'{"t": 1.0, "event": "tell"}\n' + log)
     text, said = cli("verify", uri, code=1)
-    for place in ("evidence/000001-a1.parquet", "models/2.safetensors", "logs/events.jsonl"):
+    for place in ("evidence/000001-a1.parquet", "models/2.safetensors", "logs/events"):
         assert place in text
     assert f"repair {uri}" in said
     text = cli("repair", uri)[0]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import TINY, hashes, write_study
-from fakes import FakeExecutor, facts_in
+from fakes import FakeExecutor, facts_in, last_log
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
 
@@ -28,7 +28,7 @@ from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Launched, Stopped
-from nas_evidence.storage.log import Log, log_path, mend_log, read_log
+from nas_evidence.storage.log import Log, mend_log, read_log
 from nas_evidence.storage.study_folder import open_study, read_study
 from nas_evidence.storage.tables import file_digest, finished, read_study_tables
 
@@ -148,7 +148,7 @@ def test_no_verb_believes_a_study_file_that_its_copy_contradicts(
 
 def ask_line(folder: Path, number: int) -> int:
     """Return the first byte of the line of the log that has a proposal."""
-    content, at = log_path(folder).read_bytes(), 0
+    content, at = last_log(folder).read_bytes(), 0
     for line in content.splitlines(keepends=True):
         if f'"ask","number":{number},'.encode() in line:
             return at
@@ -166,9 +166,9 @@ def test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothin
     last = max(read_log(folder).state.proposals)
     assert last not in finished(folder)
     shutil.rmtree(folder / "checkpoints")  # of the trials under way
-    content = log_path(folder).read_bytes()
+    content = last_log(folder).read_bytes()
     at = content.index(b'"width":', ask_line(folder, last)) + len(b'"width":')
-    flipped(log_path(folder), at)
+    flipped(last_log(folder), at)
     assert len(read_log(folder).problems) == 1
     again = run(spec, folder, FakeExecutor())
     assert any("not as written" in note for note in again.notices)
@@ -180,7 +180,7 @@ def test_a_flipped_bit_in_a_proposal_that_has_not_run_is_named_and_trains_nothin
 
 def test_every_flipped_bit_and_every_lost_line_of_a_log_is_noticed(tmp_path: Path) -> None:
     run(study(n_trials=4), tmp_path)
-    path, chance = log_path(tmp_path), random.Random(0)
+    path, chance = last_log(tmp_path), random.Random(0)
     sound, events = path.read_bytes(), facts_in(tmp_path)
     for _ in range(300):
         flipped(path, at := chance.randrange(len(sound)), chance.randrange(8))
@@ -198,7 +198,7 @@ def test_every_flipped_bit_and_every_lost_line_of_a_log_is_noticed(tmp_path: Pat
 def test_a_line_that_a_crash_cut_short_is_not_damage(tmp_path: Path) -> None:
     spec = study(n_trials=6)
     stopped(spec, tmp_path, 3)
-    path = log_path(tmp_path)
+    path = last_log(tmp_path)
     path.write_bytes(path.read_bytes()[:-20])
     assert read_log(tmp_path).problems == []
     run(spec, tmp_path)
@@ -209,7 +209,7 @@ def test_two_sound_files_that_contradict_each_other_stop_the_study(tmp_path: Pat
     spec = study(n_trials=6, name="s")
     run(spec, tmp_path / "a")
     run(spec.model_copy(update={"seed": 5}), tmp_path / "b")
-    shutil.copy(log_path(tmp_path / "b"), log_path(tmp_path / "a"))
+    shutil.copy(last_log(tmp_path / "b"), last_log(tmp_path / "a"))
     with refused("files-contradict", "proposal 0 is mlp"):
         run(spec.model_copy(update={"n_trials": 8}), tmp_path / "a")
 
@@ -223,7 +223,7 @@ def test_lines_of_a_superseded_session_count_for_nobody(tmp_path: Path) -> None:
         log._session += 1
         log.write(stops[1])
         late.write(stops[2])
-    n_lines = len(log_path(tmp_path).read_bytes().splitlines())
+    n_lines = len(last_log(tmp_path).read_bytes().splitlines())
     late_line = f"line {n_lines} is of a process that was superseded"
     assert read_log(tmp_path).problems == [late_line]
     assert any(late_line in note for note in run(spec, tmp_path).notices)
@@ -246,7 +246,7 @@ def test_sound_files_with_another_digest_are_adopted(tmp_path: Path) -> None:
 def test_a_lost_end_of_the_log_is_named_as_unchecked(tmp_path: Path) -> None:
     run(study(n_trials=4), tmp_path)
     assert not_checked(tmp_path) == []
-    path = log_path(tmp_path)
+    path = last_log(tmp_path)
     for end in (-1, -2, -3):
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:end]))
         assert read_log(tmp_path).problems == []
@@ -423,7 +423,7 @@ def test_sound_tables_stay_as_they_are_when_other_files_are_repaired(
     folder: Path, cli: Cli
 ) -> None:
     before = hashes(folder)
-    flipped(log_path(folder), 300)
+    flipped(last_log(folder), 300)
     flipped(conditions_of(folder), 300)
     cli("repair", folder)
     assert hashes(folder) == before
@@ -434,10 +434,10 @@ def test_after_a_mend_the_lines_of_the_process_before_count_no_more(tmp_path: Pa
     run(study(n_trials=3), tmp_path)
     with closing(Log(tmp_path)) as asleep:
         asleep.write(Launched(trial_id=0, attempt=7))
-        flipped(log_path(tmp_path), 100)
+        flipped(last_log(tmp_path), 100)
         mended = mend_log(tmp_path, read_log(tmp_path))
         line = log_module._line(asleep._session, 1, 1.0, Launched(trial_id=1, attempt=9))
-    with log_path(tmp_path).open("ab") as file:
+    with last_log(tmp_path).open("ab") as file:
         file.write(line)
     now = read_log(tmp_path)
     assert now.state == mended.state

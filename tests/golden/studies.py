@@ -22,7 +22,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 import numpy as np
 import torch
-from fakes import Silent, compacted
+from fakes import Silent, compacted, last_log
 from faulty import flipped
 from processes import in_a_process
 from pydantic import TypeAdapter
@@ -35,7 +35,7 @@ from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import FORMAT
 from nas_evidence.storage import events as facts
 from nas_evidence.storage.conditions import note_conditions
-from nas_evidence.storage.log import Log, log_path, read_log
+from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.trial_row import TrialRow
@@ -127,7 +127,7 @@ def main() -> None:
     shutil.copytree(finished, damaged)
     (torn,) = damaged.glob("evidence/000001-*.parquet")
     torn.write_bytes(torn.read_bytes()[:-40])
-    flipped(log_path(damaged), log_path(damaged).read_bytes().index(b'"end"'))  # of trial 2
+    flipped(last_log(damaged), last_log(damaged).read_bytes().index(b'"end"'))  # of trial 2
     compacted(finished)
     search(finished)  # a session that ends in order
     with contextlib.closing(Log(every)) as log:

@@ -37,7 +37,6 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     there = Cluster()
     monkeypatch.setattr(submission, "connect", lambda address, warn: there)
-    monkeypatch.setattr("nas_evidence.storage.remote_lease.SETTLE", 0.0)
     return there
 
 

@@ -170,8 +170,8 @@ def test_new_rewritten_and_joined_files_change_the_stamp(tmp_path: Path) -> None
     (tmp_path / "trials" / "000000-a1.parquet").unlink()
     seen.append(stamp(tmp_path))
     assert len(set(seen)) == len(seen)
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "events.jsonl").write_text("{}")
+    (tmp_path / "logs" / "events").mkdir(parents=True)
+    (tmp_path / "logs" / "events" / "000000.jsonl").write_text("{}")
     assert stamp(tmp_path) == seen[-1]
 
 

@@ -25,6 +25,7 @@ from soak.kills import KINDS, of_kind, table
 
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.faults import CRASH_POINTS
+from nas_evidence.storage.log import log_files
 
 __all__ = ["studies", "table"]
 
@@ -81,8 +82,7 @@ def torn(folder: Path, chance: random.Random) -> list[str]:
     what = chance.choice(["", "", "", "", "log", "table"])
     files = sorted(folder.glob("[et][vr]*/*.parquet"))
     if what == "log":
-        parts = [folder / "logs" / "events.jsonl", *sorted(folder.glob("logs/events/*.jsonl"))]
-        for path in [part for part in parts if part.exists()][-1:]:
+        for path in log_files(folder)[-1:]:
             path.write_bytes(path.read_bytes() + b'{"t": 1.0, "event": "ask", "numb')
     elif what == "table" and files:
         path = chance.choice(files)

@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,9 @@ from nas_evidence.api import runs
 from nas_evidence.baselines import on_test_rows
 from nas_evidence.driver import driver
 from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting import page, templating
-from nas_evidence.storage.study_folder import Lease, boot_id, text_of
+from nas_evidence.storage.holding import Holder, boot_id
 
 VERBS = ("verify", "resume", "report", "predict", "export", "repair")
 DAMAGES = ("bit flip", "truncation", "zeroed block", "deletion", "older copy")
@@ -96,8 +97,8 @@ def made_studies(home: Path) -> dict[str, tuple[Path, Path]]:
     shutil.copytree(stopped, before)
     with stopping(2):
         called("resume", stopped, "--executor", "inline")
-    lease = Lease(1 << 22, "this-host", boot_id(), time.time() - 100)
-    (stopped / "lock").write_text(text_of(lease).ljust(512))
+    holder = Holder(1 << 22, "this-host", boot_id(), time.time() - 160, time.time() - 200)
+    (stopped / "lock").write_text(sealed_json(asdict(holder)).ljust(512))
     made["stopped"] = stopped, before
     return made
 
@@ -338,7 +339,7 @@ def _names(said: str, file: str) -> bool:
     if parts[0] == "data":
         wanted += [r"data set", r"is not the data", r"(?m)^data: "]
     if file == "lock":
-        wanted += ["the lease"]
+        wanted += [r"the file .*/lock"]
     return any(re.search(one, said) for one in wanted)
 
 

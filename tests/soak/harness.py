@@ -44,6 +44,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import FORMAT
 from nas_evidence.storage.conditions import note_conditions
+from nas_evidence.storage.log import log_files
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import TABLES
 from nas_evidence.workers.executor import Executor, Watcher
@@ -121,10 +122,9 @@ def drive(study: StudySpec, place: str, executor: Callable[[], Executor]) -> boo
 
 
 def n_launches(folder: Path) -> int:
-    """Return how many attempts a log says were launched; a store's parts are read too."""
-    paths = [folder / "logs" / "events.jsonl", *(folder / "logs" / "events").glob("*.jsonl")]
+    """Return how many attempts a log says were launched."""
     with contextlib.suppress(OSError):
-        return sum(path.read_text().count('"launch"') for path in paths if path.exists())
+        return sum(path.read_text().count('"launch"') for path in log_files(folder))
     return 0
 
 

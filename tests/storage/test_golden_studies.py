@@ -1,4 +1,4 @@
-"""Studies written when format 3 began are read, gone on with and repaired: a change is noticed.
+"""Studies written when format 4 began are read, gone on with and repaired: a change is noticed.
 
 `tests/golden/studies.py` wrote them.
 """
@@ -13,10 +13,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from commands import found, hashes
+from fakes import last_log
 from faulty import Cli
 from golden.studies import FOLDERS, HOME, every_event, folded, made_with, search
 
-from nas_evidence.storage.log import _line, _read, log_path, read_log
+from nas_evidence.storage.log import _line, _read, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.tables import TABLES
 
@@ -73,15 +74,15 @@ def test_the_log_of_a_golden_study_folds_to_the_same_state(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FOLDERS, "every"])
 def test_each_line_of_a_golden_log_would_be_written_the_same_today(name: str) -> None:
-    lines = log_path(HOME / name).read_bytes().splitlines(keepends=True)
+    lines = last_log(HOME / name).read_bytes().splitlines(keepends=True)
     read = [one and _line(*one) for one in map(_read, lines)]
     damaged = [number for number, line in enumerate(lines) if read[number] != line]
     assert [read[number] for number in damaged] == [None] * (name == "damaged")
 
 
 def test_every_kind_of_event_is_in_a_golden_log() -> None:
-    lines = log_path(HOME / "every").read_bytes().splitlines()
-    read = [found[3] for line in lines if (found := _read(line))]
+    lines = last_log(HOME / "every").read_bytes().splitlines()
+    read = [found[2] for line in lines if (found := _read(line))]
     assert read[1:] == every_event()
 
 

@@ -7,7 +7,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from messages import refused
 from toy_worker import Toy
 
 import nas_evidence.driver.mirror as mirror_module
-import nas_evidence.storage.remote_lease as lease_module
 import nas_evidence.storage.store as remote_module
 from nas_evidence.api.control import opened
 from nas_evidence.cli.watch import watch
@@ -28,17 +28,18 @@ from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError
+from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import log_path, read_log
+from nas_evidence.storage.holding import Holder, boot_id, holder_in
+from nas_evidence.storage.log import Log, log_files, read_log
 from nas_evidence.storage.requests import request_cancel
+from nas_evidence.storage.state import State
 from nas_evidence.storage.store import Stamp, Store, StoreError
 from nas_evidence.storage.study_folder import (
-    Lease,
-    boot_id,
+    holder_of,
     is_locked,
     locked,
     open_study,
-    read_lease,
     read_study,
 )
 from nas_evidence.storage.tables import finished, read_table
@@ -58,7 +59,6 @@ LEFT = {"study.toml", "logs/events/000000.jsonl"}
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(lease_module, "SETTLE", 0.0)
     # A lost machine does not tidy up.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("machine")))
 
@@ -121,7 +121,8 @@ def test_a_study_at_a_uri_is_the_same_and_all_of_it_is_there(
     tables = {name for name in names if name.split("/")[0] in ("trials", "evidence", "terms")}
     assert len(tables) == 3 * STUDY.n_trials
     assert names.keys() >= LEFT
-    assert not [name for name in names if name.startswith("checkpoints/") or name == "lock"]
+    assert not [name for name in names if name.startswith("checkpoints/")]
+    assert not Store(uri).get("lock")
     weights = {name for name in names if name.startswith("models/")}
     assert len(weights) == sum(row[3] == "complete" for row in calm[:-3])
 
@@ -159,9 +160,10 @@ def lost_at(patch: pytest.MonkeyPatch, n: int) -> Callable[[], int]:
     return lambda: done
 
 
-def leave_lease(uri: str, *, expires_in: float, host: str = "elsewhere") -> None:
-    lease = {"pid": 4321, "host": host, "boot_id": "x", "expires_at": time.time() + expires_in}
-    Store(uri).put("lock", sealed_json(lease).encode())
+def leave_holder(uri: str, *, seconds_ago: float, host: str = "elsewhere") -> None:
+    heard_of = time.time() - seconds_ago
+    holder = Holder(4321, host, "another", heard_of, heard_of)
+    Store(uri).put("lock", sealed_json(asdict(holder)).encode())
 
 
 @pytest.mark.slow
@@ -180,7 +182,7 @@ def test_a_machine_lost_at_any_write_costs_nothing(
             except MachineLostError:
                 losses += 1
         n += 11
-        leave_lease(uri, expires_in=-1)
+        leave_holder(uri, seconds_ago=61)
     assert losses > 2
     folder = pulled(uri)
     assert table(folder) == calm
@@ -214,7 +216,7 @@ def test_only_what_changed_travels(uri: str, monkeypatch: pytest.MonkeyPatch) ->
     search(store)
     sent: list[str] = []
     monkeypatch.setattr(Store, "upload", lambda self, files: sent.extend(files))
-    monkeypatch.setattr(Store, "put", lambda self, name, content: sent.append(name))
+    monkeypatch.setattr(Store, "put", lambda self, name, content, **_: sent.append(name))
     store.push()
     assert sent == []
     (store.folder / "study.toml").write_text("changed")
@@ -222,84 +224,185 @@ def test_only_what_changed_travels(uri: str, monkeypatch: pytest.MonkeyPatch) ->
     assert sent == ["study.toml"]
 
 
-def test_the_log_is_stored_in_parts_and_read_back_whole(
-    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror_module, "PART_BYTES", 10)
-    store = Mirror(uri, tmp_path)
-    path = log_path(tmp_path)
-    path.parent.mkdir()
-    written: list[str] = []
-    plain = Store.put
-    monkeypatch.setattr(Store, "put", lambda self, n, c: (written.append(n), plain(self, n, c))[1])
-    for text in (b"0123456", b"789abc", b"", b"defghijklmnopqrstuvw"):
-        with path.open("ab") as file:
-            file.write(text)
-        store.push_log()
-    assert [int(name[12:18]) for name in written] == [0, 0, 1, 1, 2, 3]
-    assert log_path(pulled(uri)).read_bytes() == path.read_bytes()
-
-
 def test_two_drivers_on_two_machines_are_refused(uri: str) -> None:
     with Mirror(uri).held():
-        with refused("lease-held", "memory:"):
+        with refused("study-held", "memory:"):
             Mirror(uri).held().__enter__()
         folder = pulled(uri)
         assert is_locked(folder), "status says that it runs"
     assert not is_locked(pulled(uri))
-    leave_lease(uri, expires_in=30)
+    leave_holder(uri, seconds_ago=30)
     for steal in (False, True):
-        with refused("lease-held", 4321, "elsewhere"):
+        with refused("study-held", 4321, "elsewhere"):
             Mirror(uri).held(steal=steal).__enter__()
 
 
-def test_the_lease_of_a_process_that_lives_here_is_not_taken(uri: str) -> None:
-    mine = Lease(os.getpid(), socket.gethostname(), boot_id(), time.time() + 60)
+def test_the_study_of_a_process_that_lives_here_is_not_taken(uri: str) -> None:
+    mine = Holder(os.getpid(), socket.gethostname(), boot_id(), time.time(), time.time() - 9)
     Store(uri).put("lock", sealed_json(asdict(mine)).encode())
     with pytest.raises(ValueError, match="another process works on"):  # another container's
         Mirror(uri).held().__enter__()
 
 
-def test_the_expired_lease_of_another_host_needs_steal(uri: str) -> None:
-    leave_lease(uri, expires_in=-1)
+def test_the_study_of_a_silent_host_needs_steal(uri: str) -> None:
+    leave_holder(uri, seconds_ago=61)
     with pytest.raises(ValueError, match="--steal"):
         Mirror(uri).held().__enter__()
     with Mirror(uri).held(steal=True):
-        lease = lease_module.lease_of((Store(uri).get("lock") or b"").decode())
-        assert lease.pid == os.getpid()
-    assert Store(uri).get("lock") is None
+        holder = holder_in(Store(uri).get("lock") or b"")
+        assert holder.pid == os.getpid()
+    assert not Store(uri).get("lock")
 
 
-def test_a_driver_whose_lease_was_stolen_writes_nothing_more(
+@contextmanager
+def asleep(uri: str) -> Iterator[Mirror]:
+    """A driver at a store whose machine sleeps, while another one takes the study over."""
+    store, other = Mirror(uri), Mirror(uri)
+    who = rf"process {os.getpid()} of host .* {uri}"
+    with pytest.raises(StudyStoppedError, match=who), store.held():  # noqa: PT012
+        with closing(Log(store.folder)) as log:
+            log.write(Launched(trial_id=0, attempt=1))
+        store.push()
+        leave_holder(uri, seconds_ago=61)
+        with other.held(steal=True), closing(Log(other.folder)) as log:
+            log.write(Launched(trial_id=0, attempt=2))
+        before = contents(uri)
+        yield store
+        assert contents(uri) == before
+
+
+def contents(uri: str) -> dict[str, bytes | None]:
+    return {name: Store(uri).get(name) for name in Store(uri).list() if name != "lock"}
+
+
+@pytest.mark.parametrize("later", [0.0, 3600.0])
+def test_the_next_flush_of_a_superseded_driver_fails_however_long_it_slept(
+    uri: str, later: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "FENCE_EVERY", 1e9)  # it has just looked
+    wall = time.time
+    with asleep(uri) as store:
+        monkeypatch.setattr(time, "time", lambda: wall() + later)
+        with closing(Log(store.folder)) as log:
+            log.write(Launched(trial_id=0, attempt=3))
+        store.push_log()
+    assert read_log(pulled(uri)).state.under_way == {0: 2}
+    assert read_log(pulled(uri)).problems == []
+
+
+@pytest.mark.parametrize(("wall", "steady"), [(0.0, 60.0), (60.0, 0.0), (-3600.0, 60.0)])
+def test_a_superseded_driver_looks_before_it_stores_or_removes_anything(
+    uri: str, wall: float, steady: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One clock stands still while a machine sleeps, and the other may be set back."""
+    clocks = time.time, time.monotonic
+    with asleep(uri) as store:
+        monkeypatch.setattr(time, "time", lambda: clocks[0]() + wall)
+        monkeypatch.setattr(time, "monotonic", lambda: clocks[1]() + steady)
+        with pytest.raises(StudyStoppedError, match="has taken over"):
+            store.store.delete(["logs/events/000000.jsonl"])
+        (store.folder / "study.toml").write_text("late")
+        store.push()
+
+
+def test_of_two_drivers_that_take_a_study_up_the_first_flush_decides(uri: str) -> None:
+    search(Mirror(uri))
+    one, other = Mirror(uri), Mirror(uri)
+    with pytest.raises(StudyStoppedError, match="taken over"), one.held():  # noqa: PT012
+        Store(uri).put("lock", b"")
+        with other.held(), closing(Log(other.folder)) as log:
+            log.write(Launched(trial_id=0, attempt=8))
+        with closing(Log(one.folder)) as log:
+            log.write(Launched(trial_id=0, attempt=9))
+    assert read_log(pulled(uri)).state.under_way == {0: 8}
+
+
+def test_an_object_of_the_log_whose_answer_was_lost_or_of_which_half_arrived_is_ours(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_module, "RENEW_EVERY", 0.01)
-    store = Mirror(uri)
+    put, halves = Store._put, iter((1, 2))
 
-    def stolen() -> None:
-        with store.held():
-            leave_lease(uri, expires_in=60)
-            time.sleep(0.2)
-            (store.folder / "study.toml").write_text("late")
-            store.push()
+    def lost(self: Store, name: str, content: bytes, *, if_absent: bool = False) -> bool:
+        half = next(halves, 0) if if_absent and name.startswith("logs/events/") else 0
+        if half and put(self, name, content[: len(content) // half]):
+            raise ConnectionResetError("reset by peer")
+        return put(self, name, content, if_absent=if_absent)
 
-    with pytest.raises(StudyStoppedError, match="process 4321 of host elsewhere has taken over"):
-        stolen()
-    assert Store(uri).list().keys() == {"lock"}
-    assert b"4321" in (Store(uri).get("lock") or b"")
-
-
-def test_a_process_that_slept_through_its_lease_looks_before_it_writes(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)  # its thread slept too
-    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(Store, "_put", lost)
     store = Mirror(uri)
     with store.held():
-        leave_lease(uri, expires_in=60)
-        with pytest.raises(StudyStoppedError, match="has taken over"):
+        for attempt in (1, 2):
+            with closing(Log(store.folder)) as log:
+                log.write(Launched(trial_id=0, attempt=attempt))
             store.push()
-        monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
+    assert read_log(pulled(uri)).state.under_way == {0: 2}
+    assert read_log(pulled(uri)).problems == []
+
+
+def flushed(uri: str, n: int) -> State:
+    """Store the log of a driver in so many objects; return its state."""
+    store = Mirror(uri)
+    with store.held(), closing(Log(store.folder)) as log:
+        for attempt in range(n):
+            log.write(Launched(trial_id=attempt % 9, attempt=attempt))
+            store.push_log()
+    return log.state
+
+
+def objects(uri: str) -> tuple[list[str], list[str]]:
+    """Return the joined objects of the log at a store, and the others."""
+    names = sorted(Store(uri).list("logs/events"))
+    return [n for n in names if "-" in n], [n for n in names if "-" not in n]
+
+
+def test_every_256_objects_are_fetched_as_one_and_stay(uri: str) -> None:
+    state = flushed(uri, 3 * 256 + 5)
+    joined, pieces = objects(uri)
+    assert joined == [
+        f"logs/events/000{a}-000{b}.jsonl" for a, b in (("000", 255), (256, 511), (512, 767))
+    ]
+    assert len(pieces) == 3 * 256 + 5
+    folder = pulled(uri)
+    assert len(log_files(folder)) == 3 + 5 == len(list((folder / "logs" / "events").iterdir()))
+    assert read_log(folder).problems == []
+    assert replace(read_log(folder).state, in_order=False) == state
+    flushed(uri, 256)  # another driver goes on in the midst of a block
+    assert objects(uri)[0][3:] == ["logs/events/000768-001023.jsonl"]
+    folder = pulled(uri)
+    assert read_log(folder).problems == []
+    assert read_log(folder).n_lines == 1 + 773 + 1 + 256
+    Store(uri).delete(objects(uri)[0])
+    assert read_log(pulled(uri)).n_lines == 1 + 773 + 1 + 256
+
+
+@pytest.mark.parametrize("size", [0, 100, -1])
+def test_instead_of_a_damaged_joined_object_its_pieces_are_read(
+    uri: str, size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(mirror_module, "JOINED", 4)
+    for place in (uri, f"file://{tmp_path}/s"):
+        state = flushed(place, 10)
+        name = objects(place)[0][1]
+        Store(place).put(name, (Store(place).get(name) or b"")[:size])
+        folders = [pulled(place), *([tmp_path / "s"] if place != uri else [])]
+        for folder in folders:
+            assert (read_log(folder).problems, read_log(folder).state) == ([], state)
+
+
+def test_a_lost_object_of_the_log_is_named_and_the_next_driver_goes_on(uri: str) -> None:
+    search(Mirror(uri))
+    flushed(uri, 3)
+    pieces = objects(uri)[1]
+    Store(uri).delete([pieces[-2]])
+    assert read_log(pulled(uri)).problems == [
+        f"lines are missing before line 1 of {Path(pieces[-1]).name}"
+    ]
+    store = Mirror(uri)
+    search(store)
+    assert read_log(pulled(uri)).problems == []
+    assert len(objects(uri)[1]) < 3, "it was mended"
+    assert read_log(pulled(uri)).state.rows.keys() == set(range(6))
 
 
 def test_requests_reach_the_driver_through_the_store_and_go_when_done(uri: str) -> None:
@@ -444,7 +547,7 @@ def test_a_study_at_s3_survives_the_loss_of_its_machine(
         with pytest.raises(MachineLostError):
             search(Mirror(uri))
     assert finished(pulled(uri))
-    leave_lease(uri, expires_in=-1)
+    leave_holder(uri, seconds_ago=61)
     search(Mirror(uri), steal=True)
     assert table(pulled(uri)) == calm
 
@@ -468,55 +571,38 @@ def test_at_s3_what_is_wrong_is_one_line(s3: str, monkeypatch: pytest.MonkeyPatc
         Mirror("s3://nas/s").held().__enter__()
 
 
-def test_a_lease_fetched_to_look_at_is_read(uri: str) -> None:
-    leave_lease(uri, expires_in=60)
-    lease = read_lease(pulled(uri))
-    assert lease.host == "elsewhere"
-
-
-def test_a_driver_that_slept_through_its_lease_writes_nothing_though_the_clock_was_set_back(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)  # its thread slept too
-    store, wall, woke = Mirror(uri), time.time, time.monotonic() + 120.0
-    with store.held():
-        leave_lease(uri, expires_in=60)
-        monkeypatch.setattr(time, "time", lambda: wall() - 3600.0)
-        monkeypatch.setattr(time, "monotonic", lambda: woke)
-        with pytest.raises(StudyStoppedError, match="has taken over"):
-            store.push()
-        monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
+def test_a_holder_fetched_to_look_at_is_read(uri: str) -> None:
+    leave_holder(uri, seconds_ago=0)
+    assert holder_of(pulled(uri)).host == "elsewhere"
 
 
 def test_a_write_that_waited_for_the_store_is_not_made_after_a_takeover(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is silent for longer than the lease; another takes over before the next try."""
-    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1000.0)
-    store, plain, tries = Mirror(uri), Store._put, list[str]()
-    started = time.monotonic()
+    """The store is silent for a minute; another takes over before the next try."""
+    plain, steady, tries = Store._upload, time.monotonic, list[str]()
 
-    def silent(self: Store, name: str, content: bytes, **how: bool) -> bool:
-        if name.startswith("logs/events"):
-            tries.append(name)
-            if len(tries) == 1:
-                raise ConnectionResetError("reset by peer")
-        return plain(self, name, content, **how)
+    def silent(self: Store, name: str, path: Path) -> None:
+        tries.append(name)
+        raise ConnectionResetError("reset by peer")
 
     def taken(seconds: float) -> None:
-        leave_lease(uri, expires_in=60)
-        monkeypatch.setattr(time, "monotonic", lambda: started + 100.0)
+        monkeypatch.setattr(Store, "_upload", plain)
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        with other.held(steal=True), closing(Log(other.folder)) as log:
+            log.write(Launched(trial_id=0, attempt=2))
+        monkeypatch.setattr(Store, "_upload", silent)
+        monkeypatch.setattr(time, "monotonic", lambda: steady() + 100.0)
 
-    with store.held():
-        monkeypatch.setattr(Store, "_put", silent)
+    store, other = Mirror(uri), Mirror(uri)
+    with pytest.raises(StudyStoppedError, match="taken over"), store.held():  # noqa: PT012
+        leave_holder(uri, seconds_ago=61)
+        monkeypatch.setattr(Store, "_upload", silent)
         monkeypatch.setattr(time, "sleep", taken)
-        log_path(store.folder).parent.mkdir()
-        log_path(store.folder).write_bytes(b"late")
-        with pytest.raises(StudyStoppedError, match="has taken over"):
-            store.push_log()
-        monkeypatch.setattr(Mirror, "push", lambda self, logs: None)
-    assert tries == [tries[0]]
-    assert Store(uri).list().keys() == {"lock"}
+        (store.folder / "study.toml").write_text("late")
+        store.push()
+    assert tries == ["study.toml"]
+    assert Store(uri).get("study.toml") is None
 
 
 def test_who_only_looks_fetches_no_models_no_data_and_no_report(
@@ -595,7 +681,7 @@ def test_an_error_names_the_store_and_not_the_folder_that_it_is_in_here(uri: str
     assert "nas-evidence-" not in str(caught.value)
 
 
-def test_a_lease_whose_writing_was_confirmed_to_nobody_is_taken(
+def test_a_study_whose_taking_was_confirmed_to_nobody_is_held(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = Store.put
@@ -608,4 +694,4 @@ def test_a_lease_whose_writing_was_confirmed_to_nobody_is_taken(
     monkeypatch.setattr(Store, "put", lost)
     with Mirror(uri).held(), pytest.raises(ValueError, match="another process works on"):
         Mirror(uri).held().__enter__()
-    assert Store(uri).get("lock") is None
+    assert not Store(uri).get("lock")

@@ -11,7 +11,7 @@ from pathlib import Path
 import fakes
 import pytest
 from counted_store import CountedStore
-from fakes import Silent, facts_in, record_of
+from fakes import Silent, facts_in, last_log, record_of
 from records import asked, mlp
 from toy_worker import Toy
 
@@ -25,7 +25,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.events import Asked, Ended
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Log, log_path
+from nas_evidence.storage.log import Log
 from nas_evidence.storage.requests import is_open, request_name
 from nas_evidence.storage.store import UPLOADED_AT_ONCE, Store
 from nas_evidence.storage.study_folder import locked, open_study
@@ -195,7 +195,7 @@ def test_what_was_changed_here_is_fetched_again(uri: str) -> None:
     filled(uri, 3)
     copy = opened(uri)
     (copy.folder / "trials" / "000001-a1.parquet").write_bytes(b"torn")
-    log_path(copy.folder).write_bytes(b"torn")
+    last_log(copy.folder).write_bytes(b"torn")
     (copy.folder / "trials" / "000009-a1.parquet").write_bytes(b"of nobody")
     copy.pull()
     assert finished(copy.folder).keys() == {0, 1, 2}
@@ -206,13 +206,13 @@ def test_what_was_changed_here_is_fetched_again(uri: str) -> None:
 def test_a_log_that_was_mended_is_fetched_anew(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror_module, "PART_BYTES", 10)
     writer, reader = Mirror(uri), Mirror(uri)
-    path = log_path(writer.folder)
+    path = last_log(writer.folder)
     path.parent.mkdir(parents=True)
     for text in (b"0123456789abcdefghijklmnop", b"0123456789ABCDEFGHIJKLMNOPQRSTU", b"01234"):
         write_whole(path, text)
         writer.push_log()
         reader.pull()
-        assert log_path(reader.folder).read_bytes() == text
+        assert last_log(reader.folder).read_bytes() == text
 
 
 def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: str) -> None:

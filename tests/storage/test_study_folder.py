@@ -1,7 +1,7 @@
-"""One driver at a time: a lock on this host, a lease for the others; and how a study stands."""
+"""One driver at a time: the log decides, a file says who it is; and how a study stands."""
 
-import errno
 import os
+import socket
 import time
 from contextlib import closing
 from functools import partial
@@ -10,36 +10,22 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import FakeExecutor, drive
+from fakes import FakeExecutor, drive, facts_in, leave_holder
+from faulty import flipped
 from messages import refused
 
-import nas_evidence.storage.study_folder as study_folder
+import nas_evidence.storage.holding as holding
 from nas_evidence.driver.status import study_status
-from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import BudgetSpec
 from nas_evidence.storage.budget import Ledger
-from nas_evidence.storage.events import Stopped
+from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import Follower, Log, log_files, mend_log, piece, read_log
 from nas_evidence.storage.state import Spent
-from nas_evidence.storage.study_folder import (
-    check_lease,
-    is_locked,
-    locked,
-    open_study,
-    read_lease,
-)
+from nas_evidence.storage.study_folder import holder_of, is_locked, locked, open_study
 from nas_evidence.storage.tables import finished
 
 study = partial(fakes.study, n_trials=4, plan={"epochs": 4, "online": {"every": 2}})
-
-
-def leave_lease(folder: Path, *, expires_in: float, host: str = "elsewhere") -> dict[str, Any]:
-    lease = {
-        "pid": 4321, "host": host, "boot_id": "another", "expires_at": time.time() + expires_in,
-    }  # fmt: skip
-    (folder / "lock").write_text(sealed_json(lease))
-    return lease
 
 
 def test_a_second_driver_on_this_host_is_refused_and_the_lock_goes_with_its_holder(
@@ -47,28 +33,27 @@ def test_a_second_driver_on_this_host_is_refused_and_the_lock_goes_with_its_hold
 ) -> None:
     with locked(tmp_path):
         assert is_locked(tmp_path)
-        lease = read_lease(tmp_path)
-        assert 50 < lease.expires_at - time.time() <= 60
+        holder = holder_of(tmp_path)
+        assert holder is not None
+        assert holder.is_me
         with refused("folder-locked", "process", "host"):
             locked(tmp_path).__enter__()
     assert not is_locked(tmp_path)
-    assert read_lease(tmp_path) is None
+    assert holder_of(tmp_path) is None
 
 
-def test_an_unexpired_lease_of_another_host_refuses_and_says_who_and_until_when(
-    tmp_path: Path,
-) -> None:
-    lease = leave_lease(tmp_path, expires_in=30)
-    until = time.strftime("%H:%M:%S", time.localtime(lease["expires_at"]))
+def test_a_holder_on_another_host_that_is_heard_of_is_left_alone_and_named(tmp_path: Path) -> None:
+    holder = leave_holder(tmp_path, seconds_ago=30)
+    heard_of = time.strftime("%H:%M:%S", time.localtime(holder.heard_of))
     assert is_locked(tmp_path)
     for steal in (False, True):
-        with refused("lease-held", until, 4321, "elsewhere"):
+        with refused("study-held", heard_of, 4321, "elsewhere"):
             locked(tmp_path, steal=steal).__enter__()
-    assert (tmp_path / "lock").read_text() == sealed_json(lease)
+    assert holder_of(tmp_path) == holder
 
 
-def test_an_expired_lease_of_another_host_needs_steal(tmp_path: Path) -> None:
-    leave_lease(tmp_path, expires_in=-1)
+def test_a_silent_holder_on_another_host_needs_steal(tmp_path: Path) -> None:
+    leave_holder(tmp_path, seconds_ago=61)
     assert not is_locked(tmp_path)
     with pytest.raises(ValueError, match="--steal"):
         locked(tmp_path).__enter__()
@@ -80,14 +65,14 @@ def test_an_expired_lease_of_another_host_needs_steal(tmp_path: Path) -> None:
 
 def test_opening_a_study_of_a_dead_host_needs_steal(tmp_path: Path) -> None:
     open_study(tmp_path, study())
-    leave_lease(tmp_path, expires_in=-1)
+    leave_holder(tmp_path, seconds_ago=61)
     with pytest.raises(ValueError, match="--steal"):
         open_study(tmp_path, study(n_trials=6))
     assert open_study(tmp_path, study(n_trials=6), steal=True).n_trials == 6
 
 
-def test_an_expired_lease_of_this_host_before_it_was_started_anew_is_free(tmp_path: Path) -> None:
-    leave_lease(tmp_path, expires_in=-1, host=study_folder.socket.gethostname())
+def test_a_silent_holder_of_this_host_before_it_was_started_anew_is_free(tmp_path: Path) -> None:
+    leave_holder(tmp_path, seconds_ago=61, host=socket.gethostname())
     with locked(tmp_path):
         pass
 
@@ -100,77 +85,190 @@ def test_a_lock_file_without_content_is_nobodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"pid": 1}', "null"])
-def test_a_lease_that_is_not_as_it_was_written_needs_steal(tmp_path: Path, text: str) -> None:
+def test_a_holder_that_is_not_as_it_was_written_needs_steal(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
-    with refused("lease-damaged"):
+    with refused("lock-damaged"):
         locked(tmp_path).__enter__()
     with locked(tmp_path, steal=True):
-        assert read_lease(tmp_path) is not None
+        assert holder_of(tmp_path) is not None
 
 
-def test_the_lease_is_renewed_while_the_study_is_held(
+def test_heartbeats_are_written_while_the_study_is_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(study_folder, "RENEW_EVERY", 0.01)
+    monkeypatch.setattr(holding, "BEAT_EVERY", 0.01)
     with locked(tmp_path):
-        first = read_lease(tmp_path)
+        first = holder_of(tmp_path)
         end = time.monotonic() + 30
-        while (now := read_lease(tmp_path)) is None or now.expires_at <= first.expires_at:
+        while (now := holder_of(tmp_path)) is None or now.heard_of <= first.heard_of:
             assert time.monotonic() < end
             time.sleep(0.01)
 
 
-class Thief(FakeExecutor):
-    """Another host takes the study over in the midst of it."""
+# --- who is superseded
 
-    def __init__(self, folder: Path) -> None:
+
+def next_of(folder: Path) -> Path:
+    """The file that the next process would create."""
+    return folder / piece(read_log(folder).last + 1)
+
+
+class Thief(FakeExecutor):
+    """Another process takes the study over in the midst of it, and goes on to the end."""
+
+    def __init__(self, folder: Path, wakes_at: int = 7) -> None:
         super().__init__(workers=1)
-        self.folder, self.polls = folder, 0
+        self.folder, self.polls, self.wakes_at = folder, 0, wakes_at
+        self.there: dict[str, bytes] = {}
 
     def poll(self, timeout: float) -> list[Any]:
         self.polls += 1
-        if self.polls == 7:
-            leave_lease(self.folder, expires_in=60)
+        if self.polls == self.wakes_at:
+            drive(study(), self.folder)
+            self.there = contents(self.folder)
         return super().poll(timeout)
 
 
-def test_a_driver_whose_lease_was_stolen_stops_and_writes_nothing_more(tmp_path: Path) -> None:
-    thief = Thief(tmp_path)
-    with (
-        locked(tmp_path),
-        pytest.raises(StudyStoppedError, match="process 4321 of host elsewhere has taken over"),
-    ):
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("wakes_at", [1, 4, 7, 10])
+def test_a_driver_that_was_superseded_changes_nothing_more_and_says_who_has_it(
+    tmp_path: Path, wakes_at: int
+) -> None:
+    """As after SIGSTOP, or a sleep of its machine, of any length."""
+    open_study(tmp_path, study())
+    thief = Thief(tmp_path, wakes_at)
+    who = f"process {os.getpid()} of host {socket.gethostname()} has taken over {tmp_path}"
+    with pytest.raises(StudyStoppedError, match=who):
         drive(study(), tmp_path, thief)
-    assert thief.polls == 7
-    assert len(finished(tmp_path)) == 1
-    lease = read_lease(tmp_path)
-    assert lease.pid == 4321, "the thief's lease stands"
-    assert '"stop"' not in (tmp_path / "logs" / "events.jsonl").read_text()
+    assert thief.polls == wakes_at
+    assert contents(tmp_path) == thief.there
+    assert read_log(tmp_path).problems == []
+    assert finished(tmp_path).keys() == set(range(4))
+    assert study_status(tmp_path).state == "finished"
 
 
-def test_a_lease_that_cannot_be_read_for_a_moment_stops_nobody_and_then_says_why(
+def test_what_a_superseded_process_had_begun_to_write_counts_for_nobody(tmp_path: Path) -> None:
+    with closing(Log(tmp_path)) as asleep:
+        asleep.write(Launched(trial_id=0, attempt=1))
+        with closing(Log(tmp_path)) as log:
+            log.write(Launched(trial_id=0, attempt=2))
+        with refused("taken-over", os.getpid()):
+            asleep.write(Launched(trial_id=0, attempt=3))
+        asleep._append(asleep._file, Launched(trial_id=0, attempt=4))  # had looked before
+    past = read_log(tmp_path)
+    assert past.state == log.state
+    assert past.state.under_way == {0: 2}
+    assert past.problems == ["line 3 of 000000.jsonl is of a process that was superseded"]
+
+
+def test_of_two_processes_that_take_a_study_up_one_creates_the_next_file(tmp_path: Path) -> None:
+    with closing(Log(tmp_path)) as one, closing(Log(tmp_path)) as other:
+        other.check = lambda: None  # type: ignore[method-assign]  # both have looked
+        one.write(Launched(trial_id=0, attempt=1))
+        with refused("taken-over", os.getpid()):
+            other.write(Launched(trial_id=0, attempt=2))
+    assert read_log(tmp_path).state.under_way == {0: 1}
+
+
+def test_a_process_whose_predecessor_still_writes_does_not_begin(tmp_path: Path) -> None:
+    with closing(Log(tmp_path)) as first:
+        first.write(Launched(trial_id=0, attempt=1))
+        with closing(Log(tmp_path)) as second:
+            first.write(Launched(trial_id=1, attempt=1))
+            with refused("taken-over", os.getpid()):
+                second.write(Launched(trial_id=0, attempt=2))
+    assert read_log(tmp_path).state.under_way == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, -1])
+def test_a_begin_that_a_crash_cut_short_is_no_damage_and_fences_all_the_same(
+    tmp_path: Path, size: int
+) -> None:
+    with closing(Log(tmp_path)) as log, closing(Log(tmp_path)) as dead:
+        log.write(Launched(trial_id=0, attempt=1))
+        dead._number, dead._past.path = 1, None
+        dead.write(Launched(trial_id=0, attempt=2))
+        path = tmp_path / piece(1)
+        path.write_bytes(path.read_bytes().splitlines(keepends=True)[0][: size or None][:size])
+        with refused("taken-over", "another process has taken over" if size >= 0 else ""):
+            log.write(Launched(trial_id=0, attempt=3))
+    past = read_log(tmp_path)
+    assert (past.problems, past.state.under_way, past.last) == ([], {0: 1}, 1)
+    with closing(Log(tmp_path)) as log:
+        log.write(Launched(trial_id=0, attempt=4))
+    assert read_log(tmp_path).problems == []
+    assert read_log(tmp_path).state == log.state
+
+
+def three_processes(folder: Path) -> list[Path]:
+    for number in range(3):
+        with closing(Log(folder)) as log:
+            log.write(Launched(trial_id=number, attempt=1))
+            log.write(Launched(trial_id=number, attempt=2))
+    return log_files(folder)
+
+
+def test_a_lost_file_of_the_log_is_named(tmp_path: Path) -> None:
+    for lost in (0, 1):
+        path = three_processes(tmp_path / str(lost))[lost]
+        path.unlink()
+        missing = f"lines are missing before line 1 of 00000{lost + 1}.jsonl"
+        assert read_log(tmp_path / str(lost)).problems == [missing]
+        mended = mend_log(tmp_path / str(lost), read_log(tmp_path / str(lost)))
+        assert mended.problems == []
+        assert len(mended.state.under_way) == 2
+
+
+def test_a_damaged_begin_is_named_and_the_lines_after_it_count(tmp_path: Path) -> None:
+    path = three_processes(tmp_path)[1]
+    flipped(path, 30)
+    past = read_log(tmp_path)
+    assert past.problems == ["line 1 of 000001.jsonl cannot be used: not as written"]
+    assert past.state.under_way == {0: 2, 1: 2, 2: 2}
+
+
+def test_a_log_that_is_being_mended_when_its_process_dies_is_void_or_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, fails = Path.read_text, [errno.EMFILE, errno.ESTALE]
+    flipped(three_processes(tmp_path)[1], 30)
+    before = read_log(tmp_path)
 
-    def failing(self: Path, *given: Any, **named: Any) -> str:
-        if self.name == "lock" and fails:
-            number = fails.pop()
-            raise OSError(number, os.strerror(number), str(self))
-        return read(self, *given, **named)
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    with locked(tmp_path):
-        monkeypatch.setattr(Path, "read_text", failing)
-        check_lease(tmp_path)
-        assert not fails
-        fails.extend([errno.EMFILE] * 99)
-        monkeypatch.setattr(study_folder, "RENEW_EVERY", 0.0)
-        with pytest.raises(StudyStoppedError, match="lock: Too many open files; raise the limit"):
-            check_lease(tmp_path)
-        fails.clear()
-        (tmp_path / "lock").write_text("")
-        with pytest.raises(StudyStoppedError, match="is gone or damaged"):
-            check_lease(tmp_path)
+    monkeypatch.setattr("nas_evidence.storage.log.set_aside", killed)
+    with pytest.raises(KeyboardInterrupt):
+        mend_log(tmp_path, before)
+    monkeypatch.undo()
+    now = read_log(tmp_path)
+    assert now.state == before.state
+    assert now.problems
+    assert mend_log(tmp_path, now).problems == []
+    assert len(log_files(tmp_path)) == 1
+
+
+def test_a_follower_reads_what_is_new_and_all_of_a_log_of_which_lines_were_void(
+    tmp_path: Path,
+) -> None:
+    follower = Follower(tmp_path)
+    assert follower.read() == ([], True)
+    with closing(Log(tmp_path)) as asleep:
+        asleep.write(Launched(trial_id=0, attempt=1))
+        assert len(follower.read()[0]) == 2
+        assert follower.read() == ([], False)
+        log = Log(tmp_path)
+        asleep.write(Launched(trial_id=0, attempt=2))
+        assert len(follower.read()[0]) == 1
+        log._past.size += 1000
+        log.write(Launched(trial_id=0, attempt=3))
+        log.close()
+    events, anew = follower.read()
+    assert anew
+    assert [e for _, e in events] == facts_in(tmp_path)
+    assert facts_in(tmp_path, "launch")[-1].attempt == 3
 
 
 def test_a_study_says_that_its_budget_is_spent_until_it_has_more(tmp_path: Path) -> None:

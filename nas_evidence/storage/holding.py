@@ -1,0 +1,187 @@
+"""Who works on a study: the file `lock` names its holder and the time of the last heartbeat.
+
+It is a hint: `status`, `watch` and `cancel` use it, and a process reads it before it takes a study
+over. Which lines of the log count, and who may still write, the log alone decides (`log.py`). No
+clock does.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.storage.faults import StudyStoppedError
+
+#: Seconds between two heartbeats, and seconds of silence after which a holder may be dead.
+BEAT_EVERY, SILENT_AFTER = 10.0, 60.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Which process works on a study: when it was last heard of, and since when it has worked.
+
+    Times are in seconds since 1970.
+    """
+
+    pid: int
+    host: str
+    boot_id: str
+    heard_of: float
+    since: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of host {self.host}, since {_when(self.since)}"
+
+    @property
+    def is_me(self) -> bool:
+        """Whether it is this process."""
+        return (self.pid, self.boot_id) == (os.getpid(), boot_id())
+
+    @property
+    def may_be_alive(self) -> bool:
+        """Whether it was heard of lately, and is not a dead process of this host."""
+        return abs(time.time() - self.heard_of) < SILENT_AFTER and not self.is_dead_here()
+
+    def is_dead_here(self) -> bool:
+        """Return whether it was a process of this host, and is none any more."""
+        here = (self.host, self.boot_id) == (socket.gethostname(), boot_id())
+        return here and not _is_alive(self.pid)
+
+
+class Put(Protocol):
+    """Writes the file `lock`, or only if it is absent."""
+
+    def __call__(self, content: bytes, *, if_absent: bool = ...) -> object:
+        """Write it."""
+
+
+@contextlib.contextmanager
+def announced(
+    place: Path | str,
+    get: Callable[[], bytes | None],
+    put: Put,
+    is_left: Callable[[Holder], bool],
+    *,
+    steal: bool,
+) -> Iterator[None]:
+    """Be the holder of a study, and say so every ten seconds, during the block.
+
+    Args:
+        place: of the study.
+        get: returns the content of its file `lock`, None without one.
+        put: writes it.
+        is_left: returns whether a holder is known to be dead.
+        steal: take the study over from another host that has fallen silent.
+
+    Raises:
+        UserError: another process works on the study, or may.
+    """
+    since = time.time()
+    mine, there = _text(since), get()
+    if there is None:  # a new study: of two processes one comes first
+        put(mine, if_absent=True)
+        there = get()
+    if there != mine:
+        _refuse_if_held(there or b"", place, is_left, steal=steal)
+    put(mine)
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_EVERY):
+            with contextlib.suppress(OSError, StudyStoppedError):  # the driver notices it
+                put(_text(since))
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        over.set()
+        beating.join()
+        with contextlib.suppress(OSError, StudyStoppedError):  # it falls silent
+            last = holder_in(get() or b"")
+            if last is not None and last.is_me:
+                put(b"")
+
+
+def holder_in(content: bytes) -> Holder | None:
+    """Return the holder that the file `lock` names; None if it names none."""
+    try:
+        facts = read_sealed_json(content, Path("lock"))
+        times = float(facts["heard_of"]), float(facts["since"])
+        return Holder(int(facts["pid"]), str(facts["host"]), str(facts["boot_id"]), *times)
+    except (DamagedError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def is_damaged(content: bytes) -> bool:
+    """Return whether the file `lock` holds something that names no holder."""
+    return bool(content.strip(b"\0 \n")) and holder_in(content) is None
+
+
+def _refuse_if_held(
+    content: bytes, place: Path | str, is_left: Callable[[Holder], bool], *, steal: bool
+) -> None:
+    holder = holder_in(content)
+    if is_damaged(content) and not steal:
+        raise UserError(
+            f"the file {place}/lock is damaged, so it cannot be told who works on the study; "
+            "make sure that nobody does, then take it over with --steal."
+        ).with_code("lock-damaged")
+    if holder is None or is_left(holder):
+        return
+    who, heard_of = f"process {holder.pid} of host {holder.host}", _when(holder.heard_of)
+    silent = time.time() - holder.heard_of
+    if abs(silent) < SILENT_AFTER:
+        raise UserError(
+            f"another process works on {place} ({who}, heard of at {heard_of}); wait for it, or "
+            "stop it first."
+        ).with_code("study-held")
+    if silent < 0 and not steal:
+        raise UserError(
+            f"{who} was heard of at {heard_of} on {place}, which is in the future, so a clock is "
+            "wrong; correct it, make sure that the process is dead, then take the study over with "
+            "--steal."
+        ).with_code("heard-of-in-the-future")
+    if holder.host != socket.gethostname() and not steal:  # else this host has rebooted
+        raise UserError(
+            f"{who} held {place} and was last heard of at {heard_of}; make sure that it is dead, "
+            "then take the study over with --steal."
+        ).with_code("holder-silent")
+
+
+def boot_id() -> str:
+    """Return an id of the current boot of this host."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def _text(since: float) -> bytes:
+    holder = Holder(os.getpid(), socket.gethostname(), boot_id(), time.time(), since)
+    return sealed_json(asdict(holder)).encode()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # another user's process, or no id at all
+        return True
+    return True
+
+
+def _when(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # no time at all
+        return f"second {seconds:g}"
