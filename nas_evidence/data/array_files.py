@@ -36,7 +36,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 #: What numpy and PIL raise for damaged files; a file that is no archive has no `with`.
-_DAMAGED = (
+_DAMAGED: tuple[type[Exception], ...] = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, TypeError, ValueError, LookupError,
     AttributeError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
     tokenize.TokenError, OSError,

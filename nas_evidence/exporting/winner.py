@@ -36,7 +36,8 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.tables import StudyTables, architecture_values
-from nas_evidence.training.loop import Likelihood, likelihood_of
+from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.workers.trial import Trial
 
 _LOG = logging.getLogger(__name__)
