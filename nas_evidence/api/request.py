@@ -53,7 +53,9 @@ class DataOptions(TypedDict, total=False):
     memory may be arrays with a value for each row.
     """
 
-    target: Annotated[str | None, Meant("Column of a table to predict.", "COL")]
+    target: Annotated[
+        Sequence[str] | str | None, Meant("Column of a table to predict; several if real.", "COL")
+    ]
     task: Annotated[
         Literal["classification", "regression"] | None,
         Meant("What the targets are; by default inferred from their values."),
@@ -177,7 +179,8 @@ def check_known(function: Callable[..., Any], options: DataOptions) -> None:
 def dataset_keys(options: DataOptions) -> dict[str, Any]:
     """Return the options that are given, by key of [dataset]; one name stands for a list of it."""
     found: dict[str, Any] = dict(options)
-    test = found.pop("test", None)
+    target, test = found.pop("target", None), found.pop("test", None)
+    found["target"] = target if isinstance(target, str) else ",".join(target or ()) or None
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
     for name in ("drop", "categorical", "numeric"):
         names = found.get(name) or ()

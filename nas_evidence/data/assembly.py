@@ -70,7 +70,6 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
         rows.y_test,
         task=spec.task,
         where=rows.place,
-        columns=rows.targets,
         integers_are_labels=not rows.targets,
         scale=spec.scale,
     )

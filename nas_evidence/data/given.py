@@ -15,7 +15,7 @@ from nas_evidence.data.arrays import ArrayData, Inputs, slices
 from nas_evidence.data.cells import with_numbers_read
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
-from nas_evidence.data.reading import read
+from nas_evidence.data.reading import read, targets_in
 from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -72,7 +72,7 @@ def features_of(
     Args:
         data: what `reading.read` takes: a path, a table of any library, an array, or a tensor.
         preparation: of the columns of a table; None if the network was trained on arrays.
-        target: column of the truth, if the data hold it.
+        target: column of the truth, or several separated by commas, if the data hold them.
         weights: column of how often each row occurs, if the data hold it.
 
     Raises:
@@ -168,11 +168,13 @@ def _of_table(
     target: str | None,
     weights: str | None = None,
 ) -> Given:
-    truth = np.asarray(frame[target]) if target in frame.columns else None
+    targets = targets_in(frame, target)
+    truth = np.asarray(frame[[*targets]]) if targets else None
+    truth = truth[:, 0] if truth is not None and len(targets) == 1 else truth
     if frame.empty:
         raise UserError(_EMPTY).with_code("nothing-to-predict")
     if preparation is None:
-        inputs = frame.drop(columns=[target]) if target in frame.columns else frame
+        inputs = frame.drop(columns=[*targets])
         for name in inputs.columns:
             if not pd.api.types.is_numeric_dtype(inputs[name]):
                 raise UserError(
@@ -182,17 +184,17 @@ def _of_table(
         values = inputs.to_numpy(dtype=np.float64, na_value=np.nan)
         return _checked(np.ascontiguousarray(values, np.float32), truth)
     if preparation.unnamed and not {*preparation.names} <= {*frame.columns}:
-        names = [name for name in frame.columns if name not in (target, weights)]
+        names = [name for name in frame.columns if name not in (*targets, weights)]
         if len(names) != len(preparation.names):
             raise _other_columns(preparation, f"a table with {len(names)}")
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = [*dict.fromkeys(preparation.doubts(frame))]
-    unknown = 0 if truth is None else int(pd.isna(truth).sum())
+    unknown = 0 if truth is None else int(frame[[*targets]].isna().any(axis=1).sum())
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"
         doubts.append(f"column {target!r} is empty in {rows}: metrics are of the others")
-    used = {*preparation.places, target, weights}
+    used = {*preparation.places, *targets, weights}
     unused = tuple(str(name) for name in frame.columns if name not in used)
     return Given(inputs, truth, tuple(doubts), column, unused)

@@ -409,7 +409,8 @@ def rows_of_table(
         ValueError: if it has too few rows, or not the columns that `spec` names.
     """
     there = f"the test rows of {where}"
-    y = _target(frame, spec.target, where)
+    targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, where),)
+    y = _targets(frame, targets, where)
     if len(frame) < FEWEST_ROWS:
         raise UserError(
             f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
@@ -420,20 +421,43 @@ def rows_of_table(
         return table[known_column(table, name, place)] if named else None  # type: ignore[index]
 
     return Rows(
-        frame.drop(columns=[spec.target, *spec.columns_of_rows], errors="ignore"),
+        frame.drop(columns=[*targets, *spec.columns_of_rows]),
         y,
         test,
-        None if test is None else _target(test, spec.target, there),
+        None if test is None else _targets(test, targets, there),
         where,
         f"target {spec.target!r} in {where}",
-        targets=(str(spec.target),),
+        targets=targets,
         units=cells(spec.units_column, frame, where),
         weights=(cells(spec.weights, frame, where), cells(spec.weights, test, there)),
         read=how_read(frame),
     )
 
 
-def _target(frame: pd.DataFrame, target: str | None, where: str) -> Array:
+def targets_in(frame: pd.DataFrame, target: str | None) -> tuple[str, ...]:
+    """Return the columns that a target names: one, or several separated by commas; () if not all.
+
+    >>> targets_in(pd.DataFrame(columns=["a", "b", "c"]), "a, c")
+    ('a', 'c')
+    """
+    if target is None or target in frame.columns:
+        return () if target is None else (target,)
+    names = tuple(name.strip() for name in target.split(","))
+    return names if {*names} <= {*frame.columns} else ()
+
+
+def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
+    """Return targets [n], of several columns [n, C]."""
+    columns = [_target(frame, target, where) for target in targets]
+    if len(columns) > 1 and np.isin(columns, (0, 1)).all():
+        raise UserError(
+            f"the columns {', '.join(targets)} of {where} hold 0 and 1 alone, but several targets "
+            "must be real numbers; give one column with the class, or search once for each"
+        ).with_code("several-targets-of-classes")
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def _target(frame: pd.DataFrame, target: str, where: str) -> Array:
     values = frame[known_column(frame, target, where)]
     if isinstance(values.dtype, pd.CategoricalDtype):
         values = values.astype(values.cat.categories.dtype)

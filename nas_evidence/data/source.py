@@ -392,15 +392,16 @@ def _of_table(
         values = as_array(y)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
-        if values.ndim != 1 or len(values) != len(frame):
+        if values.ndim not in (1, 2) or len(values) != len(frame):
             raise UserError(
                 f"y must hold one value for each of the {len(frame)} rows, but has the shape "
                 f"{list(values.shape)}"
             ).with_code("y-one-value-per-row")
-        if name in map(str, frame.columns):
-            name = f"{name} (y)"
-        frame = frame.reset_index(drop=True).assign(**{name: values})
-        keys["target"] = name
+        columns = values.T if values.ndim == 2 else values[None]
+        names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
+        names = [f"{n} (y)" if n in map(str, frame.columns) else n for n in names]
+        frame = frame.reset_index(drop=True).assign(**dict(zip(names, columns, strict=True)))
+        keys["target"] = ",".join(names)
     if "target" not in keys:
         raise UserError("name the column to predict with target=..., or give y").with_code(
             "target-or-y-missing"

@@ -61,7 +61,6 @@ def targets_of(
     *,
     task: TaskName | None,
     where: str,
-    columns: Sequence[str] = (),
     integers_are_labels: bool = False,
     scale: TargetScaleName = "identity",
 ) -> Targets:
@@ -72,7 +71,6 @@ def targets_of(
         test: the same of the test rows, or None.
         task: "classification" or "regression"; None to infer it.
         where: the place of the targets, for messages: "target 'price' in mine.csv".
-        columns: names of one-hot columns.
         integers_are_labels: take integers 0..C-1, all used, for labels however many there are.
         scale: on which real targets are modelled.
 
@@ -101,7 +99,7 @@ def targets_of(
         _check_varies(train_real, where)
         for part, rows in ((train_real, "row"), (test_real, "test row")):
             check_support(part, scale, where, rows)
-        change = "" if asked else "; --task classification to change"
+        change = "" if asked or y.ndim == 2 else "; --task classification to change"
         return Targets(train_real, test_real, (), _said_real(train_real), change)
     if scale != "identity":
         raise scale_of_classes(scale, f"the values of {where}")
@@ -112,8 +110,6 @@ def targets_of(
         ).with_code("labels-not-one-per-row")
     names, labels, test_labels = _classes(y, y_test, where)
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
-    if one_hot and len(columns) == len(names):
-        names = tuple(columns)
     change = "; --task regression to change" if asked is None and numbers else ""
     return Targets(labels, test_labels, names, said_classes(names), change)
 

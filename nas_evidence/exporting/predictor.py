@@ -121,7 +121,7 @@ class Predictor:
         Raises:
             ValueError: if the data do not have the columns or the shape of the training data.
         """
-        name = target or (self.targets[0] if len(self.targets) == 1 else None)
+        name = target or ",".join(self.targets)
         weights = self.meaning.get("weights")
         found = features_of(data, self.preparation, target=name, weights=weights)
         expected = tuple(self.meaning["input_shape"])

@@ -104,7 +104,8 @@ class DatasetSpec(Frozen):
     """Share of the rows split off for testing, seeded and stratified by class; for data of your
     own that come without test rows."""
     target: str | None = None
-    """Column to predict; used with `name = "table"`."""
+    """Column to predict, or several of real numbers separated by commas; used with
+    `name = "table"`."""
     task: Literal["classification", "regression"] | None = None
     """What the targets of your data are; if absent, as `likelihood` says if that is given,
     else inferred from the values."""

@@ -134,7 +134,13 @@ WRITERS: dict[str, Callable[[pd.DataFrame, Path], None]] = {
     "utf-16.csv": lambda frame, path: frame.to_csv(path, index=False, encoding="utf-16"),
     "commas.csv": lambda frame, path: frame.to_csv(path, index=False, sep=";", decimal=","),
     "t.csv.gz": lambda frame, path: frame.to_csv(path, index=False),
+    "commas.csv.xz": lambda frame, path: frame.to_csv(path, index=False, sep=";", decimal=","),
+    "t.tsv.bz2": lambda frame, path: frame.to_csv(path, index=False, sep="\t"),
     "t.parquet": lambda frame, path: frame.to_parquet(path, index=False),
+    "t.feather": lambda frame, path: frame.to_feather(path),
+    "t.jsonl": lambda frame, path: frame.to_json(path, orient="records", lines=True),
+    "t.json": lambda frame, path: frame.to_json(path),
+    "records.json": lambda frame, path: frame.to_json(path, orient="records"),
     "t.xlsx": _excel,
 }
 
