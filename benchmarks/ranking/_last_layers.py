@@ -214,19 +214,19 @@ def as_trained(model: Model, layer: LastLayer) -> Weights:
 def watched(trial: Trial) -> Found | None:
     """Return what the folds of a started trial will say; None if it has none."""
     folds = next((s for s in trial.scorers.values() if isinstance(s, Folds)), None)
-    if folds is None or folds.given_folds.division is None:
+    if folds is None or folds.given is None:
         return None
-    found, before = Found(len(trial.data.x_train)), folds.given_folds.finished
+    found, before = Found(len(trial.data.x_train)), folds._predict
 
-    def finished(task: FoldTask, training: Training | None, plain: float | None) -> None:
-        if training is not None and task.score == folds.given_folds.division:
+    def predicted(training: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
+        if task.score == folds.given:
             try:
                 found.take(trial.data, trial, task, training)
             except torch.linalg.LinAlgError:
                 found.held.append(math.nan)
-        before(task, training, plain)
+        return before(training, data, task)
 
-    folds.given_folds.finished = finished  # type: ignore[method-assign]
+    folds._predict = predicted  # type: ignore[method-assign]
     return found
 
 

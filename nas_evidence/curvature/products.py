@@ -12,7 +12,7 @@ differentiate twice. Passes run in the dtype of the model; sums over data are in
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -101,10 +101,6 @@ class LogJoint:
                 )
             roots = self.likelihood.hessian_roots(outputs.detach())
             yield _Graph(parameters, outputs, free, backward, roots)
-
-    def at(self, likelihood: Likelihood, precision: Tensor) -> "LogJoint":
-        """Return the log joint under other hyperparameters."""
-        return replace(self, likelihood=likelihood, precision=precision)
 
     def _penalty(self, theta: Tensor) -> float:
         return 0.5 * float((self.precision * theta.square()).sum())

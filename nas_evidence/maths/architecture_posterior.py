@@ -257,11 +257,6 @@ class ArchitecturePosterior:
         return float(best.mean() - mean[: len(known)].max()) * self.warp.unit
 
     @property
-    def nugget(self) -> float:
-        """Standard deviation of a single seed around its place, in the unit of the score."""
-        return float(np.hypot(self.hyper.own, self.hyper.noise)) * self.warp.unit
-
-    @property
     def _rest(self) -> NDArray[np.int64]:
         """Return the positions of those that are not conditioned on."""
         return np.setdiff1d(np.arange(len(self._data.z)), self._which)

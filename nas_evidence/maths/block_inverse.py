@@ -2,7 +2,7 @@
 
     c  scale of the curvature      Δ = diag(δ), one δ per tensor [G] or per parameter [P]
 
-Each block is decomposed once, for all scales and precisions.
+Each block is decomposed once.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,6 @@ class BlockInverse:
     curvature: BlockDiagonal
     prior_precision: Tensor
     scale: float = 1.0
-
-    def at(self, prior_precision: Tensor, scale: float) -> "BlockInverse":
-        """Return the inverse for another prior and scale, without a new decomposition."""
-        other = BlockInverse(self.curvature, prior_precision, scale)
-        other.__dict__["_decomposed"] = self._decomposed
-        return other
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return (c H + Δ)⁻¹ v [P], float64, for v [P]."""

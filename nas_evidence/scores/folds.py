@@ -48,14 +48,22 @@ from nas_evidence.curvature.likelihood import (
 )
 from nas_evidence.data.tensors import OwnTargets, TensorData, select
 from nas_evidence.data.units import Units
+from nas_evidence.evidence.last_layer import last_layer_of
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.given_folds import FoldTask, GivenFolds, orders_from, said_parts
+from nas_evidence.scores.given_folds import (
+    NAME,
+    Fold,
+    FoldTask,
+    density_estimate,
+    density_of,
+    summed,
+    terms_of,
+)
 from nas_evidence.scores.protocol import Context, Scorer
-from nas_evidence.spec.divisions import kept_division, predicted_folds
-from nas_evidence.spec.domains import Frozen
-from nas_evidence.spec.record import EvidenceEstimate, Term
+from nas_evidence.spec.divisions import division_of, kept_division, predicted_folds
+from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 from nas_evidence.training.parts import (
@@ -100,34 +108,6 @@ class LogPredictive:
     as_trained: float
     scale: float
     hits: int | None
-
-
-class Fold(Frozen):
-    """How well one fold was predicted by the network trained on the others.
-
-    number          of the fold, from 1
-    n_data          number of data predicted
-    log_predictive  of the fold in nats, with the scale marginalised; None if the training diverged
-    as_trained      the same with the scale of the training, 1
-    scale           the likeliest of `SCALES`
-    hits            number of correctly classified data; None for real targets
-    note            why there is no value, if not because the training diverged
-    """
-
-    number: int
-    n_data: int
-    n_trained: int
-    log_predictive: float | None = None
-    as_trained: float | None = None
-    scale: float = 1.0
-    hits: int | None = None
-    seconds: float = 0.0
-    note: str = ""
-
-    @property
-    def failure(self) -> str:
-        """Return why there is no value."""
-        return self.note or f"the training on {self.n_trained} data diverged"
 
 
 def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
@@ -229,32 +209,24 @@ def fold_estimates(
             EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=failed[0].failure)
             for name in names
         ]
-    n = sum(fold.n_data for fold in folds)
-    total = sum(fold.log_predictive or 0.0 for fold in folds)
-    note = f"{n} data predicted in {said_parts(len(folds), in_time)}"
-    terms = [
-        Term(term=term, group=f"fold {fold.number}", value=value)
-        for fold in folds
-        for term, value in (("log_predictive", fold.log_predictive), ("output_scale", fold.scale))
-        if value is not None
-    ]
-    found = [
-        EvidenceEstimate(
-            estimator=score,
-            value=total if in_time else total / len(folds),
-            per_datum=total / n,
-            terms=tuple(terms),
-            seconds=sum(fold.seconds for fold in folds),
-            note=note,
-        )
-    ]
-    if labels:
-        hits = tuple(
-            Term(term="hits", group=f"fold {fold.number}", value=fold.hits or 0) for fold in folds
-        )
-        rate = sum(term.value for term in hits) / n
-        found.append(EvidenceEstimate(estimator=names[1], value=rate, terms=hits, note=note))
-    return found
+    found = summed(
+        score,
+        folds,
+        lambda fold: fold.log_predictive,
+        in_time=in_time,
+        terms=terms_of(
+            folds,
+            log_predictive=lambda fold: fold.log_predictive,
+            output_scale=lambda fold: fold.scale,
+        ),
+        seconds=sum(fold.seconds for fold in folds),
+    )
+    if not labels:
+        return [found]
+    hits = terms_of(folds, hits=lambda fold: fold.hits or 0)
+    rate = sum(term.value for term in hits) / sum(fold.n_data for fold in folds)
+    accuracy = EvidenceEstimate(estimator=names[1], value=rate, terms=hits, note=found.note)
+    return [found, accuracy]
 
 
 def elpd_estimate(folds: Sequence[Fold], *, in_time: bool = False) -> EvidenceEstimate:
@@ -263,18 +235,8 @@ def elpd_estimate(folds: Sequence[Fold], *, in_time: bool = False) -> EvidenceEs
         return EvidenceEstimate(
             estimator=ELPD, value=-math.inf, valid=False, note=failed[0].failure
         )
-    terms = tuple(
-        Term(term=ELPD, group=f"fold {fold.number}", value=fold.as_trained or 0.0)
-        for fold in folds
-    )
-    n, total = sum(fold.n_data for fold in folds), sum(term.value for term in terms)
-    return EvidenceEstimate(
-        estimator=ELPD,
-        value=total if in_time else total / len(folds),
-        per_datum=total / n,
-        terms=terms,
-        note=f"{n} data predicted in {said_parts(len(folds), in_time)}",
-    )
+    terms = terms_of(folds, elpd=lambda fold: fold.as_trained)
+    return summed(ELPD, folds, lambda fold: fold.as_trained, in_time=in_time, terms=terms)
 
 
 class Folds(Scorer):
@@ -284,6 +246,7 @@ class Folds(Scorer):
     a group of its own where trials are compared after it. A fold leaves its group when it is
     predicted.
 
+    given     the division whose folds have a density given the others, if any
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
     unseen    of `conditional_evidence` if it is requested, else of `two_fold`, float32: the
@@ -300,7 +263,10 @@ class Folds(Scorer):
         self.n_folds = predicted_folds(plan, names, n, in_time=self.in_time)
         self.scores = list(self.n_folds)
         self.kept_of = kept_division(plan, names, n)
-        self.given_folds = GivenFolds(names, context)
+        self.given = division_of(NAME, plan, n) if NAME in names else None
+        if self.given:  # refuses networks whose outputs are not those of the last linear layer
+            x, precision = context.data.x_train[:1], context.training.prior_precision
+            last_layer_of(context.model, x, precision)
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
         self.runs: dict[tuple[str, int], Run] = {}
         self.unseen: Tensor | None = None
@@ -324,14 +290,16 @@ class Folds(Scorer):
     def _end(self, task: FoldTask, run: Run, *, diverged: bool) -> None:
         """Predict a fold, unless the training without it diverged."""
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
-        trained = None
         if not diverged:
-            trained = run.training
-            predicted = self._predict(trained, self.context.data, task)
+            predicted = self._predict(run.training, self.context.data, task)
             fold = fold.model_copy(update=predicted)
-        self.given_folds.finished(task, trained, fold.as_trained, fold.note)
         seconds = fold.seconds + seconds_of(run)
-        self.done[task.score].append(fold.model_copy(update={"seconds": seconds}))
+        found: dict[str, Any] = {"seconds": seconds}
+        if task.score == self.given:
+            trained = None if diverged else run.training
+            found["density"] = density_of(task, fold, trained, self.context)
+            seconds += found["density"].seconds
+        self.done[task.score].append(fold.model_copy(update=found))
         self.context.training.evidence_seconds += seconds
         del self.runs[task.score, task.number]
 
@@ -353,14 +321,15 @@ class Folds(Scorer):
         folds = sorted(self.done.get(self.kept_of, ()), key=_number)
         if ELPD in self.names and (len(folds) == self.n_folds[self.kept_of] or (folds and alone)):
             known.append(elpd_estimate(folds, in_time=self.in_time))
-        return known + self.given_folds.estimates()
+        if self.given and (given := sorted(self.done[self.given], key=_number)):
+            known.append(density_estimate(given, in_time=self.in_time))
+        return known
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current trainings."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
             "runs": [[score, number, run_state(r)] for (score, number), r in self.runs.items()],
-            "on_halves": self.given_folds.state_dict(),
             "unseen": self.unseen,
         }
 
@@ -370,7 +339,6 @@ class Folds(Scorer):
             score: [Fold.model_validate_json(text) for text in texts]
             for score, texts in state["done"].items()
         }
-        self.given_folds.load_state_dict(orders_from(state))
         self.unseen = state["unseen"]
         tasks = {(task.score, task.number): task for task in self._left()}
         self.runs = {

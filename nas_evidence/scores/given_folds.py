@@ -30,7 +30,7 @@ and `value` is the sum: a prequential log evidence of the data after the first b
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,12 +40,10 @@ from torch import Tensor
 from nas_evidence.data.tensors import select
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LogDensity
-from nas_evidence.scores.protocol import Context
-from nas_evidence.spec.divisions import division_of
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.loop import Member, Training, likelihood_of
 
 NAME = "conditional_evidence"
 
@@ -67,149 +65,159 @@ class FoldTask:
 
 
 class FoldDensity(Frozen):
-    """log q of a fold given the others, nats; None if there is no network.
+    """log q of a fold given the others, nats; None if there is none, for the reason in the note.
 
     standard_error  of it where log determinants are estimated
-    as_trained      Σ log p(y_n | f_n) of the fold by the network itself, nats
     """
 
-    number: int
-    n_early: int
-    n_late: int
     log_density: float | None
     standard_error: float | None = None
-    as_trained: float | None = None
     seconds: float = 0.0
     note: str = ""
 
 
-class GivenFolds:
-    """`conditional_evidence`, computed from the finished trainings without a fold, if requested.
+class Fold(Frozen):
+    """How well one fold was predicted by the network trained on the others.
 
-    Raises:
-        ValueError: if the outputs of the network are not those of its last linear layer.
+    number          of the fold, from 1
+    n_data          number of data predicted
+    log_predictive  of the fold in nats, with the scale marginalised; None if the training diverged
+    as_trained      the same with the scale of the training, 1
+    scale           the likeliest of `SCALES`
+    hits            number of correctly classified data; None for real targets
+    note            why there is no value, if not because the training diverged
+    density         what `conditional_evidence` is made from, if that is requested
     """
 
-    def __init__(self, names: Sequence[str], context: Context) -> None:
-        self.context = context
-        self.folds: list[FoldDensity] = []
-        plan, n = context.assignment.plan, len(context.data.x_train)
-        self.division = division_of(NAME, plan, n) if NAME in names else None
-        if self.division:
-            last_layer_of(
-                context.model, context.data.x_train[:1], context.training.prior_precision
-            )
+    number: int
+    n_data: int
+    n_trained: int
+    log_predictive: float | None = None
+    as_trained: float | None = None
+    scale: float = 1.0
+    hits: int | None = None
+    seconds: float = 0.0
+    note: str = ""
+    density: FoldDensity | None = None
 
-    def finished(
-        self, task: FoldTask, training: Training | None, as_trained: float | None, note: str = ""
-    ) -> None:
-        """Take the network trained without a fold; None if its training diverged.
-
-        A note says why the fold has no density although it is trained.
-        """
-        if task.score == self.division:
-            self.folds.append(self._given(task, training, as_trained, note))
-
-    def estimates(self) -> list[EvidenceEstimate]:
-        """Return the estimate from the folds so far, nothing before the first."""
-        in_time = self.context.data.units is not None and self.context.data.units.in_time
-        return [_estimate(self.folds, in_time)] if self.folds else []
-
-    def state_dict(self) -> list[str]:
-        """Return the folds so far."""
-        return [fold.model_dump_json() for fold in self.folds]
-
-    def load_state_dict(self, state: Sequence[str]) -> None:
-        """Continue from that state."""
-        self.folds = [FoldDensity.model_validate_json(text) for text in state]
-
-    def _given(
-        self, task: FoldTask, training: Training | None, as_trained: float | None, why: str
-    ) -> FoldDensity:
-        started = time.perf_counter()
-        found, note = None, why or f"the training on {len(task.trained)} data diverged"
-        if training is not None and not why:
-            try:
-                found, note = self._density(task, training)
-            except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
-                note = str(error)
-        seconds = time.perf_counter() - started
-        self.context.training.evidence_seconds += seconds
-        return FoldDensity(
-            number=task.number,
-            n_early=len(task.trained), n_late=len(task.predicted),
-            log_density=None if found is None else found.value,
-            standard_error=None if found is None else found.standard_error,
-            as_trained=as_trained, seconds=seconds, note=note,
-        )  # fmt: skip
-
-    def _density(self, task: FoldTask, training: Training) -> tuple[LogDensity | None, str]:
-        """Return log q of the fold given the others, and the reason if there is none."""
-        data, given = self.context.data, self.context.assignment
-        rows, plan = torch.cat([task.trained, task.predicted]), given.plan
-        seen, log_jacobian = data.seen_from(task.trained, rows)
-        inputs = select(data.x_train, rows)
-        found = late_given_early(
-            last_layer_of(training.model, inputs, training.prior_precision),
-            seen,
-            len(task.trained),
-            likelihood_of(plan, training.noise_std, training.temperature),
-            power=plan.likelihood_power,
-            seed=given.derived_seed(f"probes:{task.purpose}"),
-        )
-        late = float(log_jacobian[len(task.trained) :].sum())
-        found = replace(found, value=found.value + plan.likelihood_power * late)
-        if not math.isfinite(found.value):
-            return None, f"the log density of {len(task.predicted)} data is {found.value}"
-        if data.task == "labels" and found.value > 3 * (found.standard_error or 0.0):
-            return None, f"{found.value:.6g} nats is above 0, impossible for labels"
-        return found, ""
+    @property
+    def failure(self) -> str:
+        """Return why there is no value."""
+        return self.note or f"the training on {self.n_trained} data diverged"
 
 
-def _estimate(folds: Sequence[FoldDensity], in_time: bool) -> EvidenceEstimate:
-    relation, seconds = SCORES[NAME].relation, sum(fold.seconds for fold in folds)
-    if failed := [fold for fold in folds if fold.log_density is None]:
+def density_of(task: FoldTask, fold: Fold, trained: Training | None, of: Member) -> FoldDensity:
+    """Return log q of a fold given the others, or why there is none.
+
+    Args:
+        task: the fold.
+        fold: how it was predicted.
+        trained: the network trained without it; None if that diverged.
+        of: all data, and the plan and seeds of the trial.
+    """
+    started = time.perf_counter()
+    found, note = None, fold.failure
+    if trained is not None and not fold.note:
+        try:
+            found, note = _density(task, trained, of)
+        except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+            note = str(error)
+    return FoldDensity(
+        log_density=None if found is None else found.value,
+        standard_error=None if found is None else found.standard_error,
+        seconds=time.perf_counter() - started, note=note,
+    )  # fmt: skip
+
+
+def _density(task: FoldTask, trained: Training, of: Member) -> tuple[LogDensity | None, str]:
+    data, given = of.data, of.assignment
+    rows, plan = torch.cat([task.trained, task.predicted]), given.plan
+    seen, log_jacobian = data.seen_from(task.trained, rows)
+    inputs = select(data.x_train, rows)
+    found = late_given_early(
+        last_layer_of(trained.model, inputs, trained.prior_precision),
+        seen,
+        len(task.trained),
+        likelihood_of(plan, trained.noise_std, trained.temperature),
+        power=plan.likelihood_power,
+        seed=given.derived_seed(f"probes:{task.purpose}"),
+    )
+    late = float(log_jacobian[len(task.trained) :].sum())
+    found = replace(found, value=found.value + plan.likelihood_power * late)
+    if not math.isfinite(found.value):
+        return None, f"the log density of {len(task.predicted)} data is {found.value}"
+    if data.task == "labels" and found.value > 3 * (found.standard_error or 0.0):
+        return None, f"{found.value:.6g} nats is above 0, impossible for labels"
+    return found, ""
+
+
+def density_estimate(folds: Sequence[Fold], *, in_time: bool) -> EvidenceEstimate:
+    """Return `conditional_evidence` from the folds so far."""
+    densities = [fold.density for fold in folds if fold.density is not None]
+    relation, seconds = SCORES[NAME].relation, sum(one.seconds for one in densities)
+    if failed := [one for one in densities if one.log_density is None]:
         return EvidenceEstimate(
             estimator=NAME, value=-math.inf, relation=relation, seconds=seconds, valid=False,
             note=failed[0].note,
         )  # fmt: skip
-    folds = sorted(folds, key=lambda fold: fold.number)
-    total = sum(fold.log_density or 0.0 for fold in folds)
-    n_late = sum(fold.n_late for fold in folds)
-    errors = [fold.standard_error for fold in folds if fold.standard_error is not None]
-    return EvidenceEstimate(
-        estimator=NAME,
-        value=total if in_time else total / len(folds),
-        per_datum=total / n_late,
-        standard_error=math.hypot(*errors) / (1 if in_time else len(folds)) if errors else None,
+    errors = [one.standard_error for one in densities if one.standard_error is not None]
+    n, of = len(folds), "the earlier ones" if in_time else "the others"
+    return summed(
+        NAME,
+        folds,
+        lambda fold: fold.density.log_density if fold.density else None,
+        in_time=in_time,
+        said=f"given {of},",
+        standard_error=math.hypot(*errors) / (1 if in_time else n) if errors else None,
         relation=relation,
-        terms=tuple(
-            Term(term=term, group=f"fold {fold.number}", value=value)
-            for fold in folds
-            for term, value in (
-                ("log_density", fold.log_density),
-                ("log_density_error", fold.standard_error),
-                ("log_predictive_as_trained", fold.as_trained),
-            )
-            if value is not None
+        terms=terms_of(
+            folds,
+            log_density=lambda fold: fold.density.log_density,
+            log_density_error=lambda fold: fold.density.standard_error,
+            log_predictive_as_trained=lambda fold: fold.as_trained,
         ),
         seconds=seconds,
-        note=_note(n_late, len(folds), in_time=in_time),
     )
 
 
-def _note(n_late: int, n_parts: int, *, in_time: bool) -> str:
-    if in_time:
-        return f"{n_late} data given the earlier ones, in {said_parts(n_parts, in_time)}"
-    return f"{n_late} data given the others, in {said_parts(n_parts, in_time)}"
+def summed(
+    name: str,
+    folds: Sequence[Fold],
+    value_of: Callable[[Fold], float | None],
+    *,
+    in_time: bool,
+    said: str = "predicted",
+    **more: Any,
+) -> EvidenceEstimate:
+    """Return the mean over folds of a quantity in nats, the sum over blocks in time.
+
+    Args:
+        name: of the estimate.
+        folds: those so far, each with the quantity.
+        value_of: it, summed over the data of a fold.
+        in_time: whether the folds are blocks in time.
+        said: what was done with the data.
+        more: fields of the estimate.
+    """
+    n = sum(fold.n_data for fold in folds)
+    total = sum(value_of(fold) or 0.0 for fold in folds)
+    blocks = f"{len(folds)} {'block' if in_time else 'fold'}{'s' * (len(folds) > 1)}"
+    return EvidenceEstimate(
+        estimator=name,
+        value=total if in_time else total / len(folds),
+        per_datum=total / n,
+        note=f"{n} data {said} in {blocks}{' in time' * in_time}",
+        **more,
+    )
 
 
-def said_parts(n: int, in_time: bool) -> str:
-    """Return the number of folds, or of blocks in time, in words."""
-    return f"{n} {'block' if in_time else 'fold'}{'s' * (n > 1)}{' in time' * in_time}"
-
-
-def orders_from(state: Mapping[str, Any]) -> Sequence[str]:
-    """Return the part of a fold state that belongs to these scores; older states have none."""
-    orders: Sequence[str] = state.get("on_halves", ())
-    return orders
+def terms_of(
+    folds: Sequence[Fold], **quantities: Callable[[Any], float | None]
+) -> tuple[Term, ...]:
+    """Return the quantities of each fold that are known as terms, by fold."""
+    return tuple(
+        Term(term=term, group=f"fold {fold.number}", value=value)
+        for fold in folds
+        for term, of in quantities.items()
+        if (value := of(fold)) is not None
+    )

@@ -31,7 +31,6 @@ from nas_evidence.evidence.network_density import (
     flat_log_likelihood,
     spread_precision,
 )
-from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import ENSEMBLE, EnsemblePlan
 from nas_evidence.spec.estimates import EvidenceEstimate
@@ -90,9 +89,8 @@ def sample_then_optimise_evidence(
     )
 
 
-def score(context: Context) -> EvidenceEstimate:
-    """Return the estimate at the learned hyperparameters; invalid if too expensive."""
-    return sampled_score("sto_lk", sample_then_optimise_evidence, context)
+#: The estimate for the trained network of a study, with the default plan; nats.
+score = partial(sampled_score, "sto_lk", sample_then_optimise_evidence)
 
 
 @dataclass(frozen=True)

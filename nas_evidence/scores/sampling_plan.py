@@ -46,17 +46,6 @@ class EntropyPlan(Frozen):
     n_checks: Annotated[int, Field(ge=1)] = 50  # steps whose largest eigenvalue is bounded above
 
 
-class MomentumPlan(Frozen):
-    """The heavy-ball descent whose joint entropy `heavy_ball_bound` tracks."""
-
-    learning_rate: Annotated[float, Field(gt=0)] = 0.05  # for the mean nll per datum
-    momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9  # β
-    n_steps: Annotated[int, Field(ge=1)] = 200
-    batch_size: Annotated[int, Field(ge=1)] | None = None  # None for all data
-    n_seeds: Annotated[int, Field(ge=8)] = 64  # independent draws and descents
-    first_speed: Annotated[float, Field(gt=0)] = 0.1  # spread of the first velocities: prior's = 1
-
-
 class EnsemblePlan(Frozen):
     """The ensembles whose predictions `sample_then_optimise_evidence` averages."""
 
@@ -66,5 +55,4 @@ class EnsemblePlan(Frozen):
     n_iterations: Annotated[int, Field(ge=1)] = 50  # of L-BFGS, for each member and chunk
 
 
-LADDER, SWEEP, ENTROPY = LadderPlan(), SweepPlan(), EntropyPlan()
-MOMENTUM, ENSEMBLE = MomentumPlan(), EnsemblePlan()
+LADDER, SWEEP, ENTROPY, ENSEMBLE = LadderPlan(), SweepPlan(), EntropyPlan(), EnsemblePlan()

@@ -41,7 +41,6 @@ from nas_evidence.evidence.network_density import (
     spread_precision,
 )
 from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
-from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import ENTROPY, EntropyPlan
 from nas_evidence.spec.record import EvidenceEstimate
@@ -56,16 +55,21 @@ _PATIENCE, _CLEARLY = 5, 4.0
 
 
 @dataclass(frozen=True)
-class DescentCurve:
+class EntropyCurve:
     """The path of descents whose entropy is tracked, for R draws at K checkpoints.
 
-    steps      [K]            log_joint  log p(y, θ_t) [R, K], nats
-    entropy    S_t [R, K], or [K] if the same for all draws
+    steps      [K]
+    log_joint  log p(y, θ_t) [R, K], nats
+    entropy    S_t [R, K]
+    largest    upper limit of the largest eigenvalue of A
+    positions  θ_t of the last checkpoint [R, P]: independent draws from q_t
     """
 
     steps: tuple[int, ...]
     log_joint: Tensor
     entropy: Tensor
+    largest: float
+    positions: Tensor
 
     @property
     def bounds(self) -> Tensor:
@@ -80,37 +84,6 @@ class DescentCurve:
         one, other = self.bounds[::2], self.bounds[1::2]
         runs = [one[:, int(other.mean(0).argmax())], other[:, int(one.mean(0).argmax())]]
         return torch.cat(runs), self.steps[int(self.bounds.mean(0).argmax())]
-
-    def estimate(
-        self, *, n_data: int, started: float, valid: bool = True, note: str = "", **terms: float
-    ) -> EvidenceEstimate:
-        """Return the bound of a descent that began at the time `started`."""
-        runs, best = self.best()
-        column = self.steps.index(best)
-        parts = {
-            "best_step": float(best),
-            "log_joint": float(self.log_joint[:, column].mean()),
-            "entropy": float(self.entropy[..., column].mean()),
-            **terms,
-            "n_data": float(n_data),
-        }
-        seconds = time.perf_counter() - started
-        return estimate_of_runs(
-            "sgd_entropy", runs.tolist(), parts,
-            n_data=n_data, seconds=seconds, valid=valid, note=note,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class EntropyCurve(DescentCurve):
-    """The path of plain descents.
-
-    largest    upper limit of the largest eigenvalue of A
-    positions  θ_t of the last checkpoint [R, P]: independent draws from q_t
-    """
-
-    largest: float
-    positions: Tensor
 
 
 def one_product_bound(
@@ -235,19 +208,25 @@ def sgd_entropy_bound(
     limit = ONE_TO_ONE if plan.exact else LARGEST_EIGENVALUE
     too_steep = not curve.largest <= limit
     slower = plan.learning_rate * 0.9 * limit / max(curve.largest, 1e-300)
-    return curve.estimate(
-        n_data=len(inputs),
-        started=started,
-        largest_eigenvalue=curve.largest,
-        valid=not too_steep,
+    runs, best = curve.best()
+    column = curve.steps.index(best)
+    terms = {
+        "best_step": float(best),
+        "log_joint": float(curve.log_joint[:, column].mean()),
+        "entropy": float(curve.entropy[:, column].mean()),
+        "largest_eigenvalue": curve.largest,
+        "n_data": float(len(inputs)),
+    }
+    return estimate_of_runs(
+        "sgd_entropy", runs.tolist(), terms,
+        n_data=len(inputs), seconds=time.perf_counter() - started, valid=not too_steep,
         note=f"learning rate times curvature reaches {curve.largest:.3g}, above "
         f"{limit:g}: no bound; use learning_rate = {slower:.2g}" if too_steep else "",
     )  # fmt: skip
 
 
-def score(context: Context) -> EvidenceEstimate:
-    """Return the bound for the trained network of a study, with the default plan; nats."""
-    return sampled_score("sgd_entropy", sgd_entropy_bound, context)
+#: The estimate for the trained network of a study, with the default plan; nats.
+score = partial(sampled_score, "sgd_entropy", sgd_entropy_bound)
 
 
 def rows_of_draws(n: int, size: int, n_draws: int, generator: torch.Generator) -> Tensor:

@@ -20,6 +20,7 @@ docs/reference/estimators.md says what both are worth.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -42,7 +43,6 @@ from nas_evidence.maths.hmc import (
     replicas_at,
     warm_up,
 )
-from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import LADDER, LadderPlan
 from nas_evidence.spec.record import EvidenceEstimate
@@ -224,9 +224,8 @@ def temperature_ladder_evidence(
     )
 
 
-def score(context: Context) -> EvidenceEstimate:
-    """Return the evidence for the trained network of a study, with the default plan; nats."""
-    return sampled_score("temperature_ladder", temperature_ladder_evidence, context)
+#: The estimate for the trained network of a study, with the default plan; nats.
+score = partial(sampled_score, "temperature_ladder", temperature_ladder_evidence)
 
 
 def _unreliable(samples: LadderSamples) -> str:

@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -45,7 +46,6 @@ from nas_evidence.maths.hmc import (
     warm_up,
 )
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import SWEEP, SweepPlan
 from nas_evidence.spec.record import EvidenceEstimate
@@ -274,9 +274,8 @@ def thermodynamic_evidence(
     )
 
 
-def score(context: Context) -> EvidenceEstimate:
-    """Return the evidence for the trained network of a study, with the default plan; nats."""
-    return sampled_score("thermodynamic", thermodynamic_evidence, context)
+#: The estimate for the trained network of a study, with the default plan; nats.
+score = partial(sampled_score, "thermodynamic", thermodynamic_evidence)
 
 
 def _joint(log_likelihood: Density, numbers: Tensor, box: Tensor | None) -> Density:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import brentq
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -29,14 +30,15 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
-from nas_evidence.training.joint import noise_of
-from nas_evidence.training.loop import DivergedError, Training, likelihood_of
-from nas_evidence.training.refit import (
-    fit_noise,
-    gain_over_a_constant,
-    refit_precision,
-    tied_precision_of,
+from nas_evidence.training.joint import (
+    LOG_PRECISION_RANGE,
+    fit_prior,
+    fit_prior_and_noise,
+    members_of,
+    noise_of,
+    tied_precision,
 )
+from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 
 
 def update_and_follow(
@@ -229,7 +231,8 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     best = _most_evidence(passes)
     gain = plan.likelihood_power * gain_over_a_constant(best.pass_, passes.data.y_train, plan)
     if gain <= 0.5 * float((best.prior_precision * squared_norms(state.model).cpu()).sum()):
-        best = _most_evidence(passes, highest=tied_precision_of(state, plan))
+        members = members_of(plan.online.prior_groups, len(state.prior_precision))
+        best = _most_evidence(passes, tied_precision(state.prior_precision, members))
     state.prior_precision = best.prior_precision
     state.noise_std = best.noise_std
     return passes.at(_likelihood(state, plan))
@@ -249,14 +252,79 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
     With `highest` [G] no precision is above it, and the noise does not rise.
     """
     state, plan = passes.state, passes.assignment.plan
-    online, scale = plan.online, plan.likelihood_power
-    noise_std = state.noise_std
+    online, scale, noise_std = plan.online, plan.likelihood_power, state.noise_std
     pass_ = passes.of(online.curvature)[0]
-    curvature = pass_.curvature
+    given = (pass_.curvature, squared_norms(state.model), state.prior_precision)
+    members = members_of(online.prior_groups, len(pass_.curvature.names))
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        learned = fit_noise(state, curvature, noise, plan, highest)
+        learned = fit_prior_and_noise(
+            *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
+            highest_std=math.inf if highest is None else noise_std,
+        )[1]  # fmt: skip
         noise_std = max(learned, passes.data.least_noise)
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
-    precision = refit_precision(state, curvature, scale, plan, highest)
+    precision = fit_prior(
+        *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
+        steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
+    )  # fmt: skip
     return _Best(precision, noise_std, pass_)
+
+
+def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
+    """Return by how many nats the network fits the data better than the best constant.
+
+    For real targets with the noise of the plan or, if it is learned, the best noise for each. A
+    network that predicts its noise is compared with the best constant of mean and noise.
+    """
+    if plan.likelihood == "heteroscedastic":
+        variances = targets.double().var(0, correction=0)
+        if not bool((variances > 0).all()):
+            return -math.inf  # the constant is perfect
+        constant = -0.5 * len(targets) * float((2 * math.pi * math.e * variances).log().sum())
+        return pass_.log_likelihood - constant
+    if pass_.squared_error is None:
+        counts = torch.bincount(targets).double()
+        return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
+    squares = float((targets.double() - targets.double().mean(0)).square().sum())
+    if not plan.online.learn_noise:
+        return (squares - pass_.squared_error) / (2 * plan.noise_std**2)
+    if squares == 0:
+        return -math.inf  # the constant is perfect
+    if pass_.squared_error == 0:
+        return math.inf
+    return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
+
+
+def rescaled_precision(
+    held: torch.Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
+) -> torch.Tensor:
+    """Return the precisions `held` times the factor that maximises the evidence, within bounds.
+
+        F(x) = −½ eˣ Σ_l δ_l ‖θ_l‖² − ½ Σ_l Σ log1p(λ e⁻ˣ / δ_l)
+        F′   = ½ (γ(eˣ δ) − eˣ Σ_l δ_l ‖θ_l‖²)
+
+    with λ the eigenvalues of tensor l and γ the effective parameters of all. F is concave, so its
+    slope has one root. The ratios of the precisions stay fixed.
+
+    Args:
+        held: δ of each tensor [G].
+        pass_: curvature at the parameters of the training.
+        training: provides the parameters.
+        plan: the likelihood power.
+    """
+    curvature = pass_.curvature
+    power = plan.likelihood_power
+    scatter = float((held * squared_norms(training.model).cpu()).sum())
+
+    def slope(x: float) -> float:
+        factor = math.exp(x)
+        return (
+            float(curvature.effective_parameters(factor * held / power).sum()) - factor * scatter
+        )
+
+    low, high = (bound - float(held.log().mean()) for bound in LOG_PRECISION_RANGE)
+    if slope(high) > 0 or slope(low) < 0:
+        return held
+    best = held * math.exp(brentq(slope, low, high, xtol=1e-9))
+    return best.clamp(*(math.exp(bound) for bound in LOG_PRECISION_RANGE))

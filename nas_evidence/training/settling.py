@@ -75,8 +75,11 @@ from nas_evidence.training.mode import (
     preconditioner,
     write_parameters,
 )
-from nas_evidence.training.one_factor import rescaled_precision
-from nas_evidence.training.online import passes_of, update_hyperparameters
+from nas_evidence.training.online import (
+    passes_of,
+    rescaled_precision,
+    update_hyperparameters,
+)
 from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
 
 #: Newton decrement per datum, nats, below which parameters count as a mode.

@@ -107,9 +107,8 @@ def test_the_block_inverse_solves_with_every_block(kind: str) -> None:
     curvature = curvature_pass(kind, c.model, c.x, c.y, c.likelihood, batch_size=8).curvature
     assert isinstance(curvature, BlockDiagonal)
     gradient = log_joint(c).value_and_gradient(theta_of(c))[1]
-    first = BlockInverse(curvature, c.prior_precision)
     for precision, scale in ((c.prior_precision, 1.0), (3 * c.prior_precision, 0.2)):
-        found = float(gradient @ first.at(precision, scale)(gradient))
+        found = float(gradient @ BlockInverse(curvature, precision, scale)(gradient))
         expected = curvature.inverse_quadratic(gradient, precision / scale) / scale
         assert found == pytest.approx(float(expected), rel=1e-10)
 

@@ -15,7 +15,7 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LogDensity
 from nas_evidence.scores import given_folds
-from nas_evidence.scores.given_folds import FoldDensity
+from nas_evidence.scores.given_folds import Fold, FoldDensity
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
@@ -129,19 +129,17 @@ def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
     assert -3 < (found.per_datum or 0) < 0
 
 
-def given(number: int, log_density: float, error: float) -> FoldDensity:
-    return FoldDensity(
-        number=number, n_early=20, n_late=10,
-        log_density=log_density, standard_error=error,
-    )  # fmt: skip
+def given(number: int, log_density: float, error: float) -> Fold:
+    density = FoldDensity(log_density=log_density, standard_error=error)
+    return Fold(number=number, n_trained=20, n_data=10, density=density)
 
 
 def test_folds_are_averaged_and_blocks_in_time_added_with_the_squares_of_their_errors() -> None:
     folds = [given(1, -3.0, 0.3), given(2, -5.0, 0.4)]
-    found = given_folds._estimate(folds, in_time=False)
+    found = given_folds.density_estimate(folds, in_time=False)
     assert (found.value, found.per_datum) == pytest.approx((-4.0, -0.4))
     assert found.standard_error == pytest.approx(0.25)
-    found = given_folds._estimate(folds, in_time=True)
+    found = given_folds.density_estimate(folds, in_time=True)
     assert (found.value, found.per_datum) == pytest.approx((-8.0, -0.4))
     assert found.standard_error == pytest.approx(0.5)
 

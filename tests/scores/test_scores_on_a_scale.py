@@ -25,7 +25,7 @@ from nas_evidence.scores.folds import (
     outputs_of,
     targets_of_folds,
 )
-from nas_evidence.scores.given_folds import GivenFolds
+from nas_evidence.scores.given_folds import Fold, density_of
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
@@ -82,9 +82,8 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     task = all_folds("two_fold", order_of_data(40, given))[0]
     training = new_run(*part_of(task.trained, data, given, "any")).training
     training.noise_std = 0.4
-    given_folds = GivenFolds([NAME], Context(training, data, given))
-    given_folds.finished(task, training, None)
-    found = given_folds.folds[0].log_density
+    fold = Fold(number=1, n_data=20, n_trained=20)
+    found = density_of(task, fold, training, Context(training, data, given)).log_density
 
     early, late = task.trained.numpy(), task.predicted.numpy()
     y = data.own.train
@@ -122,8 +121,8 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     given = assignment_of(NAME, likelihood="heteroscedastic", likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
     training = new_run(*part_of(task.trained, data, given, "any")).training
-    given_folds = GivenFolds([NAME], Context(training, data, given))
-    given_folds.finished(task, training, None)
+    fold = Fold(number=1, n_data=20, n_trained=20)
+    found = density_of(task, fold, training, Context(training, data, given)).log_density
     rows = torch.cat([task.trained, task.predicted])
     logs = np.log(data.own.train)
     seen = logs[task.trained.numpy()]
@@ -133,9 +132,7 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     jacobian = -logs[task.predicted.numpy()] - math.log(seen.std()) + math.log(
         data.own.train.std()
     )  # fmt: skip
-    assert given_folds.folds[0].log_density == pytest.approx(
-        of_z + power * jacobian.sum(), rel=1e-5
-    )
+    assert found == pytest.approx(of_z + power * jacobian.sum(), rel=1e-5)
 
 
 @pytest.mark.parametrize("family", ["linear", "mlp"])

@@ -16,10 +16,13 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import begin, likelihood_of, loss_limit, train_epoch
-from nas_evidence.training.online import passes_of, update_hyperparameters
+from nas_evidence.training.online import (
+    gain_over_a_constant,
+    passes_of,
+    update_hyperparameters,
+)
 from nas_evidence.training.parts import new_run, part_of
 from nas_evidence.training.predictive import predicted_means, predictive_spread
-from nas_evidence.training.refit import gain_over_a_constant
 from nas_evidence.workers.trial import Trial
 
 

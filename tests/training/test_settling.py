@@ -21,8 +21,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.loop import Training, begin, train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of
-from nas_evidence.training.one_factor import rescaled_precision
-from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.online import rescaled_precision, update_and_follow
 from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
 from nas_evidence.training.settling import (
     CLOSER,
