@@ -41,7 +41,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nas_evidence.plumbing.seals import sealed
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
@@ -50,6 +49,7 @@ from nas_evidence.storage.holding import Holder, announced
 from nas_evidence.storage.log import (
     LOG,
     is_whole,
+    joined,
     log_files,
     numbers_in,
     piece,
@@ -57,6 +57,7 @@ from nas_evidence.storage.log import (
     without_copies,
 )
 from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
+from nas_evidence.storage.study_folder import holder_of
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
@@ -264,10 +265,12 @@ class Mirror(WorkingCopy):
             StoreError: if the store cannot be used.
         """
         if self.looking is not None and self._knows_log:
-            n_before = self._next
+            n_before, holder = self._next, holder_of(self.folder)
             self.look("lock", f"{LOG}/", *(["checkpoints/"] if self.looking == "results" else []))
-            self.look(*(_CHANGES[self.looking] if self._next > n_before else ()))
-            return
+            now = holder_of(self.folder)
+            if (now and now.since) == (holder and holder.since):  # the log was not mended
+                self.look(*(_CHANGES[self.looking] if self._next > n_before else ()))
+                return
         while not self._fetch(self.store.list()):  # a driver has removed a listed file: list again
             time.sleep(0.1)
         self._sent = self._stamps()
@@ -304,9 +307,9 @@ class Mirror(WorkingCopy):
         """Make what is below a folder equal to what is listed there; return whether it is."""
         there = {name: stamp for name, stamp in listed.items() if not self._skips(name)}
         log = [name for name in there if numbers_in(name)]
-        copies = {*log} - {*without_copies(name for name in log if name not in self._damaged)}
+        unread = {*log} - {*without_copies(name for name in log if name not in self._damaged)}
         checkpoints = {name for name in there if _CHECKPOINT.fullmatch(name)}
-        wanted = there.keys() - checkpoints - copies
+        wanted = there.keys() - checkpoints - unread
         wanted -= {name for name in wanted if _WEIGHTS.fullmatch(name)}
         if self._is_held:
             wanted.discard("lock")
@@ -319,8 +322,8 @@ class Mirror(WorkingCopy):
         for name in checkpoints:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
-        joined = {name for name in wanted - kept if numbers_in(name) and "-" in name}
-        damaged = {name for name in joined if not is_whole(self.folder / name)}
+        copies = {name for name in wanted - kept if numbers_in(name) and "-" in name}
+        damaged = {name for name in copies if not is_whole(self.folder / name)}
         self._damaged |= damaged
         if not damaged and below in ("", f"{LOG}/"):
             self._note_log(log)
@@ -421,7 +424,7 @@ class Mirror(WorkingCopy):
         if self._next % JOINED == 0:
             first, last = (Path(piece(n)).stem for n in (self._next - JOINED, self._next - 1))
             self._log.append(f"{LOG}/{first}-{last}.jsonl")
-            self.store.put(self._log[-1], sealed(self._joined))
+            self.store.put(self._log[-1], joined(self._joined))
             self._joined = b""
 
     def _new_lines(self) -> tuple[bytes, tuple[int, int], int]:

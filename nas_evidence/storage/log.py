@@ -32,7 +32,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nas_evidence.plumbing.files import sync_folder, write_whole
-from nas_evidence.plumbing.seals import DamagedError, seal_object, unsealed, unsealed_object
+from nas_evidence.plumbing.seals import (
+    DamagedError,
+    read_sealed_toml,
+    seal_object,
+    sealed_toml,
+    unsealed_object,
+)
 from nas_evidence.storage.events import EVENT, Began, Event
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.holding import boot_id
@@ -186,9 +192,14 @@ def log_files(folder: Path) -> list[Path]:
 def is_whole(path: Path) -> bool:
     """Return whether a file of joined pieces is as it was written."""
     try:
-        return bool(unsealed(path.read_bytes(), path))
+        return bool(read_sealed_toml(path.read_bytes(), path))
     except DamagedError:
         return False
+
+
+def joined(pieces: bytes) -> bytes:
+    """Return pieces of a log as one file; its checksum is no line of the log, as it has no end."""
+    return sealed_toml(pieces.decode(errors="replace")).rstrip("\n").encode()
 
 
 def taken_over(content: bytes, place: Path | str) -> StudyStoppedError:
