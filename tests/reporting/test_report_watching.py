@@ -13,6 +13,7 @@ from searched import folder as study
 from searched import record
 
 import nas_evidence.reporting.contents as contents
+import nas_evidence.reporting.live as live_module
 import nas_evidence.storage.tables as tables_module
 from nas_evidence.driver.status import study_status
 from nas_evidence.reporting.correlations import trust
@@ -20,7 +21,7 @@ from nas_evidence.reporting.live import Followed, LiveReport, stamp, watch
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.storage.events import Asked, Ended, Event, Launched, Stopped
-from nas_evidence.storage.log import Follower, Log
+from nas_evidence.storage.log import Log, Past, events_since
 from nas_evidence.storage.study_folder import locked, read_study
 from nas_evidence.storage.tables import finished
 
@@ -125,14 +126,12 @@ def test_each_line_of_the_log_is_read_once(
     study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
     live, read = LiveReport(tmp_path), list[int]()
 
-    plain = Follower.read
-
-    def counted(self: Follower) -> tuple[list[tuple[float, Event]], bool]:
-        events, anew = plain(self)
+    def counted(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], Past]:
+        events, past = events_since(folder, past)
         read.extend(event.trial_id for _, event in events if isinstance(event, Launched))
-        return events, anew
+        return events, past
 
-    monkeypatch.setattr(Follower, "read", counted)
+    monkeypatch.setattr(live_module, "events_since", counted)
     monkeypatch.setattr(tables_module, "read_log", lambda _: pytest.fail("all of it was read"))
     with closing(Log(tmp_path)) as log:
         for trial_id in range(4):
