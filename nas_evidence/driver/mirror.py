@@ -41,7 +41,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nas_evidence.plumbing.seals import sealed
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
@@ -50,6 +49,7 @@ from nas_evidence.storage.holding import Holder, announced
 from nas_evidence.storage.log import (
     LOG,
     is_whole,
+    joined,
     log_files,
     numbers_in,
     piece,
@@ -57,6 +57,7 @@ from nas_evidence.storage.log import (
     without_copies,
 )
 from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
+from nas_evidence.storage.study_folder import holder_of
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
@@ -71,16 +72,9 @@ FENCE_EVERY = 5.0
 JOINED = 256
 #: The order of a push, by name prefix; other names come last.
 _ORDER = (
-    ("data/",),
-    ("study.toml",),
-    ("warm_start.json",),
-    ("models/",),
-    ("evidence/", "terms/", "curves/"),
-    ("trials/",),
-    ("checkpoints/",),
-)
-#: The place in that order before which the log is stored.
-_AFTER_LOG = _ORDER.index(("checkpoints/",))
+    "data/", "study.toml", "warm_start.json", "models/", ("evidence/", "terms/", "curves/"),
+    "trials/", f"{LOG}/",
+)  # fmt: skip
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
 _WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
 #: Uploaded by its writer, or never.
@@ -88,20 +82,17 @@ _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
 #: Lines of the log that are stored before the next slice begins.
 _RUNG = re.compile(rb'"event": ?"(rung|judged)"')
-#: What whoever only looks does not fetch, and leaves as it is here.
-_SKIPPED = {
-    "results": re.compile(r"(models|data|export|report|damaged)/|study\.db"),
-    "status": re.compile(
-        r"(models|data|export|report|damaged|terms|curves|code)/|study\.db|logs/.*\.log$"
+#: What whoever only looks fetches, beside `lock` and the log, as often as there are new lines.
+_SEEN = {
+    "results": (
+        "study.toml",
+        "warm_start.json",
+        "code/",
+        "trials/",
+        "evidence/",
+        "terms/",
+        "curves/",
     ),
-    "logs": re.compile(
-        r"(models|data|export|report|damaged|trials|evidence|terms|curves|checkpoints)/|study\.db"
-    ),
-}
-
-#: What changes of it while a study runs.
-_CHANGES = {
-    "results": ("study.toml", "trials/", "evidence/", "terms/", "curves/"),
     "status": ("study.toml", "trials/", "evidence/"),
     "logs": ("study.toml",),
 }
@@ -202,9 +193,8 @@ class Mirror(WorkingCopy):
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
         self._damaged: set[str] = set()  # joined objects of the log that are not used
         self._sent: dict[str, LocalStamp] = {}
-        self._homes: set[str] = set()
         self._logs_at = 0.0
-        self._is_held = self._knows_log = False
+        self._knows_log = False
         self._log: list[str] = []  # the objects of the log there
         self._next = self._lowest = 0  # number of the next one, and of the first file here
         self._unsent = (0, 0)  # where the lines begin that are not there: file here, byte
@@ -224,7 +214,6 @@ class Mirror(WorkingCopy):
         plain, name = Store(self.place), "lock"
         get, put = partial(plain.get, name), partial(plain.put, name)
         with announced(self.place, get, put, Holder.is_dead_here, steal=steal):
-            self._is_held = True
             try:
                 self.pull()
                 self.store.guard = self._check_fence
@@ -239,7 +228,7 @@ class Mirror(WorkingCopy):
                     raise
                 self.push(logs=True)
             finally:
-                self._is_held, self.store = False, plain
+                self.store = plain
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that stores before a launch or a slice what must be durable."""
@@ -263,15 +252,18 @@ class Mirror(WorkingCopy):
         Raises:
             StoreError: if the store cannot be used.
         """
-        if self.looking is not None and self._knows_log:
-            n_before = self._next
-            self.look("lock", f"{LOG}/", *(["checkpoints/"] if self.looking == "results" else []))
-            self.look(*(_CHANGES[self.looking] if self._next > n_before else ()))
+        if self.looking is None:
+            self._look_below("")
+            self._sent = self._stamps()
             return
-        while not self._fetch(self.store.list()):  # a driver has removed a listed file: list again
-            time.sleep(0.1)
-        self._sent = self._stamps()
-        self._homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
+        known, before = self._next if self._knows_log else -1, holder_of(self.folder)
+        self.look("lock")
+        holder = holder_of(self.folder)
+        if holder and (before is None or holder.since != before.since):
+            self._knows_log = False  # it may have been mended
+        self.look(f"{LOG}/" if self._knows_log else "logs/")
+        self.look(*(["checkpoints/"] if self.looking == "results" else []))
+        self.look(*(_SEEN[self.looking] if self._next != known else ()))
 
     def look(self, *places: str) -> None:
         """Fetch these files, and all below these folders, which end with a slash.
@@ -286,10 +278,13 @@ class Mirror(WorkingCopy):
                 while self._fetch_one(piece(self._next)):
                     self._next += 1
             elif place.endswith("/"):
-                while not self._fetch(self.store.list(place.rstrip("/")), place):
-                    time.sleep(0.1)
+                self._look_below(place)
             else:
                 self._fetch_one(place)
+
+    def _look_below(self, place: str) -> None:
+        while not self._fetch(self.store.list(place.rstrip("/")), place):
+            time.sleep(0.1)  # a driver has removed a listed file
 
     def _fetch_one(self, name: str) -> bool:
         content, path = self.store.get(name), self.folder / name
@@ -302,14 +297,13 @@ class Mirror(WorkingCopy):
 
     def _fetch(self, listed: Mapping[str, Stamp], below: str = "") -> bool:
         """Make what is below a folder equal to what is listed there; return whether it is."""
-        there = {name: stamp for name, stamp in listed.items() if not self._skips(name)}
+        left = re.compile(r"logs/.*\.log" if self.looking in ("status", "results") else "")
+        there = {name: stamp for name, stamp in listed.items() if not left.fullmatch(name)}
         log = [name for name in there if numbers_in(name)]
-        copies = {*log} - {*without_copies(name for name in log if name not in self._damaged)}
+        unread = {*log} - {*without_copies(name for name in log if name not in self._damaged)}
         checkpoints = {name for name in there if _CHECKPOINT.fullmatch(name)}
-        wanted = there.keys() - checkpoints - copies
+        wanted = there.keys() - checkpoints - unread
         wanted -= {name for name in wanted if _WEIGHTS.fullmatch(name)}
-        if self._is_held:
-            wanted.discard("lock")
         kept = {name for name in wanted if self._is_here(name, there[name])}
         self._clear(below, {*kept, *checkpoints})
         if not self.store.download({name: self.folder / name for name in wanted - kept}):
@@ -319,10 +313,10 @@ class Mirror(WorkingCopy):
         for name in checkpoints:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
-        joined = {name for name in wanted - kept if numbers_in(name) and "-" in name}
-        damaged = {name for name in joined if not is_whole(self.folder / name)}
+        copies = {name for name in wanted - kept if numbers_in(name) and "-" in name}
+        damaged = {name for name in copies if not is_whole(self.folder / name)}
         self._damaged |= damaged
-        if not damaged and below in ("", f"{LOG}/"):
+        if not damaged and f"{LOG}/".startswith(below):
             self._note_log(log)
         return not damaged
 
@@ -342,9 +336,6 @@ class Mirror(WorkingCopy):
             return False
         return _stamp(here) == known[1]  # as it was fetched
 
-    def _skips(self, name: str) -> bool:
-        return self.looking is not None and _SKIPPED[self.looking].match(name) is not None
-
     def _clear(self, below: str, kept: Container[str]) -> None:
         """Remove what is not known to equal the store: another driver may have run since."""
         (self.folder / below).mkdir(parents=True, exist_ok=True)
@@ -354,7 +345,7 @@ class Mirror(WorkingCopy):
                 if name.startswith("checkpoints/"):
                     with contextlib.suppress(OSError):  # not empty
                         path.rmdir()
-            elif name not in kept and not self._skips(name):
+            elif name not in kept:
                 path.unlink()
 
     # --- to the store
@@ -376,34 +367,28 @@ class Mirror(WorkingCopy):
             for name, stamp in now.items()
             if self._sent.get(name) != stamp and (logs or not _SLOW_LOGS.fullmatch(name))
         ]
-        steps = {rank: [*names] for rank, names in groupby(sorted(changed, key=_rank), key=_rank)}
-        for rank, names in steps.items():
-            if rank < _AFTER_LOG:
-                self._upload(names, now)
-        self.push_log()
-        for rank, names in steps.items():
-            if rank >= _AFTER_LOG:
+        for _, step in groupby(sorted([*changed, f"{LOG}/"], key=_rank), key=_rank):
+            names = [*step]
+            if f"{LOG}/" in names:
+                self.push_log()
+            else:
                 self._upload(names, now)
         gone = [name for name in self._sent if name not in now]
-        homes = {path.name for path in (self.folder / "checkpoints").glob("[0-9]*")}
-        removed = [name for name in gone if not name.startswith("checkpoints/")]
-        for home in sorted(self._homes - homes):
-            removed += self.store.list(f"checkpoints/{home}")
-        self.store.delete(removed)
-        self._homes = homes
-        for name in gone:
-            del self._sent[name]
+        for home in [name for name in gone if name.endswith("/")]:
+            gone += self.store.list(home.rstrip("/"))
+        self.store.delete(name for name in gone if not name.endswith("/"))
+        self._sent = {name: stamp for name, stamp in self._sent.items() if name in now}
         if logs:
             self._logs_at = time.monotonic()
 
-    def push_log(self) -> None:
-        """Store the lines of the log that are not stored yet.
+    def push_log(self, *, of_rungs: bool = False) -> None:
+        """Store the lines of the log that are not stored yet, or if some are `of_rungs`.
 
         Raises:
             StudyStoppedError: as `push`.
         """
         content, end, lowest = self._new_lines()
-        if not content:
+        if not content or (of_rungs and not _RUNG.search(content)):
             return
         name = piece(self._next)
         written = self.store.put(name, content, if_absent=True)
@@ -421,7 +406,7 @@ class Mirror(WorkingCopy):
         if self._next % JOINED == 0:
             first, last = (Path(piece(n)).stem for n in (self._next - JOINED, self._next - 1))
             self._log.append(f"{LOG}/{first}-{last}.jsonl")
-            self.store.put(self._log[-1], sealed(self._joined))
+            self.store.put(self._log[-1], joined(self._joined))
             self._joined = b""
 
     def _new_lines(self) -> tuple[bytes, tuple[int, int], int]:
@@ -436,15 +421,6 @@ class Mirror(WorkingCopy):
                     content += (new := lines.read())
                 file, byte = numbers[-1], byte + len(new)
         return content, (file, byte), min(numbers, default=0)
-
-    def push_rungs(self) -> None:
-        """Store the log if a score or a verdict at a rung is not stored yet.
-
-        Raises:
-            StudyStoppedError: as `push`.
-        """
-        if _RUNG.search(self._new_lines()[0]):
-            self.push_log()
 
     def send(self, name: str) -> None:
         """Store one file of `folder` without holding the study: a request to its driver."""
@@ -471,9 +447,8 @@ class Mirror(WorkingCopy):
             self.store.download({name: self.folder / name})
 
     def _upload(self, names: Iterable[str], now: Mapping[str, LocalStamp]) -> None:
-        files = {name: self.folder / name for name in names}
-        self.store.upload(files)
-        self._sent |= {name: now[name] for name in files}
+        self.store.upload({name: self.folder / name for name in names if name[-1] != "/"})
+        self._sent |= {name: now[name] for name in names}
 
     def _stamps(self, below: str = "") -> dict[str, LocalStamp]:
         """Return the files of the folder that this process stores, with size and time."""
@@ -483,9 +458,11 @@ class Mirror(WorkingCopy):
                 name = below + entry.name
                 if _NOT_OURS.match(name):
                     continue
-                if entry.is_dir():
+                if below == "checkpoints/":  # of a trial: its workers store what is in it
+                    found[f"{name}/"] = 0, 0
+                elif entry.is_dir():
                     found |= self._stamps(f"{name}/")
-                elif not below.startswith("checkpoints/"):
+                else:
                     with contextlib.suppress(FileNotFoundError):  # a log was just replaced
                         facts = entry.stat()
                         found[name] = facts.st_size, facts.st_mtime_ns
@@ -527,13 +504,13 @@ class MirroredExecutor:
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
         """Store the trial's score at a rung, then let it continue training."""
         # Once it has passed the rung, that score cannot be recovered.
-        self._keeper.push_rungs()
+        self._keeper.push_log(of_rungs=True)
         self._inner.advance(trial_id, until_epoch, timeout=timeout)
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
         """Store the scores at rungs, then ask for a trial's record."""
         # The record reaches the store before the log: its rivals must know the score by then.
-        self._keeper.push_rungs()
+        self._keeper.push_log(of_rungs=True)
         self._inner.finish(trial_id, verdict)
 
     def poll(self, timeout: float) -> list[Event]:

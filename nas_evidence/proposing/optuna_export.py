@@ -25,7 +25,7 @@ from nas_evidence.proposing.warm_start import read_warm_start
 from nas_evidence.spec.domains import Choice, Domain, FloatRange
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.events import Asked, Told
-from nas_evidence.storage.log import Follower, log_files
+from nas_evidence.storage.log import Past, events_since, log_files
 
 #: The file in a study folder.
 STUDY_DB = "study.db"
@@ -50,7 +50,7 @@ class Export:
         self._file = None if url else folder / STUDY_DB
         scheme, rest = (url or f"sqlite:///{STUDY_DB}").split("://", 1)
         self._url = f"{_DRIVERS.get(scheme, scheme)}://{rest}"
-        self._log = Follower(folder)
+        self._past = Past()  # of the log
         self._asked: dict[int, tuple[ArchitectureSpec, float]] = {}  # and when
         self._told: dict[int, FrozenTrial] = {}  # by number, in the order of telling
         self._storage: optuna.storages.RDBStorage | None = None
@@ -90,10 +90,10 @@ class Export:
 
     def _follow(self) -> bool:
         """Read new lines of the log; return whether they change a result."""
-        events, anew = self._log.read()
-        changed = anew and bool(self._told)
-        if anew:
-            self._asked, self._told = {}, {}
+        events, past = events_since(self._folder, self._past)
+        changed = past is not self._past and bool(self._told)
+        if past is not self._past:
+            self._past, self._asked, self._told = past, {}, {}
         for t, event in events:
             if isinstance(event, Asked):
                 number, point = event.number, event.architecture

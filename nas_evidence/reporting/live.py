@@ -11,7 +11,7 @@ from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.page import Live, ReportPaths, write_report
 from nas_evidence.reporting.study_tables import architecture_text, ranked_study
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
-from nas_evidence.storage.log import Follower
+from nas_evidence.storage.log import Past, events_since
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
 from nas_evidence.storage.tables import TABLES, read_study_tables
@@ -23,22 +23,24 @@ Stamp = frozenset[tuple[str, int, int]]
 class Followed:
     """The log of a running study; `update` reads only what was written since.
 
-    state  that its lines amount to
     began  when the last attempt of each trial on a worker began, s since 1970
     """
 
     def __init__(self, folder: Path) -> None:
-        self._log = Follower(folder)
-        self.state = State()
+        self._folder, self._past = folder, Past()
         self.began: dict[int, float] = {}
+
+    @property
+    def state(self) -> State:
+        """What its lines amount to."""
+        return self._past.state
 
     def update(self) -> None:
         """Read what is new, or all of a log that was mended."""
-        events, anew = self._log.read()
-        if anew:
-            self.state, self.began = State(), {}
+        events, past = events_since(self._folder, self._past)
+        if past is not self._past:
+            self._past, self.began = past, {}
         for t, event in events:
-            self.state.apply(event)
             match event:
                 case Launched():
                     self.began[event.trial_id] = t

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
 
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.plumbing.user_error import UserError
@@ -55,18 +54,11 @@ class Holder:
         return here and not _is_alive(self.pid)
 
 
-class Put(Protocol):
-    """Writes the file `lock`, or only if it is absent."""
-
-    def __call__(self, content: bytes, *, if_absent: bool = ...) -> object:
-        """Write it."""
-
-
 @contextlib.contextmanager
 def announced(
     place: Path | str,
     get: Callable[[], bytes | None],
-    put: Put,
+    put: Callable[..., object],
     is_left: Callable[[Holder], bool],
     *,
     steal: bool,
@@ -76,7 +68,7 @@ def announced(
     Args:
         place: of the study.
         get: returns the content of its file `lock`, None without one.
-        put: writes it.
+        put: writes it; with `if_absent` only if it is.
         is_left: returns whether a holder is known to be dead.
         steal: take the study over from another host that has fallen silent.
 

@@ -33,7 +33,13 @@ from pathlib import Path
 
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.plumbing.files import sync_folder, write_whole
-from nas_evidence.plumbing.seals import DamagedError, seal_object, unsealed, unsealed_object
+from nas_evidence.plumbing.seals import (
+    DamagedError,
+    read_sealed_toml,
+    seal_object,
+    sealed_toml,
+    unsealed_object,
+)
 from nas_evidence.storage.events import EVENT, Began, Event
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.holding import boot_id
@@ -187,9 +193,14 @@ def log_files(folder: Path) -> list[Path]:
 def is_whole(path: Path) -> bool:
     """Return whether a file of joined pieces is as it was written."""
     try:
-        return bool(unsealed(path.read_bytes(), path))
+        return bool(read_sealed_toml(path.read_bytes(), path))
     except DamagedError:
         return False
+
+
+def joined(pieces: bytes) -> bytes:
+    """Return pieces of a log as one file; its checksum is no line of the log, as it has no end."""
+    return sealed_toml(pieces.decode(errors="replace")).rstrip("\n").encode()
 
 
 def taken_over(content: bytes, place: Path | str) -> StudyStoppedError:
@@ -218,36 +229,17 @@ def events(folder: Path) -> Iterator[tuple[float, Event]]:
     yield from _scan(folder, Past())
 
 
-class Follower:
-    """Reads a log while it grows."""
+def events_since(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], Past]:
+    """Return the events since `past` was read, with their times, and what is past then.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._past = folder, Past()
-
-    def read(self) -> tuple[list[tuple[float, Event]], bool]:
-        """Return the events since the last call, with their times.
-
-        The second value is whether they are all of the log: it was mended, or a process was
-        superseded whose lines had been read.
-        """
-        past, paths = self._past, log_files(self._folder)
-        if past.path in paths:
-            new = [line for path in paths[paths.index(past.path) :] for line in self._added(path)]
-            numbers = [past.n_lines - 1, *(number for number, _, _ in new)]
-            if all(a < b for a, b in itertools.pairwise(numbers)):
-                past.n_lines = numbers[-1] + 1
-                return [(t, event) for _, t, event in new], False
-        self._past = Past()
-        return [*_scan(self._folder, self._past)], True
-
-    def _added(self, path: Path) -> Iterator[tuple[int, float, Event]]:
-        past = self._past
-        past.path, past.size = path, past.size if path == past.path else 0
-        with path.open("rb") as file:
-            file.seek(past.size)
-            content = file.read()
-        past.size += (end := content.rfind(b"\n") + 1)
-        yield from filter(None, map(_read, content[:end].splitlines()))
+    That is another object if they are all events of the log: it was mended, or a process was
+    superseded whose lines had been read.
+    """
+    paths = log_files(folder)
+    later = paths[paths.index(past.path) + 1 :] if past.path in paths else []
+    if past.path not in paths or min(map(_start, later), default=math.inf) < past.n_lines:
+        past = Past()
+    return list(_scan(folder, past)), past
 
 
 def mend_log(folder: Path, past: Past) -> Past:
@@ -265,15 +257,17 @@ def mend_log(folder: Path, past: Past) -> Past:
 
 
 def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
-    """Yield the events that count, each after its time; enter them, and problems, in `past`."""
+    """Yield the events that count since `past`, each after its time; enter all in `past`."""
     paths = log_files(folder)
+    paths = paths[paths.index(past.path) if past.path in paths else 0 :]
     ends = itertools.accumulate([math.inf, *map(_start, reversed(paths))], min)
     n_unread = 0
     for path, end in zip(paths, reversed([*ends][:-1]), strict=True):
-        past.path, past.size = path, 0
+        past.path, past.size = path, past.size if path == past.path else 0
         past.last = (numbers_in(path.as_posix()) or (0, 0))[1]
         suspects, late = list[int](), list[int]()
         with path.open("rb") as lines:
+            lines.seek(past.size)
             for number, line in enumerate(lines, start=1):
                 if not line.endswith(b"\n"):  # cut short by a crash
                     break

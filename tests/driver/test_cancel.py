@@ -153,7 +153,9 @@ def test_the_log_is_in_order_of_time_and_keeps_a_traceback_with_its_line(tmp_pat
         "2030-01-01 00:00:00,000 WARNING a early trial_id=71\nTraceback: trial_id=7 is not it\n"
     )
     lines = log_lines(tmp_path)
-    assert [line.split()[-1] for line in lines] == ["after=0", "attempt=1", "it", "trial_id=7"]
+    words = [line.split() for line in lines]
+    assert words[0][2] == "begin"
+    assert [one[-1] for one in words[1:]] == ["attempt=1", "it", "trial_id=7"]
     assert len(log_lines(tmp_path, 71)) == 1
     assert fact_lines(tmp_path)[1].endswith("launch trial_id=7 attempt=1")
 

@@ -20,10 +20,10 @@ from nas_evidence.storage.state import attempt_of, is_part
 from nas_evidence.storage.tables import TABLES
 
 BRANCHES = {
-    *(f"log: {what}" for what in ("torn last line", "damaged line", "superseded session")),
+    *(f"log: {what}" for what in ("torn last line", "damaged line", "superseded process")),
     *(f"adopted: {what}" for what in ("no line", "another digest")),
     *(f"again: {what}" for what in ("damaged file", "on request")),
-    "removed: unnamed",  # those of a killed merge are counted, and not reached yet
+    *(f"removed: {what}" for what in ("unnamed", "merge without line", "merge with line")),
     *("contradiction refused", "rungs restored", "race round chosen again"),
 }
 
@@ -31,13 +31,14 @@ BRANCHES = {
 def seen(name: str, found: Any, *given: Any) -> Iterator[str]:
     """Yield the branches that a call takes, from what it is given or what it has found."""
     match name, given:
-        case "_begin", (log,):
-            if log._path.exists() and log._path.read_bytes()[-1:] not in (b"", b"\n"):
+        case "_begun", (log,):
+            last = log._past.path
+            if last is not None and last.read_bytes()[-1:] not in (b"", b"\n"):
                 yield "log: torn last line"
         case "mend_log", (_, past):
             for problem in past.problems:
                 late = "superseded" in problem
-                yield "log: superseded session" if late else "log: damaged line"
+                yield "log: superseded process" if late else "log: damaged line"
         case "adopt", (log, finds):
             for one in finds:
                 yield f"adopted: {'another digest' if one.stem in log.state.files else 'no line'}"
@@ -84,17 +85,22 @@ def counted() -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("mend_log", "adopt", "find_done", "remove_unnamed", "restored"):
             count(patch, driver, name)
-        for owner, name in ((Log, "_begin"), (Rungs, "__init__"), (race, "_rounds")):
+        for owner, name in ((Log, "_begun"), (Rungs, "__init__"), (race, "_rounds")):
             count(patch, owner, name)
         yield reached
 
 
 def killed_again_and_again() -> None:
-    """Run a history of the service machine in which each driver dies a little later."""
+    """Run a history of the service machine in which each driver dies a little later.
+
+    The last ones die while they merge the tables.
+    """
     one = History()
-    one.begin("batch", "halving", 1, (), 3, 0)
-    for after in range(8, 40):
-        one.run(workers=2, chance=after, fault_rate=0.0, dies_after=after, seconds=None)
+    one.begin("batch", "halving", 1, (), 1000, 0)
+    for compact_at, kills in ((1000, range(8, 40)), (3, range(30))):
+        one.compact_at = compact_at
+        for after in kills:
+            one.run(workers=2, chance=after, fault_rate=0.0, dies_after=after, seconds=None)
     one.teardown()
 
 
@@ -106,7 +112,7 @@ def test_every_branch_of_recovery_is_reached(tmp_path: Path) -> None:
         for number, test in enumerate((
             test_torn_tables.test_a_torn_part_costs_only_its_own_trials_another_run,
             test_witnesses.test_a_line_that_a_crash_cut_short_is_not_damage,
-            test_witnesses.test_lines_of_a_superseded_session_count_for_nobody,
+            test_witnesses.test_lines_of_a_superseded_process_count_for_nobody,
             test_witnesses.test_sound_files_with_another_digest_are_adopted,
             test_torn_tables.test_failed_trials_run_again_on_request_and_their_history_stays,
             test_witnesses.test_two_sound_files_that_contradict_each_other_stop_the_study,

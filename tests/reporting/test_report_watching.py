@@ -21,7 +21,7 @@ from nas_evidence.reporting.live import Followed, LiveReport, stamp, watch
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.storage.events import Asked, Ended, Event, Launched, Stopped
-from nas_evidence.storage.log import Log, events_since
+from nas_evidence.storage.log import Log, Past, events_since
 from nas_evidence.storage.study_folder import locked, read_study
 from nas_evidence.storage.tables import finished
 
@@ -126,10 +126,10 @@ def test_each_line_of_the_log_is_read_once(
     study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
     live, read = LiveReport(tmp_path), list[int]()
 
-    def counted(folder: Path, start: int) -> tuple[list[tuple[float, Event]], int]:
-        events, end = events_since(folder, start)
+    def counted(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], Past]:
+        events, past = events_since(folder, past)
         read.extend(event.trial_id for _, event in events if isinstance(event, Launched))
-        return events, end
+        return events, past
 
     monkeypatch.setattr(live_module, "events_since", counted)
     monkeypatch.setattr(tables_module, "read_log", lambda _: pytest.fail("all of it was read"))

@@ -14,7 +14,7 @@ in memory that answers as badly as it is told to:
     store: cut off       half of a file arrives, then the connection breaks
     store: short         half of a file arrives, and the store says that all of it is there
     clock back           the clock of the wall is set back by an hour
-    stopped              SIGSTOP for longer than the lease
+    stopped              SIGSTOP for longer than any holder may be silent
     taken over           the same, and another driver goes on meanwhile; then the first wakes up
 
 A fault counts when it has happened. Wrong is
@@ -54,6 +54,7 @@ from soak.crashes import simulated_study
 from soak.harness import Found, Result, Studies, Tables, counted, differing, drive, tables_of
 from soak.kills import KINDS
 
+from nas_evidence.driver import mirror
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.driver.restoration import repair
 from nas_evidence.exporting.predictor import Predictor
@@ -61,7 +62,7 @@ from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.plumbing import backoff
 from nas_evidence.spec.record import LossKind, is_race
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage import remote_lease, study_folder
+from nas_evidence.storage import holding, log
 from nas_evidence.storage.store import Store
 from nas_evidence.storage.study_folder import locked
 from nas_evidence.workers.executor import Event, Lost
@@ -132,7 +133,7 @@ class World:
             raise HostLostError
 
     def next_host(self) -> None:
-        """Go on elsewhere, once the lease of the last host has expired."""
+        """Go on elsewhere, once the last host has been silent for long."""
         self.dead, self.bad_answers, self.due = False, 0, {}
         self.n_hosts += 1
         self.host = f"host-{self.n_hosts}"
@@ -177,11 +178,11 @@ class World:
             removed(fs, path)
 
         with pytest.MonkeyPatch.context() as patch:
-            for module in (remote_lease, study_folder, backoff):
+            for module in (holding, mirror, backoff):
                 patch.setattr(module, "time", clock)
-            for module in (remote_lease, study_folder):
+            for module in (holding, log):
                 patch.setattr(module, "socket", socket)
-            patch.setattr(remote_lease, "RENEW_EVERY", 1e9)  # each write asks anyway
+            patch.setattr(holding, "BEAT_EVERY", 1e9)
             patch.setattr(Store, "_try", try_)
             for name, change in (("pipe_file", pipe), ("put_file", put), ("rm_file", remove)):
                 patch.setattr(MemoryFileSystem, name, change)
@@ -262,22 +263,20 @@ def no_data(study: StudySpec) -> Any:
 
 
 def contents(uri: str) -> dict[str, bytes]:
-    """Return every file of a store."""
+    """Return every file of a store but the one that only says who works on the study."""
     fs, root = MemoryFileSystem(), uri.removeprefix("memory:/")
-    return {str(name): fs.cat_file(name) for name in fs.find(root)}
+    return {str(name): fs.cat_file(name) for name in fs.find(root) if not name.endswith("/lock")}
 
 
-def lease_in(uri: str) -> study_folder.Lease | None:
-    """Return the lease at a store; None without one."""
-    return study_folder.lease_of((Store(uri).get("lock") or b"").decode())
+def log_at(uri: str) -> list[str]:
+    """Return the objects of the log at a store."""
+    return [name for name in contents(uri) if "/logs/events/" in name]
 
 
 def rotten(uri: str, chance: random.Random) -> None:
     """Flip a bit of the log at a store."""
-    there = contents(uri)
-    names = [n for n in there if "/logs/events/" in n]
-    name = chance.choice(sorted(names))
-    content = bytearray(there[name])
+    name = chance.choice(sorted(log_at(uri)))
+    content = bytearray(contents(uri)[name])
     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
     MemoryFileSystem().pipe_file(name, bytes(content))
 
@@ -306,15 +305,14 @@ def disturbed(study: StudySpec, uri: str, calm: Tables, world: World, raced: boo
 
     def another() -> None:
         """Let another host go on, in part or to the end; then return to the first."""
-        first, due = world.host, world.due
+        first, due, log_before = world.host, world.due, log_at(uri)
         world.next_host()
         world.due = {"host lost": chance.randrange(2, 60)}
         before = world.happened["host lost"]
         attempt(driven, world, told)
         world.happened["host lost"] = before  # part of this fault
         world.host, world.due = first, due
-        lease = lease_in(uri)
-        if lease is None or lease.host != first:
+        if log_at(uri) != log_before:
             there.append(contents(uri))
         else:  # lost before it had taken over
             world.happened["taken over"] -= 1
@@ -329,7 +327,7 @@ def disturbed(study: StudySpec, uri: str, calm: Tables, world: World, raced: boo
         ended = attempt(lambda: driven(another), world, told)
         if there and contents(uri) != there[-1]:
             wrong.append("changed: by a driver after it had been taken over")
-        if chance.random() < 0.3 and any("/logs/events/" in name for name in contents(uri)):
+        if chance.random() < 0.3 and log_at(uri):
             rotten(uri, chance)
             world.due["host lost"] = chance.randrange(1, 8)
             before = world.happened["host lost"]

@@ -26,7 +26,7 @@ from soak.harness import (
     tables_of,
 )
 
-from nas_evidence.storage import remote_lease
+from nas_evidence.driver.mirror import Mirror
 
 LONG_ON_RAY = [pytest.mark.slow, pytest.mark.long, pytest.mark.ray]
 
@@ -82,10 +82,10 @@ def test_the_committed_run_found_nothing_wrong_and_the_page_has_it(name: str) ->
 
 
 @pytest.mark.slow
-def test_a_driver_that_does_not_ask_for_its_lease_is_found_out(
+def test_a_driver_that_does_not_look_for_its_successor_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote_lease.RemoteLease, "check", lambda self: None)
+    monkeypatch.setattr(Mirror, "_check_fence", lambda self: None)
     found = faults.between_machines(13, 7, {})
     assert found.counts["taken over"]
     assert "changed: by a driver after it had been taken over" in found.wrong

@@ -12,20 +12,19 @@ import fakes
 import pytest
 from counted_store import CountedStore
 from fakes import Silent, facts_in, last_log, record_of
+from faulty import flipped
 from records import asked, mlp
 from toy_worker import Toy
 
 import nas_evidence.driver.mirror as mirror_module
-import nas_evidence.storage.remote_lease as lease_module
 from nas_evidence.api.control import opened, status_in
 from nas_evidence.driver.cancel import cancel
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
-from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.events import Asked, Ended
+from nas_evidence.storage.events import Asked, Ended, Launched
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import Log, log_files, mend_log, piece, read_log
 from nas_evidence.storage.requests import is_open, request_name
 from nas_evidence.storage.store import UPLOADED_AT_ONCE, Store
 from nas_evidence.storage.study_folder import locked, open_study
@@ -39,8 +38,6 @@ study = partial(fakes.study, sampler={}, plan={"epochs": 20, "online": {"every":
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_module, "SETTLE", 0.0)
-    monkeypatch.setattr(lease_module, "RENEW_EVERY", 1e6)  # by the clock, not for a trial
     monkeypatch.setattr(mirror_module, "_LOOK_EVERY", 1e6)
     monkeypatch.setattr(os, "fsync", lambda handle: None)
 
@@ -110,7 +107,7 @@ def test_a_score_at_a_rung_is_stored_before_its_trial_trains_on(uri: str) -> Non
     assert CountedStore.objects[f"{root}/logs/events/000000.jsonl"]
     for what, name in STORED:
         if name.startswith("logs/events/"):
-            stored = what.decode()
+            stored += what.decode()
         elif name.endswith(".pt"):
             home, epoch = name.split("/")[1], int(name[-9:-3])
             for trial, rung in scored:
@@ -163,12 +160,15 @@ def test_who_asks_for_the_status_fetches_no_terms_curves_models_or_logs(uri: str
 def test_a_second_look_fetches_only_what_is_new(
     uri: str, looking: mirror_module.Looking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_module, "PART_BYTES", 4000)
     spec = filled(uri, 40)
     copy = opened(uri, looking=looking)
     CountedStore.reset()
     copy.pull()
-    assert set(CountedStore.requests) == {"list"}
+    if looking:
+        assert set(names("get", uri)) == {"lock", "logs/events/000001.jsonl"}
+        assert set(names("list", uri)) <= {"checkpoints"}
+    else:
+        assert set(CountedStore.requests) == {"list"}
     other = Mirror(uri)
     with other.held():
         trial = asked(mlp(width=500), dataset=spec.dataset, plan=spec.plan)
@@ -179,10 +179,10 @@ def test_a_second_look_fetches_only_what_is_new(
     CountedStore.reset()
     copy.pull()
     new = set(names("get", uri))
-    parts = sorted(name for name in new if name.startswith("logs/events/"))
-    assert 1 <= len(parts) <= 2, "the last parts of the log"
-    assert "logs/events/000000.jsonl" not in parts
-    new = {name for name in new if not name.startswith(("logs/", "lock"))}
+    log = {name for name in new if name.startswith("logs/events/")}
+    assert log == {f"logs/events/00000{n}.jsonl" for n in ((1, 2) if looking else (1,))}
+    assert looking is None or not {"", "logs", "models"} & {*names("list", uri)}
+    new = {name for name in new if not name.startswith(("logs/", "lock", "study.toml"))}
     seen = {"logs": (), "status": ("trials", "evidence")}
     tables = seen.get(str(looking), ("trials", "evidence", "terms", "curves"))
     assert new == {f"{table}/000040-a1.parquet" for table in tables}
@@ -203,16 +203,29 @@ def test_what_was_changed_here_is_fetched_again(uri: str) -> None:
     assert len(facts_in(copy.folder, "end")) == 3
 
 
-def test_a_log_that_was_mended_is_fetched_anew(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_module, "PART_BYTES", 10)
+def test_a_log_that_was_mended_is_stored_and_fetched_anew(uri: str) -> None:
+    filled(uri, 3)
     writer, reader = Mirror(uri), Mirror(uri)
-    path = last_log(writer.folder)
-    path.parent.mkdir(parents=True)
-    for text in (b"0123456789abcdefghijklmnop", b"0123456789ABCDEFGHIJKLMNOPQRSTU", b"01234"):
-        write_whole(path, text)
-        writer.push_log()
-        reader.pull()
-        assert last_log(reader.folder).read_bytes() == text
+    reader.looking = "logs"
+    reader.pull()
+    for _ in range(2):
+        with writer.held():
+            flipped(log_files(writer.folder)[0], at=300)
+            past = mend_log(writer.folder, read_log(writer.folder))
+            assert past.problems == []
+            with closing(Log(writer.folder, past)) as log:
+                log.write(Launched(trial_id=5, attempt=1))
+        reader.pull()  # what it had already fetched is void
+        state = read_log(writer.folder).state
+        assert read_log(reader.folder).state == read_log(pulled(uri)).state == state
+        assert read_log(pulled(uri)).problems == []
+        assert len(Store(uri).list("logs/events")) == 1
+
+
+def pulled(uri: str) -> Path:
+    KEPT.append(Mirror(uri))
+    KEPT[-1].pull()
+    return KEPT[-1].folder
 
 
 def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: str) -> None:
@@ -224,7 +237,7 @@ def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: 
             driver.look_for_requests()
             assert is_open(driver.folder), "the driver has heard of it"
             asked_for.extend(names("get", uri))
-            Store(uri).delete(["lock"])
+            Store(uri).put("lock", b"")
 
         asked_for: list[str] = []
         CountedStore.reset()
@@ -234,15 +247,20 @@ def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: 
         (driver.folder / request_name()).unlink()
 
 
-def test_parts_of_the_log_are_fetched_at_a_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_module, "PART_BYTES", 200)
-    filled(uri, 30)
+def test_objects_of_the_log_are_fetched_at_a_time(uri: str) -> None:
+    copy = Mirror(uri)
+    with copy.held(), closing(Log(copy.folder)) as log:
+        for attempt in range(100):
+            log.write(Launched(trial_id=0, attempt=attempt))
+            copy.push_log()
+    CountedStore.reset()
     copy = Mirror(uri)
     copy.looking = "logs"
     copy.pull()
-    assert CountedStore.requests["get"] > 60
+    fetched = [name for name in names("get", uri) if name.startswith("logs/events/")]
+    assert len(fetched) == 100
     assert CountedStore.most_at_a_time > 30
-    assert len(facts_in(copy.folder, "end")) == 30
+    assert len(facts_in(copy.folder, "launch")) == 100
 
 
 def test_a_driver_that_is_taken_over_amid_many_files_begins_no_further_one(
@@ -256,8 +274,9 @@ def test_a_driver_that_is_taken_over_amid_many_files_begins_no_further_one(
         if "/models/" in path:
             written.append(path)
             if len(written) == 5:
-                assert copy._lease is not None
-                copy._lease._lost = True  # as its thread finds out
+                home = path.partition("/models/")[0]
+                CountedStore.objects[f"{home}/{piece(0)}"] = b"of another", -1
+                monkeypatch.setattr(mirror_module, "FENCE_EVERY", 0.0)
 
     monkeypatch.setattr(CountedStore, "_pipe_file", pipe)
 

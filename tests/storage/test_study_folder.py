@@ -20,7 +20,7 @@ from nas_evidence.spec.study import BudgetSpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Follower, Log, log_files, mend_log, piece, read_log
+from nas_evidence.storage.log import Log, Past, events_since, log_files, mend_log, piece, read_log
 from nas_evidence.storage.state import Spent
 from nas_evidence.storage.study_folder import holder_of, is_locked, locked, open_study
 from nas_evidence.storage.tables import finished
@@ -250,23 +250,26 @@ def test_a_log_that_is_being_mended_when_its_process_dies_is_void_or_whole(
     assert len(log_files(tmp_path)) == 1
 
 
-def test_a_follower_reads_what_is_new_and_all_of_a_log_of_which_lines_were_void(
+def test_who_follows_a_log_reads_what_is_new_and_all_of_a_log_of_which_lines_were_void(
     tmp_path: Path,
 ) -> None:
-    follower = Follower(tmp_path)
-    assert follower.read() == ([], True)
+    events, past = events_since(tmp_path, Past())
+    assert events == []
     with closing(Log(tmp_path)) as asleep:
         asleep.write(Launched(trial_id=0, attempt=1))
-        assert len(follower.read()[0]) == 2
-        assert follower.read() == ([], False)
+        events, past = events_since(tmp_path, past)
+        assert len(events) == 2
+        assert events_since(tmp_path, past) == ([], past)
         log = Log(tmp_path)
         asleep.write(Launched(trial_id=0, attempt=2))
-        assert len(follower.read()[0]) == 1
+        events, now = events_since(tmp_path, past)
+        assert (len(events), now is past) == (1, True)
+        assert past.state == read_log(tmp_path).state
         log._past.size += 1000
         log.write(Launched(trial_id=0, attempt=3))
         log.close()
-    events, anew = follower.read()
-    assert anew
+    events, now = events_since(tmp_path, past)
+    assert now is not past
     assert [e for _, e in events] == facts_in(tmp_path)
     assert facts_in(tmp_path, "launch")[-1].attempt == 3
 
