@@ -172,7 +172,6 @@ def _constant(labels: bool) -> Model:
 
 
 def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
-    """Return which inputs are numbers, not the 0 and 1 of categories, bool [d]."""
     preparation = arrays.meaning.preparation
     if preparation is None:
         return np.ones(int(np.prod(arrays.input_shape)), dtype=bool)
@@ -180,7 +179,6 @@ def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
 
 
 def _scaled(is_number: NDArray[np.bool_]) -> Any:
-    """Return what standardises numbers and leaves one-hot columns as they are."""
     return make_column_transformer((StandardScaler(), is_number), remainder="passthrough")
 
 
@@ -252,7 +250,6 @@ def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -
 
 
 def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Outputs:
-    """Return means, and the noise from cross-validated residuals."""
     n = min(_FOLDS, len(_distinct(x, y)[0]))
     folds = _folds(x, y, KFold(n, shuffle=True, random_state=0))
     left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)

@@ -54,7 +54,6 @@ def compare(
 def _names(
     studies: Sequence[Study], folders: Sequence[Path], places: Sequence[Path | str]
 ) -> list[str]:
-    """Return the names of the studies, with the folder where it differs or two are the same."""
     names = [study.spec.name for study in studies]
     return [
         named(name, folder) if names.count(name) == 1 else f"{name} ({place})"
@@ -82,7 +81,6 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
 
 
 def _notes(studies: Sequence[Study]) -> list[str]:
-    """Say which columns cannot be compared between these studies, and why."""
     notes = []
     if len({study.spec.dataset.model_dump_json() for study in studies}) > 1:
         notes.append(

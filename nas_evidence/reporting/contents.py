@@ -13,12 +13,7 @@ import pandas as pd
 
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
-from nas_evidence.reporting.along_training import (
-    EarlyTrust,
-    early_trust,
-    settling_sentence,
-    speed_sentence,
-)
+from nas_evidence.reporting.along_training import EarlyTrust, early_trust
 from nas_evidence.reporting.certainty import Certainty, certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, trust
 from nas_evidence.reporting.headline import Headline, headline, usual_metric
@@ -105,16 +100,6 @@ class Report:
     def early(self) -> tuple[EarlyTrust, ...]:
         """How well each score ranks at each epoch with stored evidence."""
         return tuple(early_trust(self.study))
-
-    @cached_property
-    def settling(self) -> str:
-        """From which epoch the main score ranks as at the end."""
-        return settling_sentence(self.study, self.early)
-
-    @cached_property
-    def speed(self) -> str:
-        """Whether training losses give the same order."""
-        return speed_sentence(self.study)
 
     @cached_property
     def importances(self) -> tuple[ParameterImportance, ...]:

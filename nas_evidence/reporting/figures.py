@@ -286,7 +286,6 @@ def _test(one: RankedArchitecture, target: str) -> float | None:
 
 
 def _diameters(shown: Sequence[RankedArchitecture]) -> list[float]:
-    """Return diameters of 8 to 26 pixels, linear in the logarithm of the parameters."""
     logs = [math.log10(one.n_parameters) if one.n_parameters else None for one in shown]
     known = [log for log in logs if log is not None] or [0.0]
     low, span = min(known), max(known) - min(known)
@@ -455,7 +454,6 @@ def score_curves(report: Report) -> Markup | None:
 
 
 def _lines(study: Study, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
-    """Return one line for each of the best architectures, the winner's on top."""
     ranked = study.ranking[: MOST["lines"]]
     by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
                           .groupby("trial_id")))  # fmt: skip
@@ -508,7 +506,6 @@ def trust(report: Report) -> Markup | None:
 
 
 def _kind(judged: Trust, score: str) -> str:
-    """Return the role of a score: it ranks, costs nothing, or is another estimate."""
     main, other, baseline = _KINDS
     return main if score == judged.main else baseline if score in judged.rivals else other
 

@@ -198,7 +198,6 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
 
 
 def _gain_sentence(study: Study, found: Recommendation | None) -> str:
-    """Say what further trials may gain, nothing if that is unknown."""
     if found is None or found.gain is None:
         return ""
     return f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
@@ -260,7 +259,6 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
 
 
 def _losses(comparison: Comparison, best: Baseline) -> str:
-    """Return the log losses of the winner and of a simple model, as far as they are known."""
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
     words = metric_words("log_loss", labels=comparison.task == "labels")
     if own is None or other is None:
@@ -341,7 +339,6 @@ def usual_metric(study: Study) -> str:
 
 
 def _merit(metric: str, value: float) -> float:
-    """Return a metric as a number of which more is better."""
     if metric == "coverage":
         return -abs(value - LEVEL)
     return -value if metric in LESS_IS_BETTER else value

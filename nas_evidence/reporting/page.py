@@ -14,20 +14,18 @@ from pydantic_core import to_json
 
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.plumbing.sums import NAME, write_sums
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.correlations import write_csv
 from nas_evidence.reporting.figures import figures_of
 from nas_evidence.reporting.study_tables import RankedArchitecture, ranked_study
-from nas_evidence.reporting.templating import write_markdown, write_page
+from nas_evidence.reporting.templating import write_markdown, write_page, write_table
 from nas_evidence.storage.tables import ARCHITECTURE, StudyTables, read_study_tables
 
 #: What report.json has of a report, beside its ranking.
 _FACTS = (
-    "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "settling",
-    "speed", "importances", "importance", "compared", "why", "pruning", "statuses", "spent",
-    "problems", "flags",
+    "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "importances",
+    "importance", "compared", "why", "pruning", "statuses", "spent", "problems", "flags",
 )  # fmt: skip
 
 
@@ -96,8 +94,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
         "terms.csv": pd.DataFrame() if terms is None else terms.reset_index(),
     }
     for name, table in tables.items():
-        cells = table.rename(columns=csv_cell).map(csv_cell)
-        write_whole(to / name, cells.to_csv(index=False, lineterminator="\n"))
+        write_table(to / name, table)
     ours = (paths.html, paths.markdown, paths.correlations)
     write_sums(to, [*(path.name for path in ours), "report.json", *tables])
     return paths

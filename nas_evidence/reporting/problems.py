@@ -2,18 +2,13 @@
 
 import re
 from dataclasses import dataclass
-from itertools import combinations
 
 import pandas as pd
 
-from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.study_tables import Study, last_evaluations
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.registry import CURVATURES
 
-#: Two estimates of one evidence with a lower rank correlation than this get a warning.
-AGREEMENT = 0.5
 _LISTED = 8  # trial ids listed per cause
 
 
@@ -109,7 +104,7 @@ def flags(study: Study) -> list[Problem]:
                     _listed(sorted(clamped["trial_id"].unique().tolist())),
                 )
             )
-    return [flag for flag in found if flag.n] + _disagreements(study)
+    return [flag for flag in found if flag.n]
 
 
 def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
@@ -127,29 +122,6 @@ def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
         len(away),
         _listed(away["trial_id"].tolist()),
     )
-
-
-def _disagreements(study: Study) -> list[Problem]:
-    """Return pairs of Laplace evidences that rank the architectures differently."""
-    kinds = [name for name in study.scores if name in CURVATURES]
-    plan = resampling_plan(len(study.architectures), seed=study.spec.seed)
-    found = []
-    for one, other in combinations(kinds, 2):
-        frame = study.architectures[[one, other]].dropna()
-        ranked = spearman(study.architectures[one], study.architectures[other], plan=plan)
-        if ranked is None or ranked[0] >= AGREEMENT:
-            continue
-        same = frame[one].idxmax() == frame[other].idxmax()
-        found.append(
-            Problem(
-                f"{one} and {other} disagree",
-                f"two estimates of one evidence should rank alike, but rho between them is "
-                f"{ranked[0]:.2f}; their first choices are {'the same' if same else 'different'}",
-                len(frame),
-                "",
-            )
-        )
-    return found
 
 
 def _listed(trial_ids: list[int]) -> str:

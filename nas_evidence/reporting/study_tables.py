@@ -378,7 +378,6 @@ def _shown(
 
 
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:
-    """Return the objective first, then other estimators, free scores, and baselines."""
     last = FREE_SCORES
     others = sorted(set(names) - {objective, *last})
     return (objective, *others, *(name for name in last if name in names and name != objective))

@@ -168,7 +168,7 @@ def test_the_terms_side_by_side_add_up_to_the_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> None:
+def test_estimates_away_from_a_mode_are_flagged(tmp_path: Path) -> None:
     def with_signs(one: TrialRecord) -> TrialRecord:
         last = one.evaluations[-1].estimate
         away = [
@@ -177,12 +177,10 @@ def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> No
             else term
             for term in last.terms
         ]
-        other = estimate_of(-last.value).model_copy(update={"estimator": "diag_ef"})
         last = last.model_copy(update={"terms": tuple(away)})
         evaluations = (
             *one.evaluations[:-1],
             Evaluation(epoch=EPOCHS, estimate=last),
-            Evaluation(epoch=EPOCHS, estimate=other),
         )
         return one.model_copy(update={"evaluations": evaluations})
 
@@ -193,10 +191,8 @@ def test_estimates_away_from_a_mode_or_at_odds_are_flagged(tmp_path: Path) -> No
     assert set(found) == {
         "not at a mode, kfac_ggn",
         "clamped eigenvalues in kfac_ggn",
-        "kfac_ggn and diag_ef disagree",
     }
     assert "median of 0.015 nats per datum" in found["not at a mode, kfac_ggn"].detail
-    assert "rho between them is -1.00" in found["kfac_ggn and diag_ef disagree"].detail
 
 
 @pytest.mark.slow
