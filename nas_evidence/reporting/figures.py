@@ -6,6 +6,7 @@ None where there is nothing to draw. The marks say what they stand for; the capt
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -99,7 +100,7 @@ def _bars(
     rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
 ) -> Markup:
     """Return a bar for each (name, value, its spread if known, whether in colour)."""
-    texts = [f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
+    texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
              for _, value, error, _ in rows]  # fmt: skip
     ends = [value + (error or 0.0) for _, value, error, _ in rows]
     low = min([0.0, *(value - (error or 0.0) for _, value, error, _ in rows)])
@@ -380,7 +381,7 @@ def history(report: Report) -> Markup | None:
     axis = axis_of(title, y)
     low, high = min(y), max(y)
     edge = axis.low + 0.02 * (axis.high - axis.low)
-    panel = Panel(axis_of("trials, in order of completion", [1.0, float(len(rows))]), axis)
+    panel = Panel(axis_of("trials, in order of completion", [1.0, len(rows)], whole=True), axis)
     best = rows["best"].fillna(-math.inf)
     rows = rows.assign(
         x=range(1, len(rows) + 1),
@@ -462,7 +463,7 @@ def _lines(study: Study, rows: pd.DataFrame, column: str, title: str) -> Markup 
         return None
     epochs = [float(epoch) for _, own in found for epoch in own["epoch"]]
     values = [float(value) for _, own in found for value in own[column]]
-    panel = Panel(axis_of("epoch", epochs), axis_of(title, values))
+    panel = Panel(axis_of("epoch", epochs, whole=True), axis_of(title, values))
     for one, own in sorted(found, key=lambda pair: pair[0] is study.winner):
         points = [(float(a), float(b)) for a, b in zip(own["epoch"], own[column], strict=True)]
         shade = colour(study.families.index(one.family))
@@ -524,9 +525,10 @@ def epochs(report: Report) -> Markup | None:
     at = [float(one.epoch) for one in report.early]
     regrets = [factor * one.regret for one in report.early]
     title = f"regret at 1{f', {unit}' if unit else ''}"
+    below = axis_of("epoch", at, whole=True)
     panels = (
-        Panel(axis_of("", at), Axis(f"rho with final {target}", -1.05, 1.05), height=230),
-        Panel(axis_of("epoch", at), axis_of(title, regrets, zero=True), top=246, height=240),
+        Panel(replace(below, title=""), Axis(f"rho with final {target}", -1.05, 1.05), height=230),
+        Panel(below, axis_of(title, regrets, zero=True), top=246, height=240),
     )
     legend = list[Key]()
     for i, score in enumerate(scores):

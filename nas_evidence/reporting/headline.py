@@ -106,7 +106,7 @@ def _answer(study: Study, winner: RankedArchitecture) -> str:
     of = f"the best of {len(ranked)} architectures by {score}"
     if len(ranked) == 1:
         of = f"the only architecture with {score}"
-    elif 0 < raced < len(ranked):
+    elif 1 < raced < len(ranked):
         of = (
             f"the best by {score} of the {raced} that were trained several times, out of "
             f"{len(ranked)} tried"
