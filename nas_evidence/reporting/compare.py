@@ -42,7 +42,15 @@ def compare(
     names = _names(studies, paths, places or paths)
     comparisons = [read_comparison(path) for path in paths]
     frame = pd.DataFrame(map(_row, names, studies, comparisons)).set_index("study")
-    frame.attrs["notes"] = _notes(studies)
+    notes = {
+        "The studies are of different data or splits: no column says which is better.": {
+            study.spec.dataset.model_dump_json() for study in studies
+        },
+        "They are ranked by different scores: compare the test columns only.": {
+            study.spec.objective for study in studies
+        },
+    }
+    frame.attrs["notes"] = [note for note, kinds in notes.items() if len(kinds) > 1]
     if same_power := _power_note(names, studies):
         # An integral of a power of the likelihood is no evidence: values at different powers are
         # of different quantities.
@@ -78,17 +86,6 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
         "worker_seconds": float(study.trials["total_seconds"].astype(float).sum()),
         "winner": winner and winner.architecture,
     }
-
-
-def _notes(studies: Sequence[Study]) -> list[str]:
-    notes = []
-    if len({study.spec.dataset.model_dump_json() for study in studies}) > 1:
-        notes.append(
-            "The studies are of different data or splits: no column says which is better."
-        )
-    if len({study.spec.objective for study in studies}) > 1:
-        notes.append("They are ranked by different scores: compare the test columns only.")
-    return notes
 
 
 def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:

@@ -12,20 +12,19 @@ from pathlib import Path
 import pandas as pd
 from pydantic_core import to_json
 
-from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.sums import NAME, write_sums
-from nas_evidence.reporting.contents import Report, report_on
+from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import write_csv
 from nas_evidence.reporting.figures import figures_of
-from nas_evidence.reporting.study_tables import RankedArchitecture, ranked_study
+from nas_evidence.reporting.study_tables import RankedArchitecture
 from nas_evidence.reporting.templating import write_markdown, write_page, write_table
-from nas_evidence.storage.tables import ARCHITECTURE, StudyTables, read_study_tables
+from nas_evidence.storage.tables import ARCHITECTURE
 
 #: What report.json has of a report, beside its ranking.
 _FACTS = (
     "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "importances",
-    "importance", "compared", "why", "pruning", "statuses", "spent", "problems", "flags",
+    "importance", "compared", "why", "pruning", "statuses", "problems", "flags",
 )  # fmt: skip
 
 
@@ -52,23 +51,6 @@ class Live:
     now: float
     holder: str = ""
     trials: Sequence[Mapping[str, object]] = ()
-
-
-def build_report(
-    study: Path | StudyTables, to: Path | None = None, *, metric: str | None = None
-) -> ReportPaths:
-    """Write the report of a study to `to`, by default the folder `report` of its own.
-
-    Needs only the Parquet tables and study.toml of its folder, or both as they were read; works
-    for any number of trials. A `metric` is shown after the log loss; by default that of the study.
-
-    Raises:
-        ValueError: the folder holds no study file, or its studies have no such metric.
-    """
-    tables = read_study_tables(study) if isinstance(study, Path) else study
-    folder = tables.folder
-    report = report_on(ranked_study(tables), read_comparison(folder), place=folder, metric=metric)
-    return write_report(report, to or folder / "report")
 
 
 def write_report(report: Report, to: Path, *, live: Live | None = None) -> ReportPaths:

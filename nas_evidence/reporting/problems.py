@@ -1,4 +1,4 @@
-"""Problems: trials by status and cause, their cost, and warning signs in estimates."""
+"""Trials by status and cause, what they cost and pruning saved, and doubtful estimates."""
 
 import re
 from dataclasses import dataclass
@@ -41,18 +41,26 @@ def statuses(study: Study) -> list[StatusCount]:
     ]
 
 
-def spent_sentence(study: Study) -> str:
-    """Say what the study has spent, relative to its budget if it has one."""
-    spent = float(study.trials["total_seconds"].astype(float).sum())
-    complete = float(study.complete["total_seconds"].astype(float).sum())
-    budget = study.spec.budget
-    allowed = ""
-    if budget.wall_seconds is not None:
-        allowed = f"; its wall-time budget is {duration(budget.wall_seconds)}"
-    others = f", {duration(spent - complete)} of it on trials that are not complete"
+def pruning_sentence(study: Study) -> str:
+    """Return how much training time pruning saved, estimated from the epochs of each trial.
+
+    Empty if the study does not prune.
+    """
+    if study.spec.pruning.rule == "none":
+        return ""
+    pruned = study.trials[study.trials["status"] == TrialStatus.PRUNED.value]
+    if not len(pruned):
+        return "Pruning was on, but stopped no trial."
+    total, done = study.spec.plan.epochs, pruned["epochs"].astype(float)
+    seconds = pruned["train_seconds"].astype(float) / done.where(done > 0) * total
+    # Pruned at rung 0: its score took one training run on half of the data.
+    seconds = seconds.fillna(pruned["evidence_seconds"].astype(float) / 0.5).fillna(0.0)
+    spent = float(study.trials["train_seconds"].astype(float).sum())
+    saved = float((seconds * (1 - done / total)).sum())
+    share = f"{100 * saved / (spent + saved):.0f} %" if spent + saved > 0 else "an unknown part"
     return (
-        f"Finished trials took {duration(spent)} of worker time"
-        f"{others if spent > complete else ''}{allowed}."
+        f"Pruning stopped {len(pruned)} of {len(study.trials)} trials and saved about {share} of "
+        f"the training time ({duration(saved)}; {duration(spent)} was spent)."
     )
 
 
