@@ -30,7 +30,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.exporting.prediction import Prediction, prediction_of
 from nas_evidence.maths.metrics import LEAST, Floats
@@ -128,7 +128,8 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
                 # The majority of the other folds is the rarer class of the fold itself.
                 seen = np.arange(len(y))
             found, own = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
-            outputs, likelihood = np.log(found.clip(LEAST, 1)), Categorical()
+            likelihood: Likelihood = Categorical()
+            outputs = np.log(found.clip(LEAST, 1))
             if own is not None:  # one scale for all columns, as the networks' noise
                 noises[unseen] = np.sqrt((own**2).mean())
                 outputs, likelihood = found, Gaussian(float(noises[unseen[0], 0]))

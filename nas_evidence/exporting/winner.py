@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -36,7 +37,7 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.tables import StudyTables, architecture_values
-from nas_evidence.training.loop import Likelihood, likelihood_of
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.workers.trial import Trial
 
 _LOG = logging.getLogger(__name__)
