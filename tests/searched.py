@@ -5,7 +5,10 @@ from typing import Any
 
 from records import at, curve_of, mlp, record_with
 
-from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.baselines.comparison import read_comparison
+from nas_evidence.reporting.contents import report_on
+from nas_evidence.reporting.page import ReportPaths, write_report
+from nas_evidence.reporting.study_tables import Study, load_study_tables, ranked_study
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
     EvidenceEstimate,
@@ -21,7 +24,7 @@ from nas_evidence.spec.study import (
     TrainingPlan,
 )
 from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.tables import write_record
+from nas_evidence.storage.tables import StudyTables, read_study_tables, write_record
 
 N_DATA = 100
 
@@ -102,3 +105,13 @@ def folder(path: Path, records: list[TrialRecord], **changes: Any) -> Path:
 
 def load(path: Path, records: list[TrialRecord], **changes: Any) -> Study:
     return load_study_tables(folder(path, records, **changes))
+
+
+def build_report(
+    study: Path | StudyTables, to: Path | None = None, *, metric: str | None = None
+) -> ReportPaths:
+    """Write the report of a study to `to`, by default the folder `report` of its own."""
+    tables = read_study_tables(study) if isinstance(study, Path) else study
+    folder = tables.folder
+    report = report_on(ranked_study(tables), read_comparison(folder), place=folder, metric=metric)
+    return write_report(report, to or folder / "report")

@@ -9,12 +9,12 @@ import pytest
 from commands import write_study
 from fakes import Silent
 from safetensors.torch import load_file
+from searched import build_report
 
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing.optuna_export import Export
 from nas_evidence.proposing.startup import startup_points
-from nas_evidence.reporting.page import build_report
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec, Assignment

@@ -198,12 +198,13 @@ def status_of(at: There) -> Status:
 def status_in(store: "WorkingCopy") -> dict[str, Any]:
     """Return the values of `Status` that a folder has."""
     from nas_evidence.driver.status import study_status
-    from nas_evidence.reporting.study_tables import first_as_shown
+    from nas_evidence.reporting.study_tables import load_study_tables
 
     now = study_status(store.folder)
     best = None
-    if now.best is not None and (first := first_as_shown(store.folder)):
-        best = {"trial_id": first.trial_id, now.objective: first.value, "unit": first.unit}
+    if now.best is not None and (first := (shown := load_study_tables(store.folder)).winner):
+        unit = shown.objective_unit
+        best = {"trial_id": first.trial_id, now.objective: first.objective, "unit": unit}
     return {
         "name": now.name,
         "state": now.state,

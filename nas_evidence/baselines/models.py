@@ -128,8 +128,8 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
                 # The majority of the other folds is the rarer class of the fold itself.
                 seen = np.arange(len(y))
             found, own = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
-            outputs = np.log(found.clip(LEAST, 1))
             likelihood: Likelihood = Categorical()
+            outputs = np.log(found.clip(LEAST, 1))
             if own is not None:  # one scale for all columns, as the networks' noise
                 noises[unseen] = np.sqrt((own**2).mean())
                 outputs, likelihood = found, Gaussian(float(noises[unseen[0], 0]))
@@ -173,7 +173,6 @@ def _constant(labels: bool) -> Model:
 
 
 def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
-    """Return which inputs are numbers, not the 0 and 1 of categories, bool [d]."""
     preparation = arrays.meaning.preparation
     if preparation is None:
         return np.ones(int(np.prod(arrays.input_shape)), dtype=bool)
@@ -181,7 +180,6 @@ def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
 
 
 def _scaled(is_number: NDArray[np.bool_]) -> Any:
-    """Return what standardises numbers and leaves one-hot columns as they are."""
     return make_column_transformer((StandardScaler(), is_number), remainder="passthrough")
 
 
@@ -253,7 +251,6 @@ def _boosted_reals(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -
 
 
 def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Outputs:
-    """Return means, and the noise from cross-validated residuals."""
     n = min(_FOLDS, len(_distinct(x, y)[0]))
     folds = _folds(x, y, KFold(n, shuffle=True, random_state=0))
     left_out = np.reshape(cross_val_predict(model, x, y, cv=folds), y.shape)

@@ -145,7 +145,6 @@ def _seeds(
 
 
 def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayData) -> Baseline:
-    """Return a simple model beside the network, seed by seed."""
     networks = [seed.predicted for seed in seeds if seed.predicted is not None]
     if len(networks) == len(seeds):
         y = arrays.y_train[rows_in_folds(arrays, seeds[0].assignment)]

@@ -200,7 +200,6 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
 
 
 def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> dict[str, float]:
-    """Return the best thresholds of the mixture, on data that all members predict unseen."""
     if unseen[0].shape[1] != 3:  # two classes and the spread
         return {}
     known = torch.stack([table[:, -1] > 0 for table in unseen]).all(0)

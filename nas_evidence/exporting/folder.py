@@ -128,7 +128,8 @@ def export_winner(
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
         again = read_exported(made)
         compared(again, exported, made / "model.safetensors", arrays)
-        rescored = rescore(kind, replace(winner, model=again.model), final) if kind else None
+        loaded = replace(winner, model=again.model)
+        rescored = None if kind is None else rescore(kind, loaded, final)
         summary["rescored_sum"] = rescored
         summary["rescored_per_datum"] = None if rescored is None else rescored / arrays.n_train
         (made / "evidence.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")

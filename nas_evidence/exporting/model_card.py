@@ -85,7 +85,6 @@ def ensemble_card(
 def _results(
     study: StudySpec, row: pd.Series, arrays: ArrayData, summary: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the results of a model by split of the data, as `model-index` has them."""
     score = summary["scores"].get(study.objective, {})
     per_datum = score.get("per_datum", score.get("value"))
     measured = {
@@ -115,7 +114,6 @@ def _results(
 
 
 def _task(arrays: ArrayData) -> str:
-    """Return the task as the hub names it."""
     inputs = "tabular" if len(arrays.input_shape) == 1 else "image"
     return f"{inputs}-{'classification' if arrays.task == 'labels' else 'regression'}"
 
@@ -174,7 +172,6 @@ def _data(study: StudySpec, arrays: ArrayData) -> str:
 
 
 def _trained_on(study: StudySpec, arrays: ArrayData) -> str:
-    """Return the part of the data that the networks of the kept folds are trained on."""
     if arrays.units is not None and arrays.units.in_time:
         return "the data before each fold"
     division = kept_division(study.plan, study.estimators, arrays.n_train)

@@ -16,16 +16,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.program import OUTPUT_TOLERANCE, Exported, Mixed, unit_of
+from nas_evidence.exporting.program import Exported, Mixed, compared
 from nas_evidence.plumbing.user_error import UserError
 
 _NEEDED = ("onnx", "onnxruntime", "onnxscript")
-#: Rows of the check: not those of the example, whose number must not be built in.
-_ROWS = (1, 2, 7)
 
 
 def check_installed() -> None:
@@ -75,17 +72,11 @@ def write_onnx(exported: Exported | Mixed, path: Path, arrays: ArrayData) -> flo
         assert program is not None
         program.save(path, external_data=False)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    difference = 0.0
-    for n in _ROWS:
-        rows = arrays.x_train[:n].astype(np.float32)
-        found = session.run(["outputs"], {"inputs": rows})[0]
-        with torch.no_grad():
-            expected = exported(torch.from_numpy(rows))
-            unit = unit_of(exported, expected).numpy()
-        difference = max(difference, float(np.abs((found - expected.numpy()) / unit).max()))
-    if difference > OUTPUT_TOLERANCE:
-        raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")
-    return difference
+
+    def run(inputs: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(session.run(["outputs"], {"inputs": inputs.float().numpy()})[0])
+
+    return compared(run, exported, path, arrays)
 
 
 @contextlib.contextmanager

@@ -370,7 +370,6 @@ def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return a label as text; a whole float as the integer it is."""
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
 

@@ -167,20 +167,7 @@ class Predictor:
             UserWarning: of each column whose cells are unlike those of the training, and of means
                 that are not finite.
         """
-        if not isinstance(data, Given):
-            found = self.predict(
-                self.given(data),
-                method=method,
-                level=level,
-                quantiles=quantiles,
-                metric=metric,
-                seed=seed,
-                raw=raw,
-            )
-            for sentence in found.warnings:
-                warnings.warn(sentence, UserWarning, stacklevel=2)
-            return found
-        inputs = data.inputs
+        given = data if isinstance(data, Given) else self.given(data)
         method = method or ("map" if self.classes else "probit")
         if method not in METHODS:
             raise UserError(
@@ -198,14 +185,24 @@ class Predictor:
             "metric": metric,
             "threshold": self.meaning.get("thresholds", {}).get(metric),
             "class_weight": self.meaning.get("class_weight", {}),
-            "doubts": data.doubts,
+            "doubts": given.doubts,
         }
         if self.members:
             each = [
-                one.predict(Given(inputs), method=method, level=level, seed=seed, raw=raw)
+                one.predict(Given(given.inputs), method=method, level=level, seed=seed, raw=raw)
                 for _, one in self.members
             ]
-            return replace(mixed(each, np.array([weight for weight, _ in self.members])), **asked)
+            found = mixed(each, np.array([weight for weight, _ in self.members]))
+        else:
+            found = self._alone(given.inputs, method, level, seed, raw)
+        found = replace(found, **asked)
+        for sentence in found.warnings if given is not data else ():
+            warnings.warn(sentence, UserWarning, stacklevel=2)
+        return found
+
+    def _alone(
+        self, inputs: np.ndarray, method: str, level: float, seed: int, raw: bool
+    ) -> Prediction:
         if method != "map" and self.posterior is None:
             raise UserError('this export has no posterior; use method = "map"').with_code(
                 "export-without-posterior"
@@ -217,13 +214,13 @@ class Predictor:
             predict(torch.from_numpy(np.array(inputs[i : i + _ROWS])), method, factor, generator)
             for i in range(0, len(inputs), _ROWS)
         ]
-        joined: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+        found: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
         if not self.classes:
-            density = self.scale.density(joined.pop("mean"), joined["std"])
+            density = self.scale.density(found.pop("mean"), found["std"])
             # Of the standard deviation on the scale and in the target's unit it is one share.
-            joined["std_model"] *= density.std / joined.pop("std")
-            joined |= {"density": density, "unit": np.array(self.meaning["target_std"])}
-        return Prediction(self.classes, self.targets, level, **joined, **asked)
+            found["std_model"] *= density.std / found.pop("std")
+            found |= {"density": density, "unit": np.array(self.meaning["target_std"])}
+        return Prediction(self.classes, self.targets, level, **found)
 
     def predict_proba(self, data: Any, *, method: Method | None = None) -> np.ndarray:
         """Return class probabilities [n, C] in the order of `classes`; for `data` see `predict`.

@@ -27,6 +27,8 @@ from nas_evidence.spec.study import ArchitectureSpec
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.
 OUTPUT_TOLERANCE = 1e-5
+#: Rows of the check: not only those of the example, whose number must not be built in.
+ROWS = (1, 2, 7)
 
 
 class Exported(nn.Module):
@@ -249,11 +251,13 @@ def compared(
     Raises:
         ArithmeticError: if it is more than `OUTPUT_TOLERANCE`.
     """
-    inputs = torch.from_numpy(arrays.x_train[:7].copy())
-    with torch.no_grad():
-        expected = exported(inputs)
-        gap = (loaded(inputs) - expected) / unit_of(exported, expected)
-    difference = float(gap.abs().max())
+    difference = 0.0
+    for n in ROWS:
+        inputs = torch.from_numpy(arrays.x_train[:n].copy())
+        with torch.no_grad():
+            expected = exported(inputs)
+            gap = (loaded(inputs) - expected) / unit_of(exported, expected)
+        difference = float(gap.abs().max().clamp(min=difference))
     if not difference <= OUTPUT_TOLERANCE:
         raise ArithmeticError(f"the outputs of {path} differ from the model's by {difference}.")
     return difference

@@ -29,52 +29,38 @@ def rank_table(
         ValueError: the file is missing or not a table, a column is missing, or a column is not
             numeric.
     """
-    frame = _read_csv(csv_path)
+    if not csv_path.is_file():
+        raise no_such_file(csv_path)
+    try:
+        frame = pd.read_csv(csv_path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--table names a CSV file, but {csv_path} cannot be read: {error}."
+        ).with_code("report-table-unreadable") from None
     names = list(dict.fromkeys([score, *baselines]))
     for name in [*names, target, *([group] if group is not None else [])]:
-        _require(frame, name, csv_path)
+        if name not in frame.columns:
+            columns = [str(column) for column in frame.columns]
+            near = difflib.get_close_matches(name, columns, n=1, cutoff=0.4)
+            hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(columns)}."
+            raise UserError(f'{csv_path} has no column "{name}"{hint}').with_code(
+                "table-without-column"
+            )
     if group is not None and (n := frame[group].nunique()) > MAX_GROUPS:
         raise UserError(
             f'--group must name a column of at most {MAX_GROUPS} different values, but "{group}" '
             f"of {csv_path} has {n}; leave --group away, or group its values first."
         ).with_code("too-many-groups")
     for name in [*names, target]:
-        frame[name] = _numeric(frame[name], csv_path)
+        numeric = pd.to_numeric(frame[name], errors="coerce")
+        wrong = frame[name][numeric.isna() & frame[name].notna()]
+        if len(wrong):
+            raise UserError(
+                f'column "{name}" of {csv_path} must hold numbers, but row {wrong.index[0] + 1} '
+                f'holds "{wrong.iloc[0]}".'
+            ).with_code("table-column-not-numbers")
+        frame[name] = numeric.astype(float)
     return trust(
-        frame,
-        scores=names,
-        targets=[target],
-        rivals=[name for name in names if name != score],
-        group=group,
-        noun="rows",
-    )
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise no_such_file(path)
-    try:
-        return pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"--table names a CSV file, but {path} cannot be read: {error}."
-        ).with_code("report-table-unreadable") from None
-
-
-def _require(frame: pd.DataFrame, name: str, path: Path) -> None:
-    if name not in frame.columns:
-        columns = [str(column) for column in frame.columns]
-        near = difflib.get_close_matches(name, columns, n=1, cutoff=0.4)
-        hint = f'; did you mean "{near[0]}"?' if near else f"; it has {', '.join(columns)}."
-        raise UserError(f'{path} has no column "{name}"{hint}').with_code("table-without-column")
-
-
-def _numeric(values: pd.Series, path: Path) -> pd.Series:
-    numeric = pd.to_numeric(values, errors="coerce")
-    wrong = values[numeric.isna() & values.notna()]
-    if len(wrong):
-        raise UserError(
-            f'column "{values.name}" of {path} must hold numbers, but row {wrong.index[0] + 1} '
-            f'holds "{wrong.iloc[0]}".'
-        ).with_code("table-column-not-numbers")
-    return numeric.astype(float)
+        frame, scores=names, targets=[target], rivals=[name for name in names if name != score],
+        group=group, noun="rows",
+    )  # fmt: skip

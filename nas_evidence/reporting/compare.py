@@ -42,7 +42,15 @@ def compare(
     names = _names(studies, paths, places or paths)
     comparisons = [read_comparison(path) for path in paths]
     frame = pd.DataFrame(map(_row, names, studies, comparisons)).set_index("study")
-    frame.attrs["notes"] = _notes(studies)
+    notes = {
+        "The studies are of different data or splits: no column says which is better.": {
+            study.spec.dataset.model_dump_json() for study in studies
+        },
+        "They are ranked by different scores: compare the test columns only.": {
+            study.spec.objective for study in studies
+        },
+    }
+    frame.attrs["notes"] = [note for note, kinds in notes.items() if len(kinds) > 1]
     if same_power := _power_note(names, studies):
         # An integral of a power of the likelihood is no evidence: values at different powers are
         # of different quantities.
@@ -54,7 +62,6 @@ def compare(
 def _names(
     studies: Sequence[Study], folders: Sequence[Path], places: Sequence[Path | str]
 ) -> list[str]:
-    """Return the names of the studies, with the folder where it differs or two are the same."""
     names = [study.spec.name for study in studies]
     return [
         named(name, folder) if names.count(name) == 1 else f"{name} ({place})"
@@ -79,18 +86,6 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
         "worker_seconds": float(study.trials["total_seconds"].astype(float).sum()),
         "winner": winner and winner.architecture,
     }
-
-
-def _notes(studies: Sequence[Study]) -> list[str]:
-    """Say which columns cannot be compared between these studies, and why."""
-    notes = []
-    if len({study.spec.dataset.model_dump_json() for study in studies}) > 1:
-        notes.append(
-            "The studies are of different data or splits: no column says which is better."
-        )
-    if len({study.spec.objective for study in studies}) > 1:
-        notes.append("They are ranked by different scores: compare the test columns only.")
-    return notes
 
 
 def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:

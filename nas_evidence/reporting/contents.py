@@ -4,38 +4,28 @@ The page, its text as Markdown, JSON, CSV, the figures and the terminal are view
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-
-import pandas as pd
+from typing import TypeVar
 
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
-from nas_evidence.reporting.along_training import (
-    EarlyTrust,
-    early_trust,
-    settling_sentence,
-    speed_sentence,
-)
-from nas_evidence.reporting.certainty import Certainty, certainty_of
+from nas_evidence.reporting.along_training import early_trust
+from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, trust
 from nas_evidence.reporting.headline import Headline, headline, usual_metric
 from nas_evidence.reporting.importance import (
-    ParameterImportance,
     importance_sentence,
     importances,
 )
 from nas_evidence.reporting.problems import (
-    Problem,
-    StatusCount,
     flags,
     problems,
-    spent_sentence,
+    pruning_sentence,
     statuses,
 )
-from nas_evidence.reporting.pruning import pruning_sentence
 from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import explanation, term_table
@@ -43,8 +33,31 @@ from nas_evidence.reporting.words import metric_words, named, words_of
 from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
+Fact = TypeVar("Fact")
 #: Names of all metrics, in the order in which they are shown.
 _METRICS = tuple(dict.fromkeys(name for group in METRICS.values() for name in group))
+
+
+def trust_of(study: Study) -> Trust:
+    """Compare every score of a study with every test result."""
+    return trust(
+        study.architectures,
+        scores=study.scores,
+        targets=study.targets,
+        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
+        group="family",
+        seed=study.spec.seed,
+    )
+
+
+def _is_rival(score: str) -> bool:
+    """Return whether a score is a baseline, such as a held-out score, which evidence replaces."""
+    # A table may hold scores that this version does not know.
+    return score in SCORES and SCORES[score].baseline
+
+
+def _fact(function: Callable[[Study], Fact]) -> cached_property[Fact]:
+    return cached_property(lambda report: function(report.study))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +74,25 @@ class Report:
     comparison: Comparison | None = None
     place: Path = field(default_factory=Path)
     metric: str | None = None
+
+    #: How sure the first rank is; None with fewer than two architectures.
+    certainty = _fact(certainty_of)
+    #: How well each score ranks at the end of training.
+    trust = _fact(trust_of)
+    #: How well each score ranks at each epoch with stored evidence.
+    early = _fact(early_trust)
+    #: How much each parameter of the architecture decides.
+    importances = _fact(importances)
+    #: The parts of each trial's score, None if it has none.
+    compared = _fact(term_table)
+    #: What pruning saved; empty if the study does not prune.
+    pruning = _fact(pruning_sentence)
+    #: How trials ended.
+    statuses = _fact(statuses)
+    #: What went wrong.
+    problems = _fact(problems)
+    #: Warning signs in valid estimates.
+    flags = _fact(flags)
 
     @property
     def name(self) -> str:
@@ -83,43 +115,13 @@ class Report:
         """The sentences of the first screen."""
         return headline(
             self.study, self.certainty, self.judged, recommendation(self.study),
-            place=self.place, metric=self.metric,
+            metric=self.metric,
         )  # fmt: skip
-
-    @cached_property
-    def certainty(self) -> Certainty | None:
-        """How sure the first rank is; None with fewer than two architectures."""
-        return certainty_of(self.study)
-
-    @cached_property
-    def trust(self) -> Trust:
-        """How well each score ranks at the end of training."""
-        return trust_of(self.study)
 
     @cached_property
     def verdict(self) -> str:
         """The same in one sentence."""
         return trust_verdict(self.study, self.trust)
-
-    @cached_property
-    def early(self) -> tuple[EarlyTrust, ...]:
-        """How well each score ranks at each epoch with stored evidence."""
-        return tuple(early_trust(self.study))
-
-    @cached_property
-    def settling(self) -> str:
-        """From which epoch the main score ranks as at the end."""
-        return settling_sentence(self.study, self.early)
-
-    @cached_property
-    def speed(self) -> str:
-        """Whether training losses give the same order."""
-        return speed_sentence(self.study)
-
-    @cached_property
-    def importances(self) -> tuple[ParameterImportance, ...]:
-        """How much each parameter of the architecture decides."""
-        return tuple(importances(self.study))
 
     @property
     def importance(self) -> str:
@@ -127,39 +129,9 @@ class Report:
         return importance_sentence(self.importances)
 
     @cached_property
-    def compared(self) -> pd.DataFrame | None:
-        """The parts of each trial's score, None if it has none."""
-        return term_table(self.study)
-
-    @cached_property
     def why(self) -> str:
         """What the score is and what sets the first two apart."""
         return explanation(self.study, self.compared)
-
-    @cached_property
-    def pruning(self) -> str:
-        """What pruning saved; empty if the study does not prune."""
-        return pruning_sentence(self.study)
-
-    @cached_property
-    def statuses(self) -> tuple[StatusCount, ...]:
-        """How trials ended."""
-        return tuple(statuses(self.study))
-
-    @cached_property
-    def spent(self) -> str:
-        """How much worker time they took."""
-        return spent_sentence(self.study)
-
-    @cached_property
-    def problems(self) -> tuple[Problem, ...]:
-        """What went wrong."""
-        return tuple(problems(self.study))
-
-    @cached_property
-    def flags(self) -> tuple[Problem, ...]:
-        """Warning signs in valid estimates."""
-        return tuple(flags(self.study))
 
     @property
     def ranked_by(self) -> str:
@@ -241,18 +213,6 @@ def report_on(
     return Report(study, comparison, place, metric)
 
 
-def trust_of(study: Study) -> Trust:
-    """Compare every score of a study with every test result."""
-    return trust(
-        study.architectures,
-        scores=study.scores,
-        targets=study.targets,
-        rivals=[name for name in study.scores if _is_rival(name) and name != study.spec.objective],
-        group="family",
-        seed=study.spec.seed,
-    )
-
-
 def trust_verdict(study: Study, judged: Trust) -> str:
     """Say in one sentence whether the score that ranks can be trusted in this study.
 
@@ -278,9 +238,3 @@ def trust_verdict(study: Study, judged: Trust) -> str:
         return f"{known} {noun} too few to tell whether {score} predicts {words_of(target)}."
     said = judged.sentences[0][1]
     return said[0].upper() + said[1:] if said[0].isdigit() else f"{score} {said}"
-
-
-def _is_rival(score: str) -> bool:
-    """Return whether a score is a baseline, such as a held-out score, which evidence replaces."""
-    # A table may hold scores that this version does not know.
-    return score in SCORES and SCORES[score].baseline

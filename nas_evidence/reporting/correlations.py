@@ -5,8 +5,6 @@ that cost nothing. An evidence that does not beat the number of parameters is us
 text says so.
 """
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +19,7 @@ from nas_evidence.maths.ranking import (
     resampling_plan,
     share_at_least_as_good,
 )
-from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.reporting.templating import write_table
 from nas_evidence.reporting.words import WORDS, Scale, scale_of, words_of
 
 ALL = "all"
@@ -170,11 +167,7 @@ def trust(
 
 def write_csv(path: Path, rows: Sequence[Correlation]) -> None:
     """Write correlations.csv."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(cell) for name, cell in row.cells().items()} for row in rows)
-    write_whole(path, text.getvalue())
+    write_table(path, pd.DataFrame([row.cells() for row in rows], columns=COLUMNS, dtype=object))
 
 
 def _sentence(row: Correlation, scale: Scale, noun: str) -> str:

@@ -6,6 +6,7 @@ None where there is nothing to draw. The marks say what they stand for; the capt
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -99,7 +100,7 @@ def _bars(
     rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
 ) -> Markup:
     """Return a bar for each (name, value, its spread if known, whether in colour)."""
-    texts = [f"{value:.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
+    texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
              for _, value, error, _ in rows]  # fmt: skip
     ends = [value + (error or 0.0) for _, value, error, _ in rows]
     low = min([0.0, *(value - (error or 0.0) for _, value, error, _ in rows)])
@@ -286,7 +287,6 @@ def _test(one: RankedArchitecture, target: str) -> float | None:
 
 
 def _diameters(shown: Sequence[RankedArchitecture]) -> list[float]:
-    """Return diameters of 8 to 26 pixels, linear in the logarithm of the parameters."""
     logs = [math.log10(one.n_parameters) if one.n_parameters else None for one in shown]
     known = [log for log in logs if log is not None] or [0.0]
     low, span = min(known), max(known) - min(known)
@@ -381,7 +381,7 @@ def history(report: Report) -> Markup | None:
     axis = axis_of(title, y)
     low, high = min(y), max(y)
     edge = axis.low + 0.02 * (axis.high - axis.low)
-    panel = Panel(axis_of("trials, in order of completion", [1.0, float(len(rows))]), axis)
+    panel = Panel(axis_of("trials, in order of completion", [1.0, len(rows)], whole=True), axis)
     best = rows["best"].fillna(-math.inf)
     rows = rows.assign(
         x=range(1, len(rows) + 1),
@@ -455,7 +455,6 @@ def score_curves(report: Report) -> Markup | None:
 
 
 def _lines(study: Study, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
-    """Return one line for each of the best architectures, the winner's on top."""
     ranked = study.ranking[: MOST["lines"]]
     by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
                           .groupby("trial_id")))  # fmt: skip
@@ -464,7 +463,7 @@ def _lines(study: Study, rows: pd.DataFrame, column: str, title: str) -> Markup 
         return None
     epochs = [float(epoch) for _, own in found for epoch in own["epoch"]]
     values = [float(value) for _, own in found for value in own[column]]
-    panel = Panel(axis_of("epoch", epochs), axis_of(title, values))
+    panel = Panel(axis_of("epoch", epochs, whole=True), axis_of(title, values))
     for one, own in sorted(found, key=lambda pair: pair[0] is study.winner):
         points = [(float(a), float(b)) for a, b in zip(own["epoch"], own[column], strict=True)]
         shade = colour(study.families.index(one.family))
@@ -508,7 +507,6 @@ def trust(report: Report) -> Markup | None:
 
 
 def _kind(judged: Trust, score: str) -> str:
-    """Return the role of a score: it ranks, costs nothing, or is another estimate."""
     main, other, baseline = _KINDS
     return main if score == judged.main else baseline if score in judged.rivals else other
 
@@ -527,9 +525,10 @@ def epochs(report: Report) -> Markup | None:
     at = [float(one.epoch) for one in report.early]
     regrets = [factor * one.regret for one in report.early]
     title = f"regret at 1{f', {unit}' if unit else ''}"
+    below = axis_of("epoch", at, whole=True)
     panels = (
-        Panel(axis_of("", at), Axis(f"rho with final {target}", -1.05, 1.05), height=230),
-        Panel(axis_of("epoch", at), axis_of(title, regrets, zero=True), top=246, height=240),
+        Panel(replace(below, title=""), Axis(f"rho with final {target}", -1.05, 1.05), height=230),
+        Panel(below, axis_of(title, regrets, zero=True), top=246, height=240),
     )
     legend = list[Key]()
     for i, score in enumerate(scores):

@@ -6,7 +6,6 @@ sentence is a fact, or says what to do.
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -51,21 +50,17 @@ class Headline:
     intervals what the intervals of real targets cover, for small and for large predictions
     advice    warnings that change what to do, and what
     settled   how many networks are at a mode
-    load      three lines of Python that load and use the model
-    settings  how the winner was trained
     """
 
-    answer: str
-    sure: str
-    cost: str
-    together: str
-    worth: str
-    measured: str
-    intervals: str
-    advice: tuple[str, ...]
-    settled: str
-    load: tuple[str, ...]
-    settings: str
+    answer: str = ""
+    sure: str = ""
+    cost: str = ""
+    together: str = ""
+    worth: str = ""
+    measured: str = ""
+    intervals: str = ""
+    advice: tuple[str, ...] = ()
+    settled: str = ""
 
 
 def headline(
@@ -74,13 +69,12 @@ def headline(
     comparison: Comparison | None,
     recommended: Recommendation | None = None,
     *,
-    place: Path,
     metric: str | None = None,
 ) -> Headline:
-    """Return the first screen of a study whose folder is `place`, with the named metric."""
+    """Return the first screen of a study, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline("", "", "", "", "", "", "", (), settled_sentence(study), (), "")
+        return Headline(settled=settled_sentence(study))
     judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
     measured = metric_sentence(
         judged, metric or usual_metric(study), study, asked=metric is not None
@@ -95,8 +89,6 @@ def headline(
         intervals=intervals_sentence(judged),
         advice=tuple(advice(study, judged)),
         settled=settled_sentence(study),
-        load=_load(study, place),
-        settings=_settings(study, winner),
     )
 
 
@@ -106,7 +98,7 @@ def _answer(study: Study, winner: RankedArchitecture) -> str:
     of = f"the best of {len(ranked)} architectures by {score}"
     if len(ranked) == 1:
         of = f"the only architecture with {score}"
-    elif 0 < raced < len(ranked):
+    elif 1 < raced < len(ranked):
         of = (
             f"the best by {score} of the {raced} that were trained several times, out of "
             f"{len(ranked)} tried"
@@ -198,7 +190,6 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
 
 
 def _gain_sentence(study: Study, found: Recommendation | None) -> str:
-    """Say what further trials may gain, nothing if that is unknown."""
     if found is None or found.gain is None:
         return ""
     return f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
@@ -260,7 +251,6 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
 
 
 def _losses(comparison: Comparison, best: Baseline) -> str:
-    """Return the log losses of the winner and of a simple model, as far as they are known."""
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
     words = metric_words("log_loss", labels=comparison.task == "labels")
     if own is None or other is None:
@@ -341,7 +331,6 @@ def usual_metric(study: Study) -> str:
 
 
 def _merit(metric: str, value: float) -> float:
-    """Return a metric as a number of which more is better."""
     if metric == "coverage":
         return -abs(value - LEVEL)
     return -value if metric in LESS_IS_BETTER else value
@@ -436,30 +425,6 @@ def settled_sentence(study: Study) -> str:
         why = "no better one found" if study.spec.plan.settle else "no settling"
         parts.append(f"{scheduled} kept as scheduled ({why})")
     return "; ".join(parts) + "."
-
-
-def _load(study: Study, place: Path) -> tuple[str, ...]:
-    what = "with its class probabilities"
-    if study.spec.plan.likelihood != "categorical":
-        what = "with its 90 % intervals"
-    return (
-        "import nas_evidence",
-        f'study = nas_evidence.load("{place}")',
-        f"study.predict(X)  # the winner's prediction of each row, {what}",
-    )
-
-
-def _settings(study: Study, winner: RankedArchitecture) -> str:
-    plan = study.spec.plan
-    n_data = study.complete["n_data"].dropna()
-    rows = f"{int(n_data.max()):,} rows, " if len(n_data) else ""
-    longest = f"{plan.settle * int(plan.epochs):g}"
-    settling = f" and at most {longest} more to settle at a mode" if plan.settle else ""
-    return (
-        f"{rows}{plan.epochs} epochs{settling}, batches of {plan.batch_size}, {plan.optimiser} "
-        f"with a learning rate of {plan.learning_rate:g} ({plan.schedule}); "
-        f"{counted(len(winner.trial_ids), 'seed')}."
-    )
 
 
 def _in_unit(study: Study, difference: float) -> str:

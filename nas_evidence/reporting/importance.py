@@ -86,7 +86,6 @@ def _group(
     values: Mapping[str, Sequence[ParameterValue]],
     domains: Mapping[str, Domain],
 ) -> list[ParameterImportance]:
-    """Return the importances within a group of architectures, best first."""
     n = len(ranked)
     if n < MIN_TRIALS:
         return []

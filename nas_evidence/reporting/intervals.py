@@ -39,7 +39,6 @@ def coverage_warning(study: Study, judged: Comparison | None) -> str:
 
 
 def _failing(judged: Comparison) -> list[int]:
-    """Return what `fails` says of each quarter, nothing if none fails."""
     found = [fails(one.inside_90, one.n) for one in judged.quarters]
     return found if any(found) else []
 

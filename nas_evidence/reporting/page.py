@@ -12,22 +12,19 @@ from pathlib import Path
 import pandas as pd
 from pydantic_core import to_json
 
-from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.plumbing.sums import NAME, write_sums
-from nas_evidence.reporting.contents import Report, report_on
+from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import write_csv
 from nas_evidence.reporting.figures import figures_of
-from nas_evidence.reporting.study_tables import RankedArchitecture, ranked_study
-from nas_evidence.reporting.templating import write_markdown, write_page
-from nas_evidence.storage.tables import ARCHITECTURE, StudyTables, read_study_tables
+from nas_evidence.reporting.study_tables import RankedArchitecture
+from nas_evidence.reporting.templating import write_markdown, write_page, write_table
+from nas_evidence.storage.tables import ARCHITECTURE
 
 #: What report.json has of a report, beside its ranking.
 _FACTS = (
-    "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "settling",
-    "speed", "importances", "importance", "compared", "why", "pruning", "statuses", "spent",
-    "problems", "flags",
+    "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "importances",
+    "importance", "compared", "why", "pruning", "statuses", "problems", "flags",
 )  # fmt: skip
 
 
@@ -56,23 +53,6 @@ class Live:
     trials: Sequence[Mapping[str, object]] = ()
 
 
-def build_report(
-    study: Path | StudyTables, to: Path | None = None, *, metric: str | None = None
-) -> ReportPaths:
-    """Write the report of a study to `to`, by default the folder `report` of its own.
-
-    Needs only the Parquet tables and study.toml of its folder, or both as they were read; works
-    for any number of trials. A `metric` is shown after the log loss; by default that of the study.
-
-    Raises:
-        ValueError: the folder holds no study file, or its studies have no such metric.
-    """
-    tables = read_study_tables(study) if isinstance(study, Path) else study
-    folder = tables.folder
-    report = report_on(ranked_study(tables), read_comparison(folder), place=folder, metric=metric)
-    return write_report(report, to or folder / "report")
-
-
 def write_report(report: Report, to: Path, *, live: Live | None = None) -> ReportPaths:
     """Write the page, its text as Markdown, JSON and CSV into the folder `to`.
 
@@ -96,8 +76,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
         "terms.csv": pd.DataFrame() if terms is None else terms.reset_index(),
     }
     for name, table in tables.items():
-        cells = table.rename(columns=csv_cell).map(csv_cell)
-        write_whole(to / name, cells.to_csv(index=False, lineterminator="\n"))
+        write_table(to / name, table)
     ours = (paths.html, paths.markdown, paths.correlations)
     write_sums(to, [*(path.name for path in ours), "report.json", *tables])
     return paths

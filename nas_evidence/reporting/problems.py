@@ -1,19 +1,14 @@
-"""Problems: trials by status and cause, their cost, and warning signs in estimates."""
+"""Trials by status and cause, what they cost and pruning saved, and doubtful estimates."""
 
 import re
 from dataclasses import dataclass
-from itertools import combinations
 
 import pandas as pd
 
-from nas_evidence.maths.ranking import resampling_plan, spearman
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.study_tables import Study, last_evaluations
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.registry import CURVATURES
 
-#: Two estimates of one evidence with a lower rank correlation than this get a warning.
-AGREEMENT = 0.5
 _LISTED = 8  # trial ids listed per cause
 
 
@@ -46,18 +41,26 @@ def statuses(study: Study) -> list[StatusCount]:
     ]
 
 
-def spent_sentence(study: Study) -> str:
-    """Say what the study has spent, relative to its budget if it has one."""
-    spent = float(study.trials["total_seconds"].astype(float).sum())
-    complete = float(study.complete["total_seconds"].astype(float).sum())
-    budget = study.spec.budget
-    allowed = ""
-    if budget.wall_seconds is not None:
-        allowed = f"; its wall-time budget is {duration(budget.wall_seconds)}"
-    others = f", {duration(spent - complete)} of it on trials that are not complete"
+def pruning_sentence(study: Study) -> str:
+    """Return how much training time pruning saved, estimated from the epochs of each trial.
+
+    Empty if the study does not prune.
+    """
+    if study.spec.pruning.rule == "none":
+        return ""
+    pruned = study.trials[study.trials["status"] == TrialStatus.PRUNED.value]
+    if not len(pruned):
+        return "Pruning was on, but stopped no trial."
+    total, done = study.spec.plan.epochs, pruned["epochs"].astype(float)
+    seconds = pruned["train_seconds"].astype(float) / done.where(done > 0) * total
+    # Pruned at rung 0: its score took one training run on half of the data.
+    seconds = seconds.fillna(pruned["evidence_seconds"].astype(float) / 0.5).fillna(0.0)
+    spent = float(study.trials["train_seconds"].astype(float).sum())
+    saved = float((seconds * (1 - done / total)).sum())
+    share = f"{100 * saved / (spent + saved):.0f} %" if spent + saved > 0 else "an unknown part"
     return (
-        f"Finished trials took {duration(spent)} of worker time"
-        f"{others if spent > complete else ''}{allowed}."
+        f"Pruning stopped {len(pruned)} of {len(study.trials)} trials and saved about {share} of "
+        f"the training time ({duration(saved)}; {duration(spent)} was spent)."
     )
 
 
@@ -109,7 +112,7 @@ def flags(study: Study) -> list[Problem]:
                     _listed(sorted(clamped["trial_id"].unique().tolist())),
                 )
             )
-    return [flag for flag in found if flag.n] + _disagreements(study)
+    return [flag for flag in found if flag.n]
 
 
 def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
@@ -127,29 +130,6 @@ def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
         len(away),
         _listed(away["trial_id"].tolist()),
     )
-
-
-def _disagreements(study: Study) -> list[Problem]:
-    """Return pairs of Laplace evidences that rank the architectures differently."""
-    kinds = [name for name in study.scores if name in CURVATURES]
-    plan = resampling_plan(len(study.architectures), seed=study.spec.seed)
-    found = []
-    for one, other in combinations(kinds, 2):
-        frame = study.architectures[[one, other]].dropna()
-        ranked = spearman(study.architectures[one], study.architectures[other], plan=plan)
-        if ranked is None or ranked[0] >= AGREEMENT:
-            continue
-        same = frame[one].idxmax() == frame[other].idxmax()
-        found.append(
-            Problem(
-                f"{one} and {other} disagree",
-                f"two estimates of one evidence should rank alike, but rho between them is "
-                f"{ranked[0]:.2f}; their first choices are {'the same' if same else 'different'}",
-                len(frame),
-                "",
-            )
-        )
-    return found
 
 
 def _listed(trial_ids: list[int]) -> str:

@@ -23,15 +23,12 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
-from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.tables import (
     StudyTables,
     UnreadableFile,
     architecture_values,
     read_study_tables,
-    read_tables,
-    rows_of,
 )
 
 #: The targets that scores are compared with, by likelihood; the first one is the main target.
@@ -289,30 +286,6 @@ def ranked_study(tables: StudyTables) -> Study:
     )
 
 
-@dataclass(frozen=True)
-class Shown:
-    """The first of a ranking as shown everywhere: the mean of its replicates, in `unit`."""
-
-    trial_id: int
-    value: float
-    unit: str
-
-
-def first_as_shown(folder: Path) -> Shown | None:
-    """Return the first architecture of a study as the report shows it; None without a ranking."""
-    study = load_study(folder / "study.toml")
-    objective = study.objective
-    tables, _ = read_tables(folder, ["trials", "evidence"])
-    trials, evidence = tables["trials"], tables["evidence"]
-    best = Standings(study, rows_of(trials, evidence)).best
-    if best is None:
-        return None
-    own = evidence[evidence["estimator"] == objective]
-    last = last_evaluations(own).set_index("trial_id").loc[list(best.values)]
-    shown = last["per_datum"].where(last["per_datum"].notna(), last["value"])
-    return Shown(best.trial_id, float(shown.mean()), _unit(own))
-
-
 def last_evaluations(evidence: pd.DataFrame) -> pd.DataFrame:
     """Return the last evaluation of each estimator in each trial, valid or not."""
     return evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
@@ -378,7 +351,6 @@ def _shown(
 
 
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:
-    """Return the objective first, then other estimators, free scores, and baselines."""
     last = FREE_SCORES
     others = sorted(set(names) - {objective, *last})
     return (objective, *others, *(name for name in last if name in names and name != objective))

@@ -42,13 +42,14 @@ def colour(position: int) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of values, or of names at 0, 1, 2, ...; `log` for powers of ten."""
+    """A range of values, or of names at 0, 1, 2, ...; `log` for powers of ten, `whole` counts."""
 
     title: str
     low: float
     high: float
     log: bool = False
     names: Sequence[str] = ()
+    whole: bool = False
 
     def share(self, value: float) -> float:
         """Return where a value lies between the ends, 0 to 1."""
@@ -74,6 +75,7 @@ class Axis:
         rough = span / (_MOST_TICKS - 1)
         unit = 10.0 ** math.floor(math.log10(rough))
         step = next(m * unit for m in (1.0, 2.0, 5.0, 10.0) if m * unit >= rough * 0.999)
+        step = max(step, 1.0) if self.whole else step
         first = math.ceil(self.low / step - 1e-9)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         count = math.floor((self.high - first * step) / step + 1e-9) + 1
@@ -81,14 +83,21 @@ class Axis:
         return [(v, short(v) if self.high >= 1e4 else f"{v + 0.0:.{digits}f}") for v in values]
 
 
-def axis_of(title: str, values: Sequence[float], *, log: bool = False, zero: bool = False) -> Axis:
+def axis_of(
+    title: str,
+    values: Sequence[float],
+    *,
+    log: bool = False,
+    zero: bool = False,
+    whole: bool = False,
+) -> Axis:
     """Return an axis a little longer than the values; from 0 if asked for."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     low = min(low, 0.0) if zero else low
     if log:
         return Axis(title, low / 1.25, high * 1.25, log=True)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
-    return Axis(title, low if zero and low == 0 else low - margin, high + margin)
+    return Axis(title, low if zero and low == 0 else low - margin, high + margin, whole=whole)
 
 
 def named_axis(names: Sequence[str]) -> Axis:
@@ -176,9 +185,10 @@ class Panel:
         right, parts = WIDTH - self.right, []
         for value, label in self.x.ticks():
             across = self.at(value, self.y.low)[0]
+            grid = f'<line class="grid" x1="{across:.1f}" y1="{self.top:.1f}" x2="{across:.1f}" '
             parts.append(
-                f'<line class="grid" x1="{across:.1f}" y1="{self.top:.1f}" x2="{across:.1f}" '
-                f'y2="{self.bottom:.1f}"/><text class="tick" x="{across:.1f}" '
+                ("" if self.x.names else f'{grid}y2="{self.bottom:.1f}"/>')
+                + f'<text class="tick" x="{across:.1f}" '
                 f'y="{self.bottom + 15:.1f}" text-anchor="middle">{escape(label)}</text>'
             )
         for value, label in self.y.ticks():
@@ -197,9 +207,11 @@ class Panel:
             )
         if self.y.title:
             down = (self.top + self.bottom) / 2
+            fits = _CHARACTER * len(self.y.title) <= self.height
+            title = self.y.title if fits else self.y.title.partition(" (")[0]  # without its unit
             parts.append(
                 f'<text class="axis-title" transform="translate(13 {down:.1f}) rotate(-90)" '
-                f'text-anchor="middle">{escape(self.y.title)}</text>'
+                f'text-anchor="middle">{escape(title)}</text>'
             )
         return "".join([*parts, *self.marks])
 

@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import csv_cell
 from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
     MISSING,
@@ -39,6 +41,12 @@ def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> N
     """Write a Markdown document."""
     text = _environment().get_template(template).render(values)
     _write(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    """Write a table as CSV whose cells no spreadsheet takes for formulas."""
+    cells = table.rename(columns=csv_cell).map(csv_cell)
+    write_whole(path, cells.to_csv(index=False, lineterminator="\n"))
 
 
 def caption(name: str, *given: object) -> str:

@@ -9,7 +9,7 @@ from fakes import Silent
 from nas_evidence.data import load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.rungs import Rungs
-from nas_evidence.reporting.pruning import pruning_sentence
+from nas_evidence.reporting.problems import pruning_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.record import SliceReport, TrialStatus
 from nas_evidence.spec.study import StudySpec

@@ -6,13 +6,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from searched import EPOCHS, load, record
+from searched import EPOCHS, build_report, load, record
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.figures import history, measured, scatter
 from nas_evidence.reporting.glossary import TERMS, explained
-from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.reporting.words import MOST

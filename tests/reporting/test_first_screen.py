@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from messages import refused
-from searched import EPOCHS, QUALITY, folder, load, record
+from searched import EPOCHS, QUALITY, build_report, folder, load, record
 
 from nas_evidence.baselines.comparison import (
     IMPORTANCE,
@@ -29,7 +29,6 @@ from nas_evidence.reporting.headline import (
     metric_sentence,
     worth_sentence,
 )
-from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import load_study_tables, ranked_study
 from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.spec.metric_names import METRICS, check_metric

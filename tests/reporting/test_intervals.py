@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from searched import EPOCHS, folder, load, record
+from searched import EPOCHS, build_report, folder, load, record
 
 from nas_evidence.api.python_words import in_python
 from nas_evidence.baselines.comparison import Comparison, write_comparison
 from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
-from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.study import TrainingPlan

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from browser import Browser, browser
 from reported import study_folder, trial
+from searched import build_report
 
 from nas_evidence.reporting.contents import report_on
-from nas_evidence.reporting.page import Live, build_report, write_report
+from nas_evidence.reporting.page import Live, write_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.terms import term_table
 

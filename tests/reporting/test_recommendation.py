@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from searched import EPOCHS, N_DATA, folder, load, record
+from searched import EPOCHS, N_DATA, build_report, folder, load, record
 
 import nas_evidence
 from nas_evidence.proposing.further import gain_of_further
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.reporting.headline import together_sentence
-from nas_evidence.reporting.page import build_report
 from nas_evidence.reporting.recommendation import Recommendation, expected_gain, recommendation
 from nas_evidence.spec.record import RACE_IDS, TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec

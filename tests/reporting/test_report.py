@@ -17,11 +17,12 @@ import pytest
 from numpy.testing import assert_allclose
 from reported import study_folder, trial
 from scipy import stats
+from searched import build_report
 
 import nas_evidence
 from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.reporting.correlations import COLUMNS
-from nas_evidence.reporting.page import ReportPaths, build_report
+from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.reporting.words import MOST
 from nas_evidence.spec.record import (
     Evaluation,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import logged
 from records import at, laplace, mlp, record_with
+from searched import build_report
 
 import nas_evidence.driver.outcomes as results_module
 import nas_evidence.storage.best as best_module
@@ -19,8 +20,7 @@ from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.folder import trial_to_export
 from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 from nas_evidence.reporting.headline import headline, together_sentence
-from nas_evidence.reporting.page import build_report
-from nas_evidence.reporting.study_tables import first_as_shown, load_study_tables
+from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import (
     RACE_IDS,
@@ -330,7 +330,6 @@ def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
     first = study.winner.trial_id
     assert first != values.index(max(values))  # the best observed was lucky
     assert study_status(tmp_path).best.trial_id == first
-    assert first_as_shown(tmp_path).trial_id == first
     assert trial_to_export(read_study_tables(tmp_path, FEW_ROWS)) == first
     table = Study(tmp_path).ranking
     assert int(table["trial_id"].iloc[0]) == first
@@ -357,9 +356,7 @@ def test_the_first_screen_says_why_the_best_score_alone_is_not_the_first(tmp_pat
         "luck is the likelier cause."
     )
     assert "Ranked by `estimate`" in study.order
-    assert headline(study, None, None, place=tmp_path).answer.endswith(
-        "the best of 24 architectures by estimate."
-    )
+    assert headline(study, None, None).answer.endswith("the best of 24 architectures by estimate.")
 
 
 def test_a_study_that_goes_on_says_that_another_architecture_comes_first() -> None:
