@@ -1,25 +1,14 @@
 """What a user asks for: a study file, or data alone, with options; as a study and its data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypedDict,
-    TypeVar,
-    get_args,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any
 
+from nas_evidence.api.shared_options import DataOptions, Settings
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import (
     OWN_DATA,
-    AskedScale,
     DatasetSpec,
     scale_of_classes,
     with_task,
@@ -33,9 +22,6 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-#: A line of a docstring, for which help() has one on each option.
-_OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
 #: Endings of files that are data, and not study files.
 TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".parquet", ".pq", ".xlsx")
 ARRAYS = (".npz",)
@@ -49,57 +35,6 @@ _OTHERS = {
     ".pkl": "write it with pandas.DataFrame.to_parquet, or numpy.savez",
     ".pt": "write it with numpy.savez",
 }
-
-
-@dataclass(frozen=True)
-class Meant:
-    """What an option means, and the word for its value on the command line."""
-
-    text: str
-    word: str | None = None
-
-
-class DataOptions(TypedDict, total=False):
-    """Options about your data, in Python and on the command line.
-
-    They replace keys of [dataset]. In Python `groups`, `time_column` and `weights` of data in
-    memory may be arrays with a value for each row.
-    """
-
-    target: Annotated[str | None, Meant("Column of a table to predict.", "COL")]
-    task: Annotated[
-        Literal["classification", "regression"] | None,
-        Meant("What the targets are; by default inferred from their values."),
-    ]
-    test: Annotated[
-        str | Path | None, Meant("A table of test rows, used only in the report.", "FILE")
-    ]
-    test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
-    drop: Annotated[Sequence[str] | str | None, Meant("Leave this column out.", "COL")]
-    categorical: Annotated[
-        Sequence[str] | str | None, Meant("Treat this column as categories.", "COL")
-    ]
-    numeric: Annotated[Sequence[str] | str | None, Meant("Treat this column as numbers.", "COL")]
-    groups: Annotated[
-        Any, Meant("Rows of one value are never split between folds or test.", "COL")
-    ]
-    time_column: Annotated[
-        Any, Meant("Order rows by it; predict later ones from earlier ones.", "COL")
-    ]
-    weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
-    class_weight: Annotated[
-        str | Mapping[Any, float] | None,
-        Meant("Cost of an error on each class, or balanced.", "CLASS=N,..."),
-    ]
-    target_scale: Annotated[
-        AskedScale | None,
-        Meant("Scale on which real targets have normal noise; by default identity."),
-    ]
-    image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
-
-
-#: Keys of a study file with their values, or texts as `--set` takes them.
-Settings = Mapping[str, Any] | Sequence[str]
 
 
 def as_overrides(settings: Settings | None) -> list[str]:
@@ -125,12 +60,12 @@ def as_overrides(settings: Settings | None) -> list[str]:
     return found
 
 
-def overrides_of(
-    settings: Settings | None, *, preset: str | None = None, **keys: Any
-) -> list[str]:
-    """Return all that is asked for as `--set` takes it; what comes later wins."""
-    given = {key: value for key, value in keys.items() if value is not None}
-    return [*preset_overrides(preset), *as_overrides(settings), *as_overrides(given)]
+def overrides_of(options: Mapping[str, Any]) -> list[str]:
+    """Return what is asked for as `--set` takes it; what comes later wins."""
+    named = {key: options.get(key) for key in ("n_trials", "seed", "metric")}
+    given = {key: value for key, value in named.items() if value is not None}
+    preset = preset_overrides(options.get("preset"))
+    return [*preset, *as_overrides(options.get("settings")), *as_overrides(given)]
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:
@@ -153,43 +88,10 @@ def with_workers(spec: StudySpec, workers: int | None) -> StudySpec:
     return spec.model_copy(update={"resources": resources})
 
 
-def data_parameters() -> list[Parameter]:
-    """Return the options about data as parameters of a function, each absent by default."""
-    hints = get_type_hints(DataOptions, include_extras=True)
-    kind = Parameter.KEYWORD_ONLY
-    return [Parameter(n, kind, default=None, annotation=hint) for n, hint in hints.items()]
-
-
-def with_data_parameters(function: _Function) -> _Function:
-    """Show the options about data in the signature of a function, and what they mean."""
-    plain = signature(function)
-    *own, _ = plain.parameters.values()
-    options = {p: get_args(p.annotation) for p in data_parameters()}
-    added = [p.replace(annotation=kind) for p, (kind, _) in options.items()]
-    function.__signature__ = plain.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    meant = "".join(f"\n        {p.name}: {said.text[0].lower()}{said.text[1:]}"
-                    for p, (_, said) in options.items())  # fmt: skip
-    function.__doc__ = (function.__doc__ or "").replace(_OPTIONS, meant.lstrip())
-    return function
-
-
-def check_known(function: Callable[..., Any], options: DataOptions) -> None:
-    """Check that a function takes these options about data.
-
-    Raises:
-        TypeError: if not, as Python does; suggests a close one.
-    """
-    if unknown := options.keys() - DataOptions.__annotations__.keys():
-        near = get_close_matches(min(unknown), signature(function).parameters, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(
-            f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}{hint}"
-        )
-
-
 def dataset_keys(options: DataOptions) -> dict[str, Any]:
     """Return the options that are given, by key of [dataset]; one name stands for a list of it."""
-    found: dict[str, Any] = dict(options)
+    known = DataOptions.__annotations__
+    found: dict[str, Any] = {key: value for key, value in options.items() if key in known}
     test = found.pop("test", None)
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
     for name in ("drop", "categorical", "numeric"):
