@@ -69,11 +69,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:
-    """Check that not both a trial and an ensemble are asked for.
-
-    Raises:
-        ValueError: if they are.
-    """
+    """Check that not both a trial and an ensemble are asked for."""
     if trial_id is not None and top is not None:
         raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
             "option-trial-and-top"
@@ -146,6 +142,7 @@ def asked_for(
     *,
     allow_code: bool = False,
     data_root: Path | None = None,
+    elsewhere: bool = False,
 ) -> Asked:
     """Return the study that a study file, the name of a shipped one, or a data file stands for.
 
@@ -155,6 +152,8 @@ def asked_for(
         options: about your data.
         allow_code: import the scores that the study names from outside the package.
         data_root: folder that the paths of a study file are relative to.
+        elsewhere: the study runs on other machines; only a table or images are read here, if they
+            are here. Other data must be where every node sees them.
 
     Raises:
         ValueError: for a mistake in the file, the options or the data.
@@ -163,54 +162,29 @@ def asked_for(
     if is_data(study):
         return of_data_file(Path(study).expanduser(), overrides, options)
     path = find_study(study)
+    base = path.resolve().parent
     spec = load_study(path, [*_changes(options), *overrides], to_run=True)
     if outside_names(spec):
-        spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
+        spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
     if spec.first:
         from nas_evidence.proposing.startup import first_points
 
         first_points(spec)
-    if spec.dataset.name not in OWN_DATA:
+    name, given = spec.dataset.name, base / str(spec.dataset.path)
+    if elsewhere and not (name in ("table", "images") and given.exists()):
+        if spec.dataset.target_scale == "auto":
+            raise UserError(
+                '`target_scale = "auto"` needs data that are read here, but those of '
+                f"{spec.dataset.path} are read by the workers; name a scale"
+            ).with_code("target-scale-auto-elsewhere")
         return Asked(spec)
-    root = None if data_root is None else str(data_root)
-    return _with_source(spec, base=path.resolve().parent, data_root=root)
-
-
-def to_submit(
-    study: str,
-    overrides: Sequence[str] = (),
-    options: DataOptions | None = None,
-    *,
-    allow_code: bool = False,
-) -> Asked:
-    """Return a study to run elsewhere, with its data if they are a table or images seen here.
-
-    Other data must be where every node sees them; they are not read here.
-    """
-    if is_data(study):
-        return asked_for(study, overrides, options)
-    path = find_study(study)
-    spec = load_study(path, [*_changes(options or {}), *overrides], to_run=True)
-    base = path.resolve().parent
-    own = spec.dataset.name in ("table", "images")
-    if own and (base / str(spec.dataset.path)).exists():
-        return asked_for(study, overrides, options, allow_code=allow_code)
-    if spec.dataset.target_scale == "auto":
-        raise UserError(
-            '`target_scale = "auto"` needs data that are read here, but those of '
-            f"{spec.dataset.path} are read by the workers; name a scale"
-        ).with_code("target-scale-auto-elsewhere")
-    if outside_names(spec):
-        spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
-    return Asked(spec)
+    if name not in OWN_DATA:
+        return Asked(spec)
+    return _with_source(spec, base=base, data_root=None if data_root is None else str(data_root))
 
 
 def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
-    """Check that a study is not resumed with fewer trials than it has.
-
-    Raises:
-        ValueError: if it is; says both numbers.
-    """
+    """Check that a study is not resumed with fewer trials than it has."""
     if n_trials is not None and n_trials < spec.n_trials:
         raise UserError(
             f"the study {spec.name} has {spec.n_trials} trials, which cannot become {n_trials}; "

@@ -41,89 +41,59 @@ class Meant:
     more: str = ""
 
 
+# fmt: off
 class JobOptions(TypedDict, total=False):
     """Options of a study that runs, wherever it does."""
 
-    n_trials: Annotated[
-        int | None,
-        Meant("Trials in all; by default as the study says, or 24.", flag="trials", least=1),
-    ]
-    metric: Annotated[
-        str | None,
-        Meant(
-            "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME"
-        ),
-    ]
-    settings: Annotated[
-        Settings | None,
-        Meant(
-            'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE", flag="set",
-            more='Here a mapping: {"plan.epochs": 50}.',
-        ),
-    ]  # fmt: skip
-    data_root: Annotated[
-        str | Path | None, Meant("Folder of the data sets, in torchvision's layout.")
-    ]
+    n_trials: Annotated[int | None, Meant(
+        "Trials in all; by default as the study says, or 24.", flag="trials", least=1)]
+    metric: Annotated[str | None, Meant(
+        "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME")]
+    settings: Annotated[Settings | None, Meant(
+        'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE", flag="set",
+        more='Here a mapping: {"plan.epochs": 50}.')]
+    data_root: Annotated[str | Path | None, Meant(
+        "Folder of the data sets, in torchvision's layout.")]
     download: Annotated[bool, Meant("Fetch a missing data set.", default=False)]
     allow_code: Annotated[bool, Meant("Run code that is named as module:NAME.", default=False)]
-    track: Annotated[
-        str | Sequence[str],
-        Meant(
-            "Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.",
-            "NAME[:PLACE]", default=(),
-        ),
-    ]  # fmt: skip
-    progress: Annotated[
-        bool | Audience | None,
-        Meant("Whether to print; by default on a terminal or a notebook."),
-    ]
+    track: Annotated[str | Sequence[str], Meant(
+        "Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.", "NAME[:PLACE]",
+        default=())]
+    progress: Annotated[bool | Audience | None, Meant(
+        "Whether to print; by default on a terminal or in a notebook.")]
 
 
-_TimeLimit = Annotated[
-    float | str | TimeLimit | None,
-    Meant(
-        "Limit of the whole command, report too: 90s, 10m, 2h.", "TIME", flag="time",
-        more="A number is in seconds. Trials that do not fit run when the study is resumed.",
-    ),
-]  # fmt: skip
+_Workers = Annotated[int | None, Meant(
+    "Trials that run at once; by default as the study says.", least=1)]
+_Time = Annotated[float | str | TimeLimit | None, Meant(
+    "Limit of the whole command, report too: 90s, 10m, 2h.", "TIME", flag="time",
+    more="A number is in seconds. Trials that do not fit run when the study is resumed.")]
 
 
 class ResubmitOptions(JobOptions, total=False):
     """Options of `resubmit`."""
 
-    workers: Annotated[
-        int | None,
-        Meant("Trials that run at once.", least=1),
-    ]
-    time_limit: _TimeLimit
+    workers: _Workers
+    time_limit: _Time
 
 
 class RunOptions(JobOptions, total=False):
     """Options of a study that this process runs."""
 
-    workers: Annotated[
-        int | None,
-        Meant("Trials that run at once.", default=1, least=1, more="None: as the study says."),
-    ]
-    time_limit: _TimeLimit
-    executor: Annotated[
-        str | MakeExecutor | None,
-        Meant(
-            "Where trials run: local (processes of this machine), ray, inline (this process, for "
-            "debugging), your own as module:NAME; auto chooses local or ray, and says so.",
-            "WHERE",
-            more="By default inline for one worker, else auto. Also what makes an executor, see "
-            "`nas_evidence.testing.ExecutorContract`.",
-        ),
-    ]
+    workers: Annotated[int | None, Meant(
+        "Trials that run at once; by default as the study says.", least=1, default=1,
+        more="Here by default 1, in this process; None for as many as the study says.")]
+    time_limit: _Time
+    executor: Annotated[str | MakeExecutor | None, Meant(
+        "Where trials run: local (processes of this machine), ray, inline (this process, for "
+        "debugging), your own as module:NAME; auto chooses local or ray, and says so.", "WHERE",
+        more="By default inline for one worker, else auto. Also what makes an executor, see "
+        "`nas_evidence.testing.ExecutorContract`.")]
     address: Annotated[str | None, Meant("Join this Ray cluster; auto finds it.", "HOST:PORT")]
-    steal: Annotated[
-        bool, Meant("Take over from another host that is known to be dead.", default=False)
-    ]
-    callbacks: Annotated[
-        Sequence[Watcher],
-        Meant("Told what happens while it runs; see `nas_evidence.Watcher`.", default=()),
-    ]
+    steal: Annotated[bool, Meant(
+        "Take over from another host that is known to be dead.", default=False)]
+    callbacks: Annotated[Sequence[Watcher], Meant(
+        "Told what happens while it runs; see `nas_evidence.Watcher`.", default=())]
 
 
 class DataOptions(TypedDict, total=False):
@@ -134,82 +104,60 @@ class DataOptions(TypedDict, total=False):
     """
 
     target: Annotated[str | None, Meant("Column of a table to predict.", "COL")]
-    task: Annotated[
-        Literal["classification", "regression"] | None,
-        Meant("What the targets are; by default inferred from their values."),
-    ]
-    test: Annotated[
-        str | Path | None, Meant("A table of test rows, used only in the report.", "FILE")
-    ]
+    task: Annotated[Literal["classification", "regression"] | None, Meant(
+        "What the targets are; by default inferred from their values.")]
+    test: Annotated[str | Path | None, Meant(
+        "A table of test rows, used only in the report.", "FILE")]
     test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
     drop: Annotated[Sequence[str] | str | None, Meant("Leave this column out.", "COL")]
-    categorical: Annotated[
-        Sequence[str] | str | None, Meant("Treat this column as categories.", "COL")
-    ]
+    categorical: Annotated[Sequence[str] | str | None, Meant(
+        "Treat this column as categories.", "COL")]
     numeric: Annotated[Sequence[str] | str | None, Meant("Treat this column as numbers.", "COL")]
-    groups: Annotated[
-        Any, Meant("Rows of one value are never split between folds or test.", "COL")
-    ]
-    time_column: Annotated[
-        Any, Meant("Order rows by it; predict later ones from earlier ones.", "COL")
-    ]
+    groups: Annotated[Any, Meant(
+        "Rows of one value are never split between folds or test.", "COL")]
+    time_column: Annotated[Any, Meant(
+        "Order rows by it; predict later ones from earlier ones.", "COL")]
     weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
-    class_weight: Annotated[
-        str | Mapping[Any, float] | None,
-        Meant("Cost of an error on each class, or balanced.", "CLASS=N,..."),
-    ]
-    target_scale: Annotated[
-        AskedScale | None,
-        Meant("Scale on which real targets have normal noise; by default identity."),
-    ]
+    class_weight: Annotated[str | Mapping[Any, float] | None, Meant(
+        "Cost of an error on each class, or balanced.", "CLASS=N,...")]
+    target_scale: Annotated[AskedScale | None, Meant(
+        "Scale on which real targets have normal noise; by default identity.")]
     image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
 
 
 class SubmitOptions(JobOptions, DataOptions, total=False):
     """Options of `submit`."""
 
-    workers: Annotated[
-        int | None,
-        Meant("Trials that run at once.", default=None, least=1, more="None: as the study says."),
-    ]
+    workers: _Workers
 
 
 class SearchOptions(RunOptions, DataOptions, total=False):
     """Options of `search`."""
 
     seed: Annotated[int | None, Meant("Random seed of the study [0].", least=0)]
-    preset: Annotated[
-        Literal["quick", "default", "thorough"] | None,
-        Meant("Set several keys: quick, default or thorough.", "NAME"),
-    ]
+    preset: Annotated[Literal["quick", "default", "thorough"] | None, Meant(
+        "Set several keys: quick, default or thorough.", "NAME")]
 
 
 class JudgeOptions(TypedDict, total=False):
     """Options of predictions that are judged."""
 
-    method: Annotated[
-        Literal["probit", "mc", "map"] | None,
-        Meant("map: the network's probabilities; probit, mc: averaged."),
-    ]
+    method: Annotated[Literal["probit", "mc", "map"] | None, Meant(
+        "map: the network's probabilities; probit, mc: averaged.")]
     level: Annotated[float, Meant("Probability of the intervals.", "P", default=0.9)]
-    metric: Annotated[
-        str | None,
-        Meant(
-            "Metric to show first: accuracy, f1, rmse, ...; the ranking stays.", "NAME",
-            more="Of two classes the predicted one is chosen by the threshold that is best by it.",
-        ),
-    ]  # fmt: skip
-    raw: Annotated[
-        bool, Meant("Without the calibration factor (fitted out of fold).", default=False)
-    ]
+    metric: Annotated[str | None, Meant(
+        "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
+        more="Of two classes the predicted one is chosen by the threshold that is best by it.")]
+    raw: Annotated[bool, Meant(
+        "Without the calibration factor (fitted out of fold).", default=False)]
 
 
 class PredictOptions(JudgeOptions, total=False):
     """Options of predictions."""
 
-    quantiles: Annotated[
-        Sequence[float], Meant("Quantiles of real targets too: 0.1,0.5,0.9.", "P,...", default=())
-    ]
+    quantiles: Annotated[Sequence[float], Meant(
+        "Quantiles of real targets too: 0.1,0.5,0.9.", "P,...", default=())]
+# fmt: on
 
 
 def parameters_of(options: Any) -> dict[str, Parameter]:
@@ -246,11 +194,7 @@ def with_options(options: Any) -> Callable[[_Function], _Function]:
 
 
 def check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Check that a function takes these options.
-
-    Raises:
-        TypeError: if not, as Python does; suggests a close one.
-    """
+    """Check that a function takes these options."""
     if unknown := options.keys() - signature(function).parameters.keys():
         near = get_close_matches(min(unknown), signature(function).parameters, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""

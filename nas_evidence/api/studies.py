@@ -138,22 +138,14 @@ class Study:
 
         rows = [
             {
-                "rank": one.rank,
-                "trial_id": one.trial_id,
-                "family": one.family,
-                **one.values,
-                "n_parameters": one.n_parameters,
-                "estimate": one.estimate,
-                "estimate_error": one.estimate_error,
-                self.spec.objective: one.objective,
-                "spread": one.spread,
-                "sotl": one.sotl,
-                "test_accuracy": one.test_accuracy,
-                "test_nll_per_datum": one.test_nll,
-                "test_rmse": one.test_rmse,
+                "rank": one.rank, "trial_id": one.trial_id, "family": one.family, **one.values,
+                "n_parameters": one.n_parameters, "estimate": one.estimate,
+                "estimate_error": one.estimate_error, self.spec.objective: one.objective,
+                "spread": one.spread, "sotl": one.sotl, "test_accuracy": one.test_accuracy,
+                "test_nll_per_datum": one.test_nll, "test_rmse": one.test_rmse,
             }
             for one in self._ranked().ranking
-        ]
+        ]  # fmt: skip
         return pd.DataFrame(rows).dropna(axis=1, how="all")
 
     def leaderboard(self) -> "pd.DataFrame":
@@ -188,15 +180,13 @@ class Study:
         ]  # fmt: skip
         complete = {keys[one.trial_id] for one in shown.ranking}
         others = trials[~trials["architecture_key"].isin(complete)]
-        for _, trial in others.drop_duplicates("architecture_key", keep="last").iterrows():
-            rows.append(
-                {
-                    name: trial.get(name)
-                    for name in ("trial_id", "family", "n_parameters", "status")
-                }
-                | {n: trial.get(f"{ARCHITECTURE}{n}") for n in ("depth", "width", "shape")}
-                | {"trials": counts[trial["architecture_key"]]}
-            )
+        own = {f"{ARCHITECTURE}{name}": name for name in ("depth", "width", "shape")}
+        others = others.drop_duplicates("architecture_key", keep="last").rename(columns=own)
+        others = others.assign(trials=others["architecture_key"].map(counts))
+        known = [
+            name for name in LEADERBOARD if name not in ("rank", "score", "estimate", "error")
+        ]
+        rows += others.reindex(columns=known).to_dict("records")
         table = pd.DataFrame(rows, columns=list(LEADERBOARD))
         return table.astype(LEADERBOARD)
 
@@ -211,18 +201,15 @@ class Study:
 
         from nas_evidence.reporting.recommendation import estimates
 
+        shown = [(one.architecture, one) for one in estimates(self._ranked())]
         rows = [
             {
-                "trial_id": one.architecture.trial_id,
-                "family": one.architecture.family,
-                **one.architecture.values,
-                self.spec.objective: one.architecture.objective,
-                "mean": one.mean,
-                "low": one.low,
+                "trial_id": own.trial_id, "family": own.family, **own.values,
+                self.spec.objective: own.objective, "mean": one.mean, "low": one.low,
                 "high": one.high,
             }
-            for one in estimates(self._ranked())
-        ]
+            for own, one in shown
+        ]  # fmt: skip
         return pd.DataFrame(rows)
 
     @property
@@ -534,11 +521,11 @@ class Study:
         if data is not None:
             return calibration_of(self.evaluate(data))
         found = figures_of_report(self.summary())
-        if name not in found:
-            if name == "parameters":
-                from nas_evidence.reporting.importance import importance_sentence
+        if name == "parameters" and name not in found:
+            from nas_evidence.reporting.importance import importance_sentence
 
-                raise UserError(importance_sentence([])).with_code("no-importance")
+            raise UserError(importance_sentence([])).with_code("no-importance")
+        if name not in found:
             raise UserError(
                 f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
             ).with_code("no-such-figure")

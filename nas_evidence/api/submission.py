@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import option_of, speaking_python
-from nas_evidence.api.request import Asked, overrides_of, to_submit, with_workers
+from nas_evidence.api.request import Asked, asked_for, overrides_of, with_workers
 from nas_evidence.api.runs import begun
 from nas_evidence.api.shared_options import (
     ResubmitOptions,
@@ -77,7 +77,9 @@ def submit(
     place, track = str(store), options.get("track", ())
     tracked, allow_code = (track,) if isinstance(track, str) else track, options.get("allow_code")
     audience = audience_for(options.get("progress"))
-    asked = to_submit(str(study), overrides_of(options), options, allow_code=bool(allow_code))
+    asked = asked_for(
+        str(study), overrides_of(options), options, allow_code=bool(allow_code), elsewhere=True
+    )
     spec = with_workers(asked.spec, options.get("workers"))
     for sentence in asked.decided:
         audience.say(sentence)
@@ -147,11 +149,7 @@ def resubmit(
 
 
 def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str], None]) -> None:
-    """Begin a study in its store, with its data, which no other user can read.
-
-    Raises:
-        ValueError: if the store is not seen from here, or holds another study.
-    """
+    """Begin a study in its store, with its data, which no other user can read."""
     from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.outside_code import keep_code
     from nas_evidence.storage.store import StoreError
@@ -218,11 +216,7 @@ def as_arguments(**given: Any) -> list[str]:
 
 
 def check_store(store: str) -> None:
-    """Check that the nodes of a cluster can see a store.
-
-    Raises:
-        ValueError: if it is a relative path, or has a password in it.
-    """
+    """Check that the nodes of a cluster can see a store."""
     refuse_password(store, "--store ")
     if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
         raise UserError(
@@ -231,12 +225,7 @@ def check_store(store: str) -> None:
 
 
 def check_track_there(track: Sequence[str] | None, store: str) -> None:
-    """Check trackers of a study that runs on a cluster; their packages have to be there, not here.
-
-    Raises:
-        ValueError: for an unknown tracker, or if it would write into the driver's copy of a store,
-            which goes with the driver's node.
-    """
+    """Check trackers of a study on a cluster; their packages have to be there, not here."""
     check_track(track or (), installed=False)
     for name in track or ():
         if "://" in store and name in _SEEN_BY_ALL:

@@ -28,30 +28,23 @@ if TYPE_CHECKING:  # imports the stores
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
-StudyFile = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
-]
-StudyPlace = Annotated[
-    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Folder of the data sets, in torchvision's layout."),
-]
-AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run code that is named as module:NAME.")
-]
+# fmt: off
+StudyFile = Annotated[str, typer.Argument(
+    metavar="STUDY", help="A study file, a shipped one, or data.")]
+StudyPlace = Annotated[str, typer.Argument(
+    metavar="DIR", help="A study folder, or a store's URI.")]
+Place = Annotated[list[str] | None, typer.Argument(
+    metavar="[DIR] [TRIAL]", help="A study folder; a trial id.")]
+AllowCode = Annotated[bool, typer.Option(
+    "--allow-code", help="Run code that is named as module:NAME.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Dashboard = Annotated[
-    str | None,
-    typer.Option("--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265."),
-]
-Place = Annotated[
-    list[str] | None, typer.Argument(metavar="[DIR] [TRIAL]", help="A study folder; a trial id.")
-]
-JobName = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the study on the cluster.")
-]
+Dashboard = Annotated[str | None, typer.Option(
+    "--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265.")]
+JobName = Annotated[str | None, typer.Option(
+    "--name", metavar="NAME", help="Name of the study on the cluster.")]
+DataRoot = Annotated[Path | None, typer.Option(
+    "--data-root", help="Folder of the data sets, in torchvision's layout.")]
+# fmt: on
 #: Options of Python as they are typed, where that is another type.
 _TYPED = {
     str | Path | None: Path | None,
@@ -78,44 +71,34 @@ def _typed(parameter: Parameter) -> Any:
 
 
 #: How a parameter of a function of this package is typed, by its name; see `with_options`.
+# fmt: off
 OPTIONS: dict[str, Any] = {
     "data": StudyFile,
     "study": StudyFile,
     "name": JobName,
-    "out": Annotated[
-        str | None,
-        typer.Option(
-            "--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."
-        ),
-    ],
-    "store": Annotated[
-        str, typer.Option(metavar="DIR|URI", help="Study folder that all nodes see.")
-    ],
-    "retry_failed": Annotated[
-        str | None, typer.Option(metavar="[IDS]", help="Run failed trials again, all or 3,5.")
-    ],
-    "trial_id": Annotated[
-        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
-    ],
-    "top": Annotated[
-        int | None,
-        typer.Option(metavar="K", help="An ensemble of the K best, with stacked weights."),
-    ],
-    "pt2": Annotated[
-        bool, typer.Option("--pt2", help="Write model.pt2 too, a program for torch alone.")
-    ],
-    "onnx": Annotated[
-        bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
-    ],
-    "license": Annotated[
-        str | None, typer.Option(metavar="NAME", help="State it in the model card, as mit.")
-    ],
+    "out": Annotated[str | None, typer.Option(
+        "--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>.")],
+    "store": Annotated[str, typer.Option(
+        metavar="DIR|URI", help="Study folder that all nodes see.")],
+    "retry_failed": Annotated[str | None, typer.Option(
+        metavar="[IDS]", help="Run failed trials again, all or 3,5.")],
+    "trial_id": Annotated[int | None, typer.Option(
+        "--trial", metavar="ID", help="This trial, not the best.")],
+    "top": Annotated[int | None, typer.Option(
+        metavar="K", help="An ensemble of the K best, with stacked weights.")],
+    "pt2": Annotated[bool, typer.Option(
+        "--pt2", help="Write model.pt2 too, a program for torch alone.")],
+    "onnx": Annotated[bool, typer.Option(
+        "--onnx", help="Write model.onnx too; needs the extra onnx.")],
+    "license": Annotated[str | None, typer.Option(
+        metavar="NAME", help="State it in the model card, as mit.")],
 } | {
     name: _typed(parameter)
     for options in (PredictOptions, SubmitOptions, SearchOptions)
     for name, parameter in parameters_of(options).items()
     if name not in _OBJECTS
 }
+# fmt: on
 OPTIONS["address"] = Dashboard
 
 
@@ -174,11 +157,7 @@ def with_ids(arguments: Sequence[str]) -> list[str]:
 
 
 def trial_ids(text: str) -> list[int] | None:
-    """Return the ids in the value of `--retry-failed`, None for all.
-
-    Raises:
-        ValueError: the text is neither "all" nor ids.
-    """
+    """Return the ids in the value of `--retry-failed`, None for all."""
     if text == "all":
         return None
     parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -14,15 +14,11 @@ from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.jobs import Submitted
 
 
-class Told(Audience):
-    """Prints on the terminal."""
-
+class _Told(Audience):
     def say(self, line: str) -> None:
-        """Print it."""
         out.print(line)
 
     def warn(self, line: str) -> None:
-        """Print it."""
         warn(line)
 
 
@@ -43,14 +39,14 @@ def submit(
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
     with speaking_commands():
-        found = nas_evidence.submit(**given, address=address, progress=Told())
+        found = nas_evidence.submit(**given, address=address, progress=_Told())
     _say_submitted(found, address)
 
 
 def resubmit(address: str, name: str | None, store: str | None, **given: Any) -> None:
     """Resume a study as a job on a cluster: `resume --address URL`."""
     with speaking_commands():
-        found = nas_evidence.resubmit(store, address=address, name=name, progress=Told(), **given)
+        found = nas_evidence.resubmit(store, address=address, name=name, progress=_Told(), **given)
     _say_submitted(found, address)
 
 
