@@ -12,9 +12,8 @@ from threading import Thread
 from typing import Any, Self
 
 from nas_evidence.spec.domains import masked
-from nas_evidence.spec.record import SliceReport, TrialRecord
-from nas_evidence.spec.study import Assignment, StudySpec
-from nas_evidence.workers.executor import Lost, StudyStatus, Watcher
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.executor import StudyStatus, Watcher
 
 _LOG = logging.getLogger(__name__)
 #: Seconds that the end of a search waits for a thread.
@@ -136,26 +135,6 @@ class Callbacks(Watcher):
             one.end()
         self._say_warnings()
 
-    def launched(self, assignment: Assignment) -> None:
-        """Pass it on."""
-        self._tell("launched", assignment)
-
-    def progressed(self, report: SliceReport) -> None:
-        """Pass it on."""
-        self._tell("progressed", report)
-
-    def parked(self, trial_id: int) -> None:
-        """Pass it on."""
-        self._tell("parked", trial_id)
-
-    def lost(self, loss: Lost) -> None:
-        """Pass it on."""
-        self._tell("lost", loss)
-
-    def ended(self, record: TrialRecord) -> None:
-        """Pass it on."""
-        self._tell("ended", record)
-
     def _tell(self, event: str, *given: Any) -> None:
         getattr(self._shown, event)(*given)
         for one in self._listeners:
@@ -166,3 +145,14 @@ class Callbacks(Watcher):
         for one in self._listeners:
             if line := one.warning():
                 self._warn(line)
+
+
+def _passed_on(event: str) -> Callable[..., None]:
+    def told(self: Callbacks, given: Any) -> None:
+        self._tell(event, given)
+
+    return told
+
+
+for _event in ("launched", "progressed", "parked", "lost", "ended"):
+    setattr(Callbacks, _event, _passed_on(_event))

@@ -7,8 +7,9 @@ import threading
 import weakref
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import pandas as pd
@@ -72,47 +73,35 @@ def _base() -> tuple[type, type, type]:
 _Estimator, _Classifier, _Regressor = _base()
 
 
+@dataclass(eq=False, repr=False)
 class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
     """What both estimators share.
+
+    Args:
+        n_trials: architectures to try.
+        settings: keys of a study file, {"plan.epochs": 50}.
+        out: study folder; a temporary one by default.
+        workers: 1 for this process, more for as many worker processes.
+        method: of class probabilities: "map" (the default), "probit" or "mc"; of real targets
+            "map" leaves out the uncertainty of the weights.
+        random_state: seed of the study: a number, a RandomState, or None for any.
+        time_limit: seconds for the search, or "10m", "2h".
+        metric: to show first: "f1", "rmse", ...
 
     Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
     `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as bytes, but
     not the folder of the study: a temporary one goes with the estimator that was fitted.
     """
 
-    _task: str
-
-    def __init__(
-        self,
-        n_trials: int = 24,
-        settings: Mapping[str, Any] | None = None,
-        out: str | None = None,
-        workers: int = 1,
-        method: str | None = None,
-        random_state: Any = 0,
-        time_limit: float | str | None = None,
-        metric: str | None = None,
-    ) -> None:
-        """Keep the arguments.
-
-        Args:
-            n_trials: architectures to try.
-            settings: keys of a study file, {"plan.epochs": 50}.
-            out: study folder; a temporary one by default.
-            workers: 1 for this process, more for as many worker processes.
-            method: of class probabilities: "map" (the default), "probit" or "mc".
-            random_state: seed of the study: a number, a RandomState, or None for any.
-            time_limit: seconds for the search, or "10m", "2h".
-            metric: to show first: "f1", "rmse", ...
-        """
-        self.n_trials = n_trials
-        self.settings = settings
-        self.out = out
-        self.workers = workers
-        self.method = method
-        self.random_state = random_state
-        self.time_limit = time_limit
-        self.metric = metric
+    _task: ClassVar[str]
+    n_trials: int = 24
+    settings: Mapping[str, Any] | None = None
+    out: str | None = None
+    workers: int = 1
+    method: str | None = None
+    random_state: Any = 0
+    time_limit: float | str | None = None
+    metric: str | None = None
 
     def __sklearn_tags__(self) -> Any:
         """Say that numbers may be missing."""
@@ -217,41 +206,17 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
         return self.predictor_.predict(X, method=method)
 
 
+@dataclass(eq=False, repr=False)
 class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-type]
-    """Classification by the best architecture of a search; `classes_` after `fit`."""
+    """Classification by the best architecture of a search; `classes_` after `fit`.
+
+    Args:
+        class_weight: what an error on a class costs, {"rare": 5}, or "balanced"; decides which
+            class is predicted, and changes no probability.
+    """
 
     _task = "classification"
-
-    def __init__(
-        self,
-        n_trials: int = 24,
-        settings: Mapping[str, Any] | None = None,
-        out: str | None = None,
-        workers: int = 1,
-        method: str | None = None,
-        random_state: Any = 0,
-        time_limit: float | str | None = None,
-        metric: str | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-    ) -> None:
-        """Keep the arguments: those of both estimators, and weights of classes.
-
-        Args:
-            n_trials: architectures to try.
-            settings: keys of a study file, {"plan.epochs": 50}.
-            out: study folder; a temporary one by default.
-            workers: 1 for this process, more for as many worker processes.
-            method: of class probabilities: "map" (the default), "probit" or "mc".
-            random_state: seed of the study: a number, a RandomState, or None for any.
-            time_limit: seconds for the search, or "10m", "2h".
-            metric: to show first: "f1", "rmse", ...
-            class_weight: what an error on a class costs, {"rare": 5}, or "balanced"; decides
-                which class is predicted, and changes no probability.
-        """
-        super().__init__(
-            n_trials, settings, out, workers, method, random_state, time_limit, metric
-        )
-        self.class_weight = class_weight
+    class_weight: Mapping[Any, float] | str | None = None
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities [n, C] in the order of `classes_`."""
@@ -267,40 +232,16 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
         return self._predicted(X, self.method).labels
 
 
+@dataclass(eq=False, repr=False)
 class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type]
-    """Regression by the best architecture of a search."""
+    """Regression by the best architecture of a search.
+
+    Args:
+        target_scale: "log", "shifted_log", ...: the scale on which targets have normal noise.
+    """
 
     _task = "regression"
-
-    def __init__(
-        self,
-        n_trials: int = 24,
-        settings: Mapping[str, Any] | None = None,
-        out: str | None = None,
-        workers: int = 1,
-        method: str | None = None,
-        random_state: Any = 0,
-        time_limit: float | str | None = None,
-        metric: str | None = None,
-        target_scale: AskedScale | None = None,
-    ) -> None:
-        """Keep the arguments: those of both estimators, and the scale of the targets.
-
-        Args:
-            n_trials: architectures to try.
-            settings: keys of a study file, {"plan.epochs": 50}.
-            out: study folder; a temporary one by default.
-            workers: 1 for this process, more for as many worker processes.
-            method: "map" leaves out the uncertainty of the weights.
-            random_state: seed of the study: a number, a RandomState, or None for any.
-            time_limit: seconds for the search, or "10m", "2h".
-            metric: to show first: "rmse", ...
-            target_scale: "log", "shifted_log", ...: the scale on which targets have normal noise.
-        """
-        super().__init__(
-            n_trials, settings, out, workers, method, random_state, time_limit, metric
-        )
-        self.target_scale = target_scale
+    target_scale: AskedScale | None = None
 
     def __sklearn_tags__(self) -> Any:
         """Say that targets [n, C] are taken."""
@@ -323,3 +264,8 @@ class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type
         if mean.shape[1] == 1:
             mean, std = mean[:, 0], std[:, 0]
         return (mean, std) if return_std else mean
+
+
+for _own in (EvidenceClassifier, EvidenceRegressor):  # help() shows what both share too
+    _shared = str(_Evidence.__doc__).partition("Args:\n")[2]
+    _own.__doc__ = f"{str(_own.__doc__).rstrip()}\n{_shared}"

@@ -1,13 +1,14 @@
 """Predictions of new data by a study or an export, with all that is to be said of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from nas_evidence.api.python_words import speaking_python, warn_user
 from nas_evidence.api.request import check_one
+from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
 from nas_evidence.api.studies import Study, seen_in_training
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -63,41 +64,34 @@ def study_at(
     return None
 
 
+@with_options(PredictOptions)
 @speaking_python()
 def predict(
     place: str | Path | Study,
     data: Any,
     *,
-    method: Literal["probit", "mc", "map"] | None = None,
-    level: float = 0.9,
-    quantiles: Sequence[float] = (),
-    metric: str | None = None,
     trial_id: int | None = None,
     top: int | None = None,
-    raw: bool = False,
     ood: Any = None,
     data_root: str | Path | None = None,
     allow_code: bool = False,
     warn: Callable[[str], None] = warn_user,
+    **options: Unpack[PredictOptions],
 ) -> Predicted:
     """Predict new data by a study or an export; if they hold the target, judge the predictions.
 
     Args:
         place: a study, its folder or the URI of its store, or an export folder.
         data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
-        method: of classes, see `nas_evidence.exporting.predictor`.
-        level: probability of the intervals of real targets.
-        quantiles: (0.1, 0.5, 0.9) for the columns q10, q50 and q90 of `to_frame`.
-        metric: to judge by, by default that of the study.
         trial_id: of another network of the study than the best.
-        top: of an ensemble of so many best networks of the study.
-        raw: leave out the calibration factor (fitted out of fold).
+        top: of an ensemble of so many best networks of the study, with stacked weights.
         ood: out-of-distribution data, for the metric `ood_auroc`: how well the network tells
             them apart.
         data_root: folder of the named data sets.
         allow_code: import the code that is named as module:NAME.
         warn: called with a sentence on doubtful cells, rows of the training data, or metrics that
             cannot be computed; by default it warns.
+        options: see `nas_evidence.api.shared_options.PredictOptions`.
 
     Raises:
         ValueError: for data unlike the training data, or without a complete trial.
@@ -128,17 +122,14 @@ def predict(
             import_family_of(Path(place))
         predictor = Predictor.load(place)
     given = predictor.given(data)
-    rows = predictor.predict(
-        given, method=method, level=level, quantiles=quantiles, metric=metric, raw=raw
-    )
+    rows = predictor.predict(given, **options)
+    options.pop("quantiles", None)
     for doubt in rows.warnings:
         warn(doubt)
     metrics = Metrics({}, n=0, labels=bool(predictor.classes))
     if given.truth is not None:
         try:
-            metrics = predictor.evaluate(
-                given, method=method, level=level, metric=metric, raw=raw, predicted=rows
-            )
+            metrics = predictor.evaluate(given, predicted=rows, **cast("JudgeOptions", options))
         except ValueError as error:  # a class that training has not seen, ...
             warn(f"metrics are left out: {error}")
     if metrics:
@@ -148,10 +139,8 @@ def predict(
                 warn(seen)
     if ood is not None:
         # What tells other data apart is the posterior, unless a method is asked for.
-        known, other = (
-            predictor.predict(some, method=method or "probit", level=level, raw=raw)
-            for some in (given, predictor.given(ood))
-        )
+        options["method"] = options.get("method") or "probit"
+        known, other = (predictor.predict(o, **options) for o in (given, predictor.given(ood)))
         metrics["ood_auroc"] = out_of_distribution(known, other)
     notes = [rows.cut] * bool(rows.cut)
     if given.unused:

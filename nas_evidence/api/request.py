@@ -1,25 +1,14 @@
 """What a user asks for: a study file, or data alone, with options; as a study and its data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypedDict,
-    TypeVar,
-    get_args,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any
 
+from nas_evidence.api.shared_options import DataOptions, Settings
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import (
     OWN_DATA,
-    AskedScale,
     DatasetSpec,
     scale_of_classes,
     with_task,
@@ -32,64 +21,6 @@ from nas_evidence.storage.outside_code import admitted, outside_names
 if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-#: A line of a docstring, for which help() has one on each option.
-_OPTIONS = "options: about the data, see `nas_evidence.api.request.DataOptions`."
-
-
-@dataclass(frozen=True)
-class Meant:
-    """What an option means, and the word for its value on the command line."""
-
-    text: str
-    word: str | None = None
-
-
-class DataOptions(TypedDict, total=False):
-    """Options about your data, in Python and on the command line.
-
-    They replace keys of [dataset]. In Python `groups`, `time_column` and `weights` of data in
-    memory may be arrays with a value for each row.
-    """
-
-    target: Annotated[
-        Sequence[str] | str | None, Meant("Column of a table to predict; several if real.", "COL")
-    ]
-    task: Annotated[
-        Literal["classification", "regression"] | None,
-        Meant("What the targets are; by default inferred from their values."),
-    ]
-    test: Annotated[
-        str | Path | None, Meant("A table of test rows, used only in the report.", "FILE")
-    ]
-    test_fraction: Annotated[float | None, Meant("Rows to split off for the test.", "SHARE")]
-    drop: Annotated[Sequence[str] | str | None, Meant("Leave this column out.", "COL")]
-    categorical: Annotated[
-        Sequence[str] | str | None, Meant("Treat this column as categories.", "COL")
-    ]
-    numeric: Annotated[Sequence[str] | str | None, Meant("Treat this column as numbers.", "COL")]
-    groups: Annotated[
-        Any, Meant("Rows of one value are never split between folds or test.", "COL")
-    ]
-    time_column: Annotated[
-        Any, Meant("Order rows by it; predict later ones from earlier ones.", "COL")
-    ]
-    weights: Annotated[Any, Meant("How often each row occurs.", "COL")]
-    class_weight: Annotated[
-        str | Mapping[Any, float] | None,
-        Meant("Cost of an error on each class, or balanced.", "CLASS=N,..."),
-    ]
-    target_scale: Annotated[
-        AskedScale | None,
-        Meant("Scale on which real targets have normal noise; by default identity."),
-    ]
-    image_size: Annotated[int | None, Meant("Resize all images to this.", "PIXELS")]
-
-
-#: Keys of a study file with their values, or texts as `--set` takes them.
-Settings = Mapping[str, Any] | Sequence[str]
-
 
 def as_overrides(settings: Settings | None) -> list[str]:
     """Return keys with values as `--set` takes them.
@@ -114,20 +45,16 @@ def as_overrides(settings: Settings | None) -> list[str]:
     return found
 
 
-def overrides_of(
-    settings: Settings | None, *, preset: str | None = None, **keys: Any
-) -> list[str]:
-    """Return all that is asked for as `--set` takes it; what comes later wins."""
-    given = {key: value for key, value in keys.items() if value is not None}
-    return [*preset_overrides(preset), *as_overrides(settings), *as_overrides(given)]
+def overrides_of(options: Mapping[str, Any]) -> list[str]:
+    """Return what is asked for as `--set` takes it; what comes later wins."""
+    named = {key: options.get(key) for key in ("n_trials", "seed", "metric")}
+    given = {key: value for key, value in named.items() if value is not None}
+    preset = preset_overrides(options.get("preset"))
+    return [*preset, *as_overrides(options.get("settings")), *as_overrides(given)]
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:
-    """Check that not both a trial and an ensemble are asked for.
-
-    Raises:
-        ValueError: if they are.
-    """
+    """Check that not both a trial and an ensemble are asked for."""
     if trial_id is not None and top is not None:
         raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
             "option-trial-and-top"
@@ -142,43 +69,10 @@ def with_workers(spec: StudySpec, workers: int | None) -> StudySpec:
     return spec.model_copy(update={"resources": resources})
 
 
-def data_parameters() -> list[Parameter]:
-    """Return the options about data as parameters of a function, each absent by default."""
-    hints = get_type_hints(DataOptions, include_extras=True)
-    kind = Parameter.KEYWORD_ONLY
-    return [Parameter(n, kind, default=None, annotation=hint) for n, hint in hints.items()]
-
-
-def with_data_parameters(function: _Function) -> _Function:
-    """Show the options about data in the signature of a function, and what they mean."""
-    plain = signature(function)
-    *own, _ = plain.parameters.values()
-    options = {p: get_args(p.annotation) for p in data_parameters()}
-    added = [p.replace(annotation=kind) for p, (kind, _) in options.items()]
-    function.__signature__ = plain.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    meant = "".join(f"\n        {p.name}: {said.text[0].lower()}{said.text[1:]}"
-                    for p, (_, said) in options.items())  # fmt: skip
-    function.__doc__ = (function.__doc__ or "").replace(_OPTIONS, meant.lstrip())
-    return function
-
-
-def check_known(function: Callable[..., Any], options: DataOptions) -> None:
-    """Check that a function takes these options about data.
-
-    Raises:
-        TypeError: if not, as Python does; suggests a close one.
-    """
-    if unknown := options.keys() - DataOptions.__annotations__.keys():
-        near = get_close_matches(min(unknown), signature(function).parameters, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(
-            f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}{hint}"
-        )
-
-
 def dataset_keys(options: DataOptions) -> dict[str, Any]:
     """Return the options that are given, by key of [dataset]; one name stands for a list of it."""
-    found: dict[str, Any] = dict(options)
+    known = DataOptions.__annotations__
+    found: dict[str, Any] = {key: value for key, value in options.items() if key in known}
     target, test = found.pop("target", None), found.pop("test", None)
     found["target"] = target if isinstance(target, str) else ",".join(target or ()) or None
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
@@ -234,6 +128,7 @@ def asked_for(
     *,
     allow_code: bool = False,
     data_root: Path | None = None,
+    elsewhere: bool = False,
 ) -> Asked:
     """Return the study that a study file, the name of a shipped one, or a data file stands for.
 
@@ -243,6 +138,8 @@ def asked_for(
         options: about your data.
         allow_code: import the scores that the study names from outside the package.
         data_root: folder that the paths of a study file are relative to.
+        elsewhere: the study runs on other machines; only a table or images are read here, if they
+            are here. Other data must be where every node sees them.
 
     Raises:
         ValueError: for a mistake in the file, the options or the data.
@@ -251,54 +148,29 @@ def asked_for(
     if is_data(study):
         return of_data_file(Path(study).expanduser(), overrides, options)
     path = find_study(study)
+    base = path.resolve().parent
     spec = load_study(path, [*_changes(options), *overrides], to_run=True)
     if outside_names(spec):
-        spec = admitted(spec, (Path.cwd(), path.resolve().parent), allowed=allow_code)
+        spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
     if spec.first:
         from nas_evidence.proposing.startup import first_points
 
         first_points(spec)
-    if spec.dataset.name not in OWN_DATA:
+    name, given = spec.dataset.name, base / str(spec.dataset.path)
+    if elsewhere and not (name in ("table", "images") and given.exists()):
+        if spec.dataset.target_scale == "auto":
+            raise UserError(
+                '`target_scale = "auto"` needs data that are read here, but those of '
+                f"{spec.dataset.path} are read by the workers; name a scale"
+            ).with_code("target-scale-auto-elsewhere")
         return Asked(spec)
-    root = None if data_root is None else str(data_root)
-    return _with_source(spec, base=path.resolve().parent, data_root=root)
-
-
-def to_submit(
-    study: str,
-    overrides: Sequence[str] = (),
-    options: DataOptions | None = None,
-    *,
-    allow_code: bool = False,
-) -> Asked:
-    """Return a study to run elsewhere, with its data if they are a table or images seen here.
-
-    Other data must be where every node sees them; they are not read here.
-    """
-    if is_data(study):
-        return asked_for(study, overrides, options)
-    path = find_study(study)
-    spec = load_study(path, [*_changes(options or {}), *overrides], to_run=True)
-    base = path.resolve().parent
-    own = spec.dataset.name in ("table", "images")
-    if own and (base / str(spec.dataset.path)).exists():
-        return asked_for(study, overrides, options, allow_code=allow_code)
-    if spec.dataset.target_scale == "auto":
-        raise UserError(
-            '`target_scale = "auto"` needs data that are read here, but those of '
-            f"{spec.dataset.path} are read by the workers; name a scale"
-        ).with_code("target-scale-auto-elsewhere")
-    if outside_names(spec):
-        spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
-    return Asked(spec)
+    if name not in OWN_DATA:
+        return Asked(spec)
+    return _with_source(spec, base=base, data_root=None if data_root is None else str(data_root))
 
 
 def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
-    """Check that a study is not resumed with fewer trials than it has.
-
-    Raises:
-        ValueError: if it is; says both numbers.
-    """
+    """Check that a study is not resumed with fewer trials than it has."""
     if n_trials is not None and n_trials < spec.n_trials:
         raise UserError(
             f"the study {spec.name} has {spec.n_trials} trials, which cannot become {n_trials}; "

@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,30 +58,25 @@ class Run:
     callbacks: tuple[Watcher, ...] = ()
 
 
-def asked_run(
-    executor: "str | MakeExecutor | None",
-    workers: int | None,
-    time_limit: "float | str | TimeLimit | None",
-    track: str | Sequence[str],
-    callbacks: Sequence[Watcher],
-    data_root: str | Path | None,
-    **given: Any,
-) -> Run:
-    """Return how to run a study by the arguments of `search`; checked before anything slow.
+def run_of(options: Mapping[str, Any]) -> Run:
+    """Return how to run a study by the options of `search`; checked before anything slow.
 
     Raises:
         ValueError: for an unknown tracker or executor, or an address that cannot be joined.
     """
-    limit = time_limit
+    limit, root, track = (options.get(name) for name in ("time_limit", "data_root", "track"))
     if limit is not None and not isinstance(limit, TimeLimit):
         limit = TimeLimit(seconds_of(limit))
     run = Run(
-        executor or ("inline" if workers == 1 else "auto"),
-        data_root=None if data_root is None else Path(data_root),
-        track=(track,) if isinstance(track, str) else tuple(track),
-        limit=limit,
-        callbacks=tuple(callbacks),
-        **given,
+        options.get("executor") or ("inline" if options.get("workers", 1) == 1 else "auto"),
+        options.get("address"),
+        None if root is None else Path(root),
+        options.get("download", False),
+        options.get("steal", False),
+        options.get("allow_code", False),
+        (track,) if isinstance(track, str) else tuple(track or ()),
+        limit,
+        tuple(options.get("callbacks", ())),
     )
     check_track(run.track)
     if isinstance(run.executor, str) and run.executor not in get_args(Where):

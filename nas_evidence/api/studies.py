@@ -11,31 +11,26 @@ from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import (
     Asked,
-    DataOptions,
-    Settings,
     asked_for,
-    check_known,
     check_not_fewer,
     check_one,
     of_memory,
     overrides_of,
-    with_data_parameters,
     with_families,
     with_workers,
 )
-from nas_evidence.api.runs import (
-    Audience,
-    Run,
-    asked_run,
-    begun,
-    left_out,
-    study_run,
+from nas_evidence.api.runs import Audience, Run, begun, left_out, run_of, study_run
+from nas_evidence.api.shared_options import (
+    JudgeOptions,
+    PredictOptions,
+    RunOptions,
+    SearchOptions,
+    check_known,
+    with_options,
 )
-from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.workers.executor import MakeExecutor, Watcher
 
 if TYPE_CHECKING:  # these import pandas and torch
     import numpy as np
@@ -143,22 +138,14 @@ class Study:
 
         rows = [
             {
-                "rank": one.rank,
-                "trial_id": one.trial_id,
-                "family": one.family,
-                **one.values,
-                "n_parameters": one.n_parameters,
-                "estimate": one.estimate,
-                "estimate_error": one.estimate_error,
-                self.spec.objective: one.objective,
-                "spread": one.spread,
-                "sotl": one.sotl,
-                "test_accuracy": one.test_accuracy,
-                "test_nll_per_datum": one.test_nll,
-                "test_rmse": one.test_rmse,
+                "rank": one.rank, "trial_id": one.trial_id, "family": one.family, **one.values,
+                "n_parameters": one.n_parameters, "estimate": one.estimate,
+                "estimate_error": one.estimate_error, self.spec.objective: one.objective,
+                "spread": one.spread, "sotl": one.sotl, "test_accuracy": one.test_accuracy,
+                "test_nll_per_datum": one.test_nll, "test_rmse": one.test_rmse,
             }
             for one in self._ranked().ranking
-        ]
+        ]  # fmt: skip
         return pd.DataFrame(rows).dropna(axis=1, how="all")
 
     def leaderboard(self) -> "pd.DataFrame":
@@ -193,15 +180,13 @@ class Study:
         ]  # fmt: skip
         complete = {keys[one.trial_id] for one in shown.ranking}
         others = trials[~trials["architecture_key"].isin(complete)]
-        for _, trial in others.drop_duplicates("architecture_key", keep="last").iterrows():
-            rows.append(
-                {
-                    name: trial.get(name)
-                    for name in ("trial_id", "family", "n_parameters", "status")
-                }
-                | {n: trial.get(f"{ARCHITECTURE}{n}") for n in ("depth", "width", "shape")}
-                | {"trials": counts[trial["architecture_key"]]}
-            )
+        own = {f"{ARCHITECTURE}{name}": name for name in ("depth", "width", "shape")}
+        others = others.drop_duplicates("architecture_key", keep="last").rename(columns=own)
+        others = others.assign(trials=others["architecture_key"].map(counts))
+        known = [
+            name for name in LEADERBOARD if name not in ("rank", "score", "estimate", "error")
+        ]
+        rows += others.reindex(columns=known).to_dict("records")
         table = pd.DataFrame(rows, columns=list(LEADERBOARD))
         return table.astype(LEADERBOARD)
 
@@ -216,18 +201,15 @@ class Study:
 
         from nas_evidence.reporting.recommendation import estimates
 
+        shown = [(one.architecture, one) for one in estimates(self._ranked())]
         rows = [
             {
-                "trial_id": one.architecture.trial_id,
-                "family": one.architecture.family,
-                **one.architecture.values,
-                self.spec.objective: one.architecture.objective,
-                "mean": one.mean,
-                "low": one.low,
+                "trial_id": own.trial_id, "family": own.family, **own.values,
+                self.spec.objective: own.objective, "mean": one.mean, "low": one.low,
                 "high": one.high,
             }
-            for one in estimates(self._ranked())
-        ]
+            for own, one in shown
+        ]  # fmt: skip
         return pd.DataFrame(rows)
 
     @property
@@ -273,39 +255,28 @@ class Study:
         """What of the results is missing or not as it was written, one line each."""
         return self._tables().missing
 
+    @with_options(PredictOptions)
     @speaking_python()
     def predict(
         self,
         data: Any,
         *,
-        method: Literal["probit", "mc", "map"] | None = None,
-        level: float = 0.9,
-        quantiles: Sequence[float] = (),
-        metric: str | None = None,
         trial_id: int | None = None,
         top: int | None = None,
-        raw: bool = False,
+        **options: Unpack[PredictOptions],
     ) -> "Prediction":
         """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
         Args:
             data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
-            method: of classes, see `nas_evidence.exporting.predictor`.
-            level: probability of the intervals of real targets.
-            quantiles: (0.1, 0.5, 0.9) for the columns q10, q50 and q90 of `to_frame`.
-            metric: to judge by, by default that of the study; of two classes the predicted one is
-                chosen by the threshold that is best by it.
             trial_id: of another network than the best.
             top: of an ensemble of so many best networks, with stacked weights.
-            raw: leave out the calibration factor (fitted out of fold).
+            options: see `nas_evidence.api.shared_options.PredictOptions`.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        predictor = self.predictor(trial_id, top=top)
-        return predictor.predict(
-            data, method=method, level=level, quantiles=quantiles, metric=metric, raw=raw
-        )
+        return self.predictor(trial_id, top=top).predict(data, **options)
 
     def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
         """Return the best network, a trial's, or an ensemble, to predict; exported if need be.
@@ -346,18 +317,16 @@ class Study:
         """
         return self.predictor(trial_id, top=top).predict_proba(data, method=method)
 
+    @with_options(JudgeOptions)
     @speaking_python()
     def evaluate(
         self,
         data: Any,
         y: Any = None,
         *,
-        method: Literal["probit", "mc", "map"] | None = None,
-        level: float = 0.9,
-        metric: str | None = None,
         trial_id: int | None = None,
         top: int | None = None,
-        raw: bool = False,
+        **options: Unpack[JudgeOptions],
     ) -> "Metrics":
         """Return metrics of labelled data: the numbers that `nas-evidence predict` prints.
 
@@ -366,12 +335,9 @@ class Study:
         Args:
             data: as for `predict`, with the target column; or inputs, and the targets as `y`.
             y: true labels or targets [n].
-            method: see `predict`, as all that follow.
-            level: probability of the intervals of real targets.
-            metric: the first of the result, by default that of the study.
             trial_id: of another network than the best.
-            top: of an ensemble of so many best networks.
-            raw: leave out the calibration factor.
+            top: of an ensemble of so many best networks, with stacked weights.
+            options: see `nas_evidence.api.shared_options.JudgeOptions`.
 
         Raises:
             ValueError: for data without a label, or with one that is not among the classes.
@@ -383,7 +349,7 @@ class Study:
         given = predictor.given(data)
         for doubt in given.doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
-        found = predictor.evaluate(given, y, method=method, level=level, metric=metric, raw=raw)
+        found = predictor.evaluate(given, y, **options)
         if seen := seen_in_training(given, self):
             warnings.warn(seen, UserWarning, stacklevel=3)
         return found
@@ -555,11 +521,11 @@ class Study:
         if data is not None:
             return calibration_of(self.evaluate(data))
         found = figures_of_report(self.summary())
-        if name not in found:
-            if name == "parameters":
-                from nas_evidence.reporting.importance import importance_sentence
+        if name == "parameters" and name not in found:
+            from nas_evidence.reporting.importance import importance_sentence
 
-                raise UserError(importance_sentence([])).with_code("no-importance")
+            raise UserError(importance_sentence([])).with_code("no-importance")
+        if name not in found:
             raise UserError(
                 f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
             ).with_code("no-such-figure")
@@ -606,31 +572,15 @@ def seen_in_training(given: "Given", study: Study) -> str:
     ) * (n_seen > 0)
 
 
-@with_data_parameters
+@with_options(SearchOptions)
 @speaking_python()
 def search(
     data: Any,
     y: Any = None,
     *,
     families: Sequence[Any] | str | None = None,
-    n_trials: int | None = None,
-    seed: int | None = None,
-    time_limit: "float | str | TimeLimit | None" = None,
-    preset: Literal["quick", "default", "thorough"] | None = None,
-    metric: str | None = None,
-    settings: "Settings | None" = None,
     out: str | Path | None = None,
-    workers: int | None = 1,
-    executor: str | MakeExecutor | None = None,
-    address: str | None = None,
-    data_root: str | Path | None = None,
-    download: bool = False,
-    steal: bool = False,
-    allow_code: bool = False,
-    progress: bool | Audience | None = None,
-    track: str | Sequence[str] = (),
-    callbacks: Sequence[Watcher] = (),
-    **options: Unpack[DataOptions],
+    **options: Unpack[SearchOptions],
 ) -> Study:
     """Search architectures for data, or run a study file; continue if its folder exists.
 
@@ -640,32 +590,8 @@ def search(
         y: labels or targets, if `data` does not hold them.
         families: what to search: names of families, or families of your own (see
             `nas_evidence.spec.families`); by default those that fit the data.
-        n_trials: trials to run; by default as the study file says, or 24.
-        seed: of all that is random; by default as the study file says, or 0.
-        time_limit: seconds for all of it, or "10m", "2h"; trials that do not fit are left out and
-            run when the study is resumed.
-        preset: a set of keys, see `nas_evidence.spec.study.PRESETS`; `n_trials` and `settings`
-            win.
-        metric: to show first in report and `predict`: "f1", "rmse", ...; see the key
-            `metric` of a study file.
-        settings: any key of a study file: {"plan.epochs": 50}; or as `--set` takes them.
         out: study folder, or the URI of a store; by default runs/<name>.
-        workers: how many trials run at once; None for as many as the study file says.
-        executor: where trials run: "inline" (this process), "local" (processes of this machine),
-            "ray", or "auto" for local or ray; by default this process for one worker, else auto.
-            Also what makes an executor of your own, or with `allow_code` its name "module:NAME";
-            see `nas_evidence.testing.ExecutorContract`.
-        address: of a Ray cluster to join, HOST:PORT or "auto".
-        data_root: folder of the named data sets.
-        download: fetch a named data set that is missing.
-        steal: take the study over from another host that is known to be dead.
-        allow_code: run code that a study file or `executor` names as module:NAME.
-        progress: whether to print; by default on a terminal or in a notebook.
-        track: where to write to as well: "mlflow", "mlflow:URI", "tensorboard",
-            "tensorboard:DIR", "optuna", "optuna:URL", "wandb", "wandb:PROJECT", "trackio",
-            "trackio:PROJECT", "prometheus" or "prometheus:FILE".
-        callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
-        options: about the data, see `nas_evidence.api.request.DataOptions`.
+        options: see `nas_evidence.api.shared_options.SearchOptions`.
 
     Returns:
         The study with its finished trials: `ranking`, `best`, `predict`, `report`, `export`.
@@ -684,18 +610,14 @@ def search(
     from nas_evidence.driver.mirror import working_copy
 
     check_known(search, options)
-    run = asked_run(
-        executor, workers, time_limit, track, callbacks, data_root, address=address,
-        download=download, steal=steal, allow_code=allow_code,
-    )  # fmt: skip
-    overrides = overrides_of(settings, preset=preset, n_trials=n_trials, seed=seed, metric=metric)
+    run, overrides = run_of(options), overrides_of(options)
     if isinstance(data, str | Path):
         if y is not None:
             raise UserError(
                 "y is for data in memory; name the column of a file with target"
             ).with_code("y-with-file")
         asked = asked_for(
-            str(data), overrides, options, allow_code=allow_code, data_root=run.data_root
+            str(data), overrides, options, allow_code=run.allow_code, data_root=run.data_root
         )
     else:
         if isinstance(y, str):
@@ -704,62 +626,37 @@ def search(
             ).with_code("y-names-column")
         asked = of_memory(data, y, options, overrides)
     place = _folder_of(asked, named=isinstance(data, str | Path)) if out is None else out
-    spec = with_workers(with_families(asked.spec, families), workers)
-    audience = audience_for(progress)
+    spec = with_workers(with_families(asked.spec, families), options.get("workers", 1))
+    audience = audience_for(options.get("progress"))
     for sentence in asked.decided:
         audience.say(sentence)
     store = working_copy(str(place))
-    with store.held(steal=steal):
+    with store.held(steal=run.steal):
         spec, source = begun(
             store.folder,
             spec,
             asked.source,
-            steal=steal,
+            steal=run.steal,
             data_root=run.data_root,
-            download=download,
+            download=run.download,
         )
         return _run(spec, store, run, audience, source)
 
 
+@with_options(RunOptions)
 @speaking_python()
 def resume(
     folder: str | Path,
     *,
-    n_trials: int | None = None,
-    time_limit: "float | str | TimeLimit | None" = None,
-    metric: str | None = None,
-    settings: "Settings | None" = None,
     retry_failed: bool | Sequence[int] = False,
-    workers: int | None = 1,
-    executor: str | MakeExecutor | None = None,
-    address: str | None = None,
-    data_root: str | Path | None = None,
-    download: bool = False,
-    steal: bool = False,
-    allow_code: bool = False,
-    progress: bool | Audience | None = None,
-    track: str | Sequence[str] = (),
-    callbacks: Sequence[Watcher] = (),
+    **options: Unpack[RunOptions],
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials, time or another budget.
 
     Args:
         folder: of the study, or the URI of its store.
-        n_trials: trials in all; by default as before.
-        time_limit: seconds for the whole call, or "10m", "2h".
-        metric: to show first in report and `predict`.
-        settings: keys of the study file that may change between runs: {"finalists": 5}.
         retry_failed: run failed trials again, all, or those with these ids.
-        workers: how many trials run at once; None for as many as the study says.
-        executor: where trials run, see `search`.
-        address: of a Ray cluster to join, HOST:PORT or "auto".
-        data_root: folder of the named data sets.
-        download: fetch a named data set that is missing.
-        steal: take the study over from another host that is known to be dead.
-        allow_code: run code that the study or `executor` names as module:NAME.
-        progress: whether to print; by default on a terminal or in a notebook.
-        track: where to write to as well; see `search`.
-        callbacks: told what happens while it runs; see `nas_evidence.Watcher`.
+        options: see `nas_evidence.api.shared_options.RunOptions`.
 
     Returns:
         The study with the old and the new trials.
@@ -778,26 +675,27 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    run = asked_run(
-        executor, workers, time_limit, track, callbacks, data_root, address=address,
-        download=download, steal=steal, allow_code=allow_code,
-    )  # fmt: skip
-    audience = audience_for(progress)
+    check_known(resume, options)
+    run, audience = run_of(options), audience_for(options.get("progress"))
     store = working_copy(str(folder))
-    with store.held(steal=steal):
+    with store.held(steal=run.steal):
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
-        spec = read_study(store.folder, overrides_of(settings, metric=metric))
+        n_trials, keys = options.get("n_trials"), {**options, "n_trials": None}
+        spec = read_study(store.folder, overrides_of(keys))
         check_not_fewer(spec, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
+        spec = with_workers(spec, options.get("workers", 1))
         code = [store.folder.resolve() / "code"]
-        spec = admitted(with_workers(spec, workers), code, allowed=allow_code)
-        spec = open_study(store.folder, spec, steal=steal)
+        spec = admitted(spec, code, allowed=run.allow_code)
+        spec = open_study(store.folder, spec, steal=run.steal)
         if retry_failed is not False:
             n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
             audience.say(f"retry: {n} failed trial{'s' * (n != 1)}")
-        base = store.folder.resolve()
-        source = stored_source(spec.dataset, base=base, data_root=run.data_root, download=download)
+        source = stored_source(
+            spec.dataset, base=store.folder.resolve(), data_root=run.data_root,
+            download=run.download,
+        )  # fmt: skip
         return _run(spec, store, run, audience, source)
 
 

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for
-from nas_evidence.api.python_words import option_of, speaking_python, warn_user
-from nas_evidence.api.request import (
-    Asked,
-    DataOptions,
-    Settings,
+from nas_evidence.api.python_words import option_of, speaking_python
+from nas_evidence.api.request import Asked, asked_for, overrides_of, with_workers
+from nas_evidence.api.runs import begun
+from nas_evidence.api.shared_options import (
+    ResubmitOptions,
+    SubmitOptions,
     check_known,
-    overrides_of,
-    to_submit,
-    with_data_parameters,
-    with_workers,
+    with_options,
 )
-from nas_evidence.api.runs import Audience, begun
 from nas_evidence.api.trackers import check_track
 from nas_evidence.jobs.code_package import STUDY_FILE, package_to_send, write_package
 from nas_evidence.jobs.jobs import Submitted, jobs_of, submit_study
@@ -39,7 +36,7 @@ _SEEN_BY_ALL = {
 }
 
 
-@with_data_parameters
+@with_options(SubmitOptions)
 @speaking_python()
 def submit(
     study: str | Path,
@@ -47,16 +44,7 @@ def submit(
     address: str,
     store: str | Path,
     name: str | None = None,
-    n_trials: int | None = None,
-    workers: int | None = None,
-    metric: str | None = None,
-    settings: Settings | None = None,
-    data_root: str | Path | None = None,
-    download: bool = False,
-    allow_code: bool = False,
-    progress: bool | Audience | None = None,
-    track: str | Sequence[str] = (),
-    **options: Unpack[DataOptions],
+    **options: Unpack[SubmitOptions],
 ) -> Submitted:
     """Search on a cluster: start the study as a job there, or resume it; return at once.
 
@@ -67,16 +55,7 @@ def submit(
         address: URL of the dashboard of a Ray cluster: "http://HOST:8265".
         store: study folder that all nodes see, an absolute path or a URI.
         name: of the study on the cluster; by default its own.
-        n_trials: trials to run; by default as the study file says, or 24.
-        workers: how many trials run at once; by default as the study says.
-        metric: to show first in report and `predict`.
-        settings: any key of a study file: {"plan.epochs": 50}; or as `--set` takes them.
-        data_root: folder of the named data sets on the cluster.
-        download: fetch a named data set that is missing there.
-        allow_code: run code that a study file names as module:NAME.
-        progress: whether to print; by default on a terminal or in a notebook.
-        track: where the driver on the cluster writes to as well; see `nas_evidence.search`.
-        options: about the data, see `nas_evidence.api.request.DataOptions`.
+        options: see `nas_evidence.api.shared_options.SubmitOptions`.
 
     Returns:
         `job` (with `id`, `state` and `store`), `is_new`, and `before`, the job before a new one.
@@ -95,19 +74,21 @@ def submit(
             f"what is submitted must be a study file, a shipped study or a data file, but is a "
             f"{type(study).__name__}; write it to a file"
         ).with_code("submit-data-in-memory")
-    place, tracked = str(store), (track,) if isinstance(track, str) else tuple(track)
-    audience = audience_for(progress)
-    overrides = overrides_of(settings, n_trials=n_trials, metric=metric)
-    asked = to_submit(str(study), overrides, options, allow_code=allow_code)
-    spec = with_workers(asked.spec, workers)
+    place, track = str(store), options.get("track", ())
+    tracked, allow_code = (track,) if isinstance(track, str) else track, options.get("allow_code")
+    audience = audience_for(options.get("progress"))
+    asked = asked_for(
+        str(study), overrides_of(options), options, allow_code=bool(allow_code), elsewhere=True
+    )
+    spec = with_workers(asked.spec, options.get("workers"))
     for sentence in asked.decided:
         audience.say(sentence)
     check_store(place)
     check_track_there(tracked, place)
     passed_on = as_arguments(
         address="auto",
-        data_root=data_root,
-        download=download,
+        data_root=options.get("data_root"),
+        download=options.get("download"),
         steal=True,  # from a lost host, once its lease has expired
         allow_code=allow_code,
         track=tracked,
@@ -122,14 +103,14 @@ def submit(
     return send(client, name, place, arguments=["resume", place, *passed_on], begin=begin)
 
 
+@with_options(ResubmitOptions)
 @speaking_python()
 def resubmit(
     store: str | None = None,
     *,
     address: str,
     name: str | None = None,
-    warn: Callable[[str], None] = warn_user,
-    **options: Any,
+    **options: Unpack[ResubmitOptions],
 ) -> Submitted:
     """Resume a study as a job on a cluster; return at once.
 
@@ -137,8 +118,7 @@ def resubmit(
         store: study folder that all nodes see, or a URI; by default that of the last job.
         address: URL of the dashboard of a Ray cluster: "http://HOST:8265".
         name: of the study on the cluster; by default its own, if the store is seen from here.
-        warn: called with a sentence if a token is sent unencrypted; by default it warns.
-        options: as of `nas_evidence.resume`: `n_trials`, `settings`, `time_limit`, ...
+        options: see `nas_evidence.api.shared_options.ResubmitOptions`.
 
     Raises:
         ValueError: without store and name, or for a store that the cluster cannot see.
@@ -146,6 +126,8 @@ def resubmit(
     Example:
         nas_evidence.resubmit("/nfs/digits", address="http://127.0.0.1:8265", n_trials=200)
     """
+    check_known(resubmit, options)
+    warn = audience_for(options.pop("progress", None)).warn
     if store is None:
         if name is None:
             raise UserError(
@@ -162,16 +144,12 @@ def resubmit(
                 f"{store} cannot be seen from here; give the study's --name."
             ).with_code("store-out-of-sight")
         name = read_study(opened(store, looking="logs").folder).name
-    words = as_arguments(address="auto", **options | {"steal": True})
+    words = as_arguments(address="auto", **options, steal=True)
     return send(connect(address, warn), name, store, arguments=["resume", store, *words])
 
 
 def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str], None]) -> None:
-    """Begin a study in its store, with its data, which no other user can read.
-
-    Raises:
-        ValueError: if the store is not seen from here, or holds another study.
-    """
+    """Begin a study in its store, with its data, which no other user can read."""
     from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.outside_code import keep_code
     from nas_evidence.storage.store import StoreError
@@ -238,11 +216,7 @@ def as_arguments(**given: Any) -> list[str]:
 
 
 def check_store(store: str) -> None:
-    """Check that the nodes of a cluster can see a store.
-
-    Raises:
-        ValueError: if it is a relative path, or has a password in it.
-    """
+    """Check that the nodes of a cluster can see a store."""
     refuse_password(store, "--store ")
     if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
         raise UserError(
@@ -251,12 +225,7 @@ def check_store(store: str) -> None:
 
 
 def check_track_there(track: Sequence[str] | None, store: str) -> None:
-    """Check trackers of a study that runs on a cluster; their packages have to be there, not here.
-
-    Raises:
-        ValueError: for an unknown tracker, or if it would write into the driver's copy of a store,
-            which goes with the driver's node.
-    """
+    """Check trackers of a study on a cluster; their packages have to be there, not here."""
     check_track(track or (), installed=False)
     for name in track or ():
         if "://" in store and name in _SEEN_BY_ALL:

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_ar
 import typer
 from typer.models import ArgumentInfo
 
-from nas_evidence.api.request import data_parameters
+from nas_evidence.api.shared_options import (
+    PredictOptions,
+    SearchOptions,
+    Settings,
+    SubmitOptions,
+    parameters_of,
+)
+from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.workers.executor import MakeExecutor
 
 if TYPE_CHECKING:  # imports the stores
     from nas_evidence.driver.mirror import WorkingCopy
@@ -20,123 +28,78 @@ if TYPE_CHECKING:  # imports the stores
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
-StudyFile = Annotated[
-    str, typer.Argument(metavar="STUDY", help="A study file, a shipped one, or data.")
-]
-StudyPlace = Annotated[
-    str, typer.Argument(metavar="DIR", help="A study folder, or a store's URI.")
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help="Folder of the data sets, in torchvision's layout."),
-]
-AllowCode = Annotated[
-    bool, typer.Option("--allow-code", help="Run code that is named as module:NAME.")
-]
+# fmt: off
+StudyFile = Annotated[str, typer.Argument(
+    metavar="STUDY", help="A study file, a shipped one, or data.")]
+StudyPlace = Annotated[str, typer.Argument(
+    metavar="DIR", help="A study folder, or a store's URI.")]
+Place = Annotated[list[str] | None, typer.Argument(
+    metavar="[DIR] [TRIAL]", help="A study folder; a trial id.")]
+AllowCode = Annotated[bool, typer.Option(
+    "--allow-code", help="Run code that is named as module:NAME.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Dashboard = Annotated[
-    str | None,
-    typer.Option("--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265."),
-]
-Place = Annotated[
-    list[str] | None, typer.Argument(metavar="[DIR] [TRIAL]", help="A study folder; a trial id.")
-]
-JobName = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Name of the study on the cluster.")
-]
+Dashboard = Annotated[str | None, typer.Option(
+    "--address", metavar="URL", help="URL of the Ray dashboard: http://HOST:8265.")]
+JobName = Annotated[str | None, typer.Option(
+    "--name", metavar="NAME", help="Name of the study on the cluster.")]
+DataRoot = Annotated[Path | None, typer.Option(
+    "--data-root", help="Folder of the data sets, in torchvision's layout.")]
+# fmt: on
+#: Options of Python as they are typed, where that is another type.
+_TYPED = {
+    str | Path | None: Path | None,
+    Sequence[str] | str | None: list[str] | None,
+    str | Sequence[str]: list[str] | None,
+    Settings | None: list[str] | None,
+    Any: str | None,
+    str | Mapping[Any, float] | None: str | None,
+    float | str | TimeLimit | None: str | None,
+    str | MakeExecutor | None: str | None,
+    Literal["quick", "default", "thorough"] | None: str | None,
+}
+#: Options that are objects.
+_OBJECTS = ("progress", "callbacks", "quantiles")
+
+
+def _typed(parameter: Parameter) -> Any:
+    """Return an option of Python as typer takes it."""
+    kind, meant = get_args(parameter.annotation)
+    name = meant.flag or parameter.name.replace("_", "-")
+    how = {"min": meant.least} if meant.least is not None else {}
+    option = typer.Option(f"--{name}", help=meant.text, metavar=meant.word, **how)
+    return Annotated[_TYPED.get(kind, kind), option]
+
+
 #: How a parameter of a function of this package is typed, by its name; see `with_options`.
+# fmt: off
 OPTIONS: dict[str, Any] = {
     "data": StudyFile,
     "study": StudyFile,
-    "data_root": DataRoot,
-    "allow_code": AllowCode,
-    "address": Dashboard,
     "name": JobName,
-    "out": Annotated[
-        str | None,
-        typer.Option(
-            "--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>."
-        ),
-    ],
-    "store": Annotated[
-        str, typer.Option(metavar="DIR|URI", help="Study folder that all nodes see.")
-    ],
-    "n_trials": Annotated[
-        int | None, typer.Option("--trials", min=1, help="Total number of trials.")
-    ],
-    "seed": Annotated[int | None, typer.Option(min=0, help="Random seed of the study [0].")],
-    "workers": Annotated[int | None, typer.Option(min=1, help="Parallel workers.")],
-    "time_limit": Annotated[
-        str | None,
-        typer.Option(
-            "--time", metavar="TIME", help="Limit of the whole command, report too: 90s, 10m, 2h."
-        ),
-    ],
-    "preset": Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Set several keys: quick, default or thorough."),
-    ],
-    "settings": Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="TABLE.KEY=VALUE", help='Change one key; "auto" keys adapt to it.'
-        ),
-    ],
-    "executor": Annotated[
-        str | None,
-        typer.Option(
-            metavar="WHERE",
-            help="Where trials run: local (processes of this machine), ray, inline (this process, "
-            "for debugging), your own as module:NAME; auto chooses local or ray, and says so.",
-        ),
-    ],
-    "download": Annotated[bool, typer.Option("--download", help="Fetch a missing data set.")],
-    "metric": Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.",
-        ),
-    ],
-    "steal": Annotated[
-        bool,
-        typer.Option("--steal", help="Take over from another host that is known to be dead."),
-    ],
-    "retry_failed": Annotated[
-        str | None, typer.Option(metavar="[IDS]", help="Run failed trials again, all or 3,5.")
-    ],
-    "track": Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[:PLACE]",
-            help="Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.",
-        ),
-    ],
-    "trial_id": Annotated[
-        int | None, typer.Option("--trial", metavar="ID", help="This trial, not the best.")
-    ],
-    "top": Annotated[
-        int | None,
-        typer.Option(metavar="K", help="An ensemble of the K best, with stacked weights."),
-    ],
-    "raw": Annotated[
-        bool, typer.Option("--raw", help="Without the calibration factor (fitted out of fold).")
-    ],
-    "method": Annotated[
-        Literal["map", "probit", "mc"] | None,
-        typer.Option(help="map: the network's probabilities; probit, mc: averaged."),
-    ],
-    "level": Annotated[float, typer.Option(metavar="P", help="Probability of the intervals.")],
-    "pt2": Annotated[
-        bool, typer.Option("--pt2", help="Write model.pt2 too, a program for torch alone.")
-    ],
-    "onnx": Annotated[
-        bool, typer.Option("--onnx", help="Write model.onnx too; needs the extra onnx.")
-    ],
-    "license": Annotated[
-        str | None, typer.Option(metavar="NAME", help="State it in the model card, as mit.")
-    ],
+    "out": Annotated[str | None, typer.Option(
+        "--out", "--store", metavar="DIR|URI", help="Study folder; else runs/<name>.")],
+    "store": Annotated[str, typer.Option(
+        metavar="DIR|URI", help="Study folder that all nodes see.")],
+    "retry_failed": Annotated[str | None, typer.Option(
+        metavar="[IDS]", help="Run failed trials again, all or 3,5.")],
+    "trial_id": Annotated[int | None, typer.Option(
+        "--trial", metavar="ID", help="This trial, not the best.")],
+    "top": Annotated[int | None, typer.Option(
+        metavar="K", help="An ensemble of the K best, with stacked weights.")],
+    "pt2": Annotated[bool, typer.Option(
+        "--pt2", help="Write model.pt2 too, a program for torch alone.")],
+    "onnx": Annotated[bool, typer.Option(
+        "--onnx", help="Write model.onnx too; needs the extra onnx.")],
+    "license": Annotated[str | None, typer.Option(
+        metavar="NAME", help="State it in the model card, as mit.")],
+} | {
+    name: _typed(parameter)
+    for options in (PredictOptions, SubmitOptions, SearchOptions)
+    for name, parameter in parameters_of(options).items()
+    if name not in _OBJECTS
 }
+# fmt: on
+OPTIONS["address"] = Dashboard
 
 
 def with_options(
@@ -178,22 +141,6 @@ def _place(parameter: Parameter) -> tuple[bool, bool]:
     return parameter.default is not Parameter.empty, not isinstance(meant, ArgumentInfo)
 
 
-def _shown_as(annotation: Any) -> Any:
-    """Return the type of an option about data as typer takes it."""
-    kind, meant = get_args(annotation)
-    typer_kind = {
-        str | Path | None: Path | None,
-        Sequence[str] | str | None: list[str] | None,
-        Any: str | None,
-        str | Mapping[Any, float] | None: str | None,
-    }
-    option = typer.Option(help=meant.text, metavar=meant.word)
-    return Annotated[typer_kind.get(kind, kind), option]
-
-
-OPTIONS |= {p.name: _shown_as(p.annotation) for p in data_parameters()}
-
-
 def with_ids(arguments: Sequence[str]) -> list[str]:
     """Return command-line arguments in which `--retry-failed` always has a value.
 
@@ -210,11 +157,7 @@ def with_ids(arguments: Sequence[str]) -> list[str]:
 
 
 def trial_ids(text: str) -> list[int] | None:
-    """Return the ids in the value of `--retry-failed`, None for all.
-
-    Raises:
-        ValueError: the text is neither "all" nor ids.
-    """
+    """Return the ids in the value of `--retry-failed`, None for all."""
     if text == "all":
         return None
     parts = [part.strip() for part in text.split(",") if part.strip()]

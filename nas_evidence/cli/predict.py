@@ -152,11 +152,7 @@ def predict(
 
 
 def _probabilities(text: str | None) -> tuple[float, ...]:
-    """Return the probabilities of --quantiles.
-
-    Raises:
-        ValueError: if they are no numbers.
-    """
+    """Return the probabilities of --quantiles."""
     try:
         return tuple(float(part) for part in (text or "").split(",") if part.strip())
     except ValueError:
@@ -167,11 +163,7 @@ def _probabilities(text: str | None) -> tuple[float, ...]:
 
 
 def _beside(data: Path, *, force: bool) -> Path:
-    """Return where the predictions go that are given no place: beside the data.
-
-    Raises:
-        ValueError: if there is such a file, without `force`; it may hold other predictions.
-    """
+    """Return where the predictions go that are given no place: beside the data."""
     place = data.expanduser().absolute().with_name("predictions.csv")
     place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
     if place.exists() and not force:
@@ -182,11 +174,7 @@ def _beside(data: Path, *, force: bool) -> Path:
 
 
 def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data: Path) -> None:
-    """Check that a file to write has one of these endings, a folder, and is not the data.
-
-    Raises:
-        ValueError: if not.
-    """
+    """Check that a file to write has one of these endings, a folder, and is not the data."""
     if path is None:
         return
     if path.suffix not in endings:

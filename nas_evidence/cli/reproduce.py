@@ -76,11 +76,7 @@ def reproduce(
 
 
 def scripts_folder() -> Path:
-    """Return the folder of the scripts.
-
-    Raises:
-        ValueError: where the package is not in a clone.
-    """
+    """Return the folder of the scripts."""
     folder = Path(__file__).resolve().parents[2] / "benchmarks" / "reproduce"
     if not folder.is_dir():
         raise UserError(

@@ -68,7 +68,7 @@ def search(
     limit = _limit(given.pop("time_limit", None))
     given = {"workers": None, "executor": "auto", **given}
     with speaking_commands():
-        nas_evidence.search(**given, address=address, time_limit=limit, progress=Terminal(limit))
+        nas_evidence.search(**given, address=address, time_limit=limit, progress=_Terminal(limit))
 
 
 @with_options(nas_evidence.resume)
@@ -103,7 +103,7 @@ def resume(
     given = {"workers": None, "executor": "auto", **given}
     with speaking_commands():
         nas_evidence.resume(
-            folder, **given, address=address, time_limit=limit, progress=Terminal(limit)
+            folder, **given, address=address, time_limit=limit, progress=_Terminal(limit)
         )
 
 
@@ -114,31 +114,26 @@ def _limit(text: str | None) -> TimeLimit | None:
     return TimeLimit(seconds_of(text), begun=monotonic() - seconds_running())
 
 
-class Terminal(Audience):
+class _Terminal(Audience):
     """Prints on the terminal; at the end it writes report and export."""
 
     def __init__(self, limit: TimeLimit | None) -> None:
         self._left = (lambda: inf) if limit is None else limit.left
 
     def say(self, line: str) -> None:
-        """Print it."""
         out.print(line)
 
     def warn(self, line: str) -> None:
-        """Print it."""
         out.print(f"warning: {line}")
 
     def begins(self, store: "WorkingCopy") -> None:
-        """Write a log from now on."""
         _log_to(store.folder / "logs" / "driver.log")
 
     def starting(self) -> contextlib.AbstractContextManager[object]:
-        """Say that the workers start."""
         return out.status("starting the workers") if out.is_terminal else nullcontext()
 
     @contextlib.contextmanager
     def watching(self, spec: StudySpec, n_done: int) -> Iterator[Progress]:
-        """Show a live table, or print lines."""
         if out.is_terminal:
             table = LiveTable(spec, n_done, limit=self._left)
             with Live(table, console=out, refresh_per_second=2, transient=True):
@@ -178,7 +173,6 @@ class Terminal(Audience):
             raise SystemExit(130) from None
 
     def go_on(self, place: str, run: Run) -> str:
-        """Return the command."""
         return typed("resume", place) + _options(run)
 
     def ends(self, study: "Study", run: Run, ran: bool) -> None:

@@ -11,6 +11,8 @@ from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
 
+#: Rows of one trial by table.
+_Tables = dict[str, list[dict[str, Any]]]
 #: The numbers of a trial that a screen shows, by their words; some are real.
 _FACTS = {
     "parameters": "n_parameters", "rows": "n_data", "epochs": "epochs",
@@ -33,7 +35,7 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
     from nas_evidence.storage.tables import TABLES, read_study_tables
 
     stored = read_study_tables(opened(place, looking="results").folder)
-    tables: dict[str, list[dict[str, Any]]] = {}
+    tables: _Tables = {}
     for name in TABLES:
         frame = getattr(stored, name)
         tables[name] = json.loads(
@@ -58,9 +60,7 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
         _print_trial(tables)
 
 
-def trial_sentence(
-    tables: dict[str, list[dict[str, Any]]], objective: str, rank: int | None, n_ranked: int
-) -> str:
+def trial_sentence(tables: _Tables, objective: str, rank: int | None, n_ranked: int) -> str:
     """Return the one sentence that matters about a trial.
 
     Args:
@@ -108,7 +108,7 @@ def _at_chance(loss: float, accuracy: float | None) -> bool:
     return abs(loss - math.log(k)) < 0.02 and accuracy <= 1.5 / k
 
 
-def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> str:
+def _reason(tables: _Tables, trial: dict[str, Any]) -> str:
     """Say why a network has not learned, as far as its terms tell."""
     final = max((row["epoch"] for row in tables["terms"]), default=0)
     effective = [
@@ -125,7 +125,7 @@ def _reason(tables: dict[str, list[dict[str, Any]]], trial: dict[str, Any]) -> s
     return "try --set plan.learning_rate=VALUE, or more epochs with --set plan.epochs=N"
 
 
-def _print_screen(tables: dict[str, list[dict[str, Any]]], log_loss: str) -> None:
+def _print_screen(tables: _Tables, log_loss: str) -> None:
     """Print what fits a screen: the facts that people ask for, and the scores.
 
     Args:
@@ -143,44 +143,35 @@ def _print_screen(tables: dict[str, list[dict[str, Any]]], log_loss: str) -> Non
         print_line(f"test {log_loss}", f"{trial['test_nll_per_datum']:,.4g}")
     if trial["total_seconds"] is not None:
         print_line("worker time", duration(trial["total_seconds"]))
-    last = max((row["epoch"] for row in tables["evidence"]), default=0)
     rows = [
         (
             r["estimator"],
-            score_text(r["value"] if r["per_datum"] is None else r["per_datum"]),
+            shown,
             "" if r["valid"] else f"invalid: {r['note'] or 'no reason stored'}",
         )
-        for r in tables["evidence"]
-        if r["epoch"] == last
+        for r, shown in _scores(tables)
     ]
     header = ("score", "per datum or value", "note")
     width = 3 if any(row[2] for row in rows) else 2
-    title = f"Scores after epoch {last} (larger is better)"
-    print_rows(title, header[:width], [row[:width] for row in rows])
+    print_rows(_title(tables), header[:width], [row[:width] for row in rows])
     out.print("(--all shows every column, and the terms of its evidence)")
 
 
-def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:
+def _print_trial(tables: _Tables) -> None:
     trial = tables["trials"][0]
     for key, value in trial.items():
         if value is not None and key not in _HIDDEN:
             print_line(key, value)
-    last = max((row["epoch"] for row in tables["evidence"]), default=0)
     print_rows(
-        f"Scores after epoch {last} (larger is better)",
+        _title(tables),
         ("score", "per datum or value", "standard error", "valid", "note"),
         [
-            (
-                r["estimator"],
-                score_text(r["value"] if r["per_datum"] is None else r["per_datum"]),
-                score_text(r["standard_error"]),
-                "yes" if r["valid"] else "no",
-                r["note"] or "",
-            )
-            for r in tables["evidence"]
-            if r["epoch"] == last
+            (r["estimator"], shown, score_text(r["standard_error"]),
+             "yes" if r["valid"] else "no", r["note"] or "")
+            for r, shown in _scores(tables)
         ],
-    )
+    )  # fmt: skip
+    last = _last(tables)
     terms = [r for r in tables["terms"] if r["epoch"] == last]
     if out.is_terminal:  # zeros say nothing; a pipe gets every row
         terms = [r for r in terms if r["value"] is not None and abs(r["value"]) >= 0.0005]
@@ -191,3 +182,20 @@ def _print_trial(tables: dict[str, list[dict[str, Any]]]) -> None:
     )
     if trial["error"]:
         out.print(trial["error"])
+
+
+def _last(tables: _Tables) -> int:
+    return max((row["epoch"] for row in tables["evidence"]), default=0)
+
+
+def _title(tables: _Tables) -> str:
+    return f"Scores after epoch {_last(tables)} (larger is better)"
+
+
+def _scores(tables: _Tables) -> list[tuple[dict[str, Any], str]]:
+    """Return the last row of each score, and its value as text."""
+    return [
+        (r, score_text(r["value"] if r["per_datum"] is None else r["per_datum"]))
+        for r in tables["evidence"]
+        if r["epoch"] == _last(tables)
+    ]

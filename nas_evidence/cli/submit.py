@@ -9,21 +9,16 @@ import nas_evidence
 from nas_evidence.api.control import job_line
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.runs import Audience
-from nas_evidence.api.submission import resubmit as resubmit_study
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_options, words_of_place
 from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.jobs import Submitted
 
 
-class Told(Audience):
-    """Prints on the terminal."""
-
+class _Told(Audience):
     def say(self, line: str) -> None:
-        """Print it."""
         out.print(line)
 
     def warn(self, line: str) -> None:
-        """Print it."""
         warn(line)
 
 
@@ -44,14 +39,14 @@ def submit(
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
     with speaking_commands():
-        found = nas_evidence.submit(**given, address=address, progress=Told())
+        found = nas_evidence.submit(**given, address=address, progress=_Told())
     _say_submitted(found, address)
 
 
 def resubmit(address: str, name: str | None, store: str | None, **given: Any) -> None:
     """Resume a study as a job on a cluster: `resume --address URL`."""
     with speaking_commands():
-        found = resubmit_study(store, address=address, name=name, warn=warn, **given)
+        found = nas_evidence.resubmit(store, address=address, name=name, progress=_Told(), **given)
     _say_submitted(found, address)
 
 

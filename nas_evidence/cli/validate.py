@@ -1,6 +1,5 @@
 """What looks before a search: init, and search --dry-run."""
 
-from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import nas_evidence
-from nas_evidence.api.request import DataOptions
+from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.options import with_options
 from nas_evidence.cli.terminal import err, out, typed
 from nas_evidence.plumbing.user_error import UserError
@@ -56,25 +55,16 @@ def init(
     out.print(f"study file: {file}; run it with {typed('search', file)}")
 
 
-def dry_run(
-    data: str,
-    *,
-    settings: Sequence[str] = (),
-    workers: int | None = None,
-    allow_code: bool = False,
-    data_root: Path | None = None,
-    **given: Any,
-) -> None:
+def dry_run(data: str, **given: Any) -> None:
     """Check a study file and its data: every error of the file at once, then what is there."""
     from nas_evidence.api.request import asked_for, overrides_of, with_workers
 
-    keys = {key: given.get(key) for key in ("preset", "n_trials", "seed", "metric")}
-    options = {key: value for key, value in given.items() if key in DataOptions.__annotations__}
+    data_root = given.get("data_root")
     asked = asked_for(
-        data, overrides_of(settings, **keys), cast("DataOptions", options), allow_code=allow_code,
-        data_root=data_root,
+        data, overrides_of(given), cast("DataOptions", given), data_root=data_root,
+        allow_code=given.get("allow_code", False),
     )  # fmt: skip
-    spec, arrays = with_workers(asked.spec, workers), asked.arrays
+    spec, arrays = with_workers(asked.spec, given.get("workers")), asked.arrays
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
         f"{spec.dataset.name}"

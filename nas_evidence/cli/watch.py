@@ -76,9 +76,6 @@ def served(report: Path, port: int) -> Iterator[tuple[str, Callable[[], float]]]
     Args:
         report: may not be there yet.
         port: to listen on; 0 for any that is free.
-
-    Raises:
-        ValueError: if the port is taken.
     """
     token, asked = secrets.token_urlsafe(16), [-math.inf]
 

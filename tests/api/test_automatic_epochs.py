@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from messages import refused
 
-from nas_evidence.api.request import DataOptions, asked_for
+from nas_evidence.api.request import asked_for
 from nas_evidence.api.runs import begun
+from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.data.proposed import epochs_for
 from nas_evidence.spec.toml import dump_study, load_study
 from nas_evidence.storage.best import Standings

@@ -13,7 +13,8 @@ from commands import run
 from messages import refused
 
 import nas_evidence
-from nas_evidence.api.request import DataOptions, asked_for
+from nas_evidence.api.request import asked_for
+from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.predict import predict
 from nas_evidence.cli.report import export
 from nas_evidence.cli.search import search

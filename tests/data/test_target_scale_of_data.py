@@ -8,7 +8,8 @@ import pytest
 from messages import refused
 
 import nas_evidence
-from nas_evidence.api.request import DataOptions, asked_for
+from nas_evidence.api.request import asked_for
+from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.maths.target_scale import CURVES, fit

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from lone_trials import mlp_assignment
 from messages import refused
 
-from nas_evidence.api.request import DataOptions, asked_for, of_source
+from nas_evidence.api.request import asked_for, of_source
+from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import source_in_memory

@@ -36,12 +36,7 @@ _PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PA
 
 
 def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
-    """Check that the named trackers exist and, with `installed`, that their packages are here.
-
-    Raises:
-        ValueError: if not; says what to choose or to install. Also for a password in a URL, which
-            would be seen.
-    """
+    """Check that the named trackers exist and, with `installed`, that their packages are here."""
     for text in wanted:
         name, _, place = text.partition(":")
         if name not in TRACKERS:
