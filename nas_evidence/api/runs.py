@@ -429,11 +429,12 @@ def finish_off(
 ) -> None:
     """Log and track what was stored of a finished study before a crash; nothing runs."""
     from nas_evidence.driver.driver import Driver
-    from nas_evidence.workers.nobody import Nobody
+    from nas_evidence.workers.inline import InlineExecutor
 
     folder = store.folder.resolve()
     watcher = _callbacks(spec, folder, run, audience, Watcher())
-    driver = Driver(spec, folder, Nobody(), watcher, finds=finds)
+    nobody = InlineExecutor(None, spec.resources, make_worker=lambda *given, **how: None)
+    driver = Driver(spec, folder, nobody, watcher, finds=finds)
     for notice in driver.notices:
         audience.say(f"note: {notice}")
     with watcher:
