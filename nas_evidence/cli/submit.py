@@ -36,8 +36,8 @@ from nas_evidence.cli.options import (
 )
 from nas_evidence.cli.terminal import err, out, print_foreign, score_text, typed
 from nas_evidence.jobs.code_package import package_to_send, write_package
+from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import (
-    Job,
     Submitted,
     ask_there,
     follow,
