@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from nas_evidence.api.python_words import speaking_python, warn_user
 from nas_evidence.jobs.code_package import package_to_send, write_package
-from nas_evidence.jobs.jobs import Job, ask_there, follow, latest_job
+from nas_evidence.jobs.job import Job
+from nas_evidence.jobs.jobs import ask_there, follow, latest_job
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # ray and the stores are imported where needed

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
 
+
 def as_overrides(settings: Settings | None) -> list[str]:
     """Return keys with values as `--set` takes them.
 

@@ -362,10 +362,11 @@ class Left:
     def finish_off(self) -> None:
         """Log and track what was stored of a finished study before a crash; nothing runs."""
         from nas_evidence.driver.driver import Driver
-        from nas_evidence.workers.nobody import Nobody
+        from nas_evidence.workers.inline import InlineExecutor
 
         folder, watcher = self.store.folder.resolve(), self._callbacks(Watcher())
-        driver = Driver(self.spec, folder, Nobody(), watcher, finds=self.finds)
+        nobody = InlineExecutor(None, self.spec.resources, make_worker=lambda *given, **how: None)
+        driver = Driver(self.spec, folder, nobody, watcher, finds=self.finds)
         for notice in driver.notices:
             self.audience.say(f"note: {notice}")
         with watcher:

@@ -13,7 +13,8 @@ from nas_evidence.cli.options import AsJson, Dashboard, JobName, Place, words_of
 from nas_evidence.cli.show import show
 from nas_evidence.cli.submit import warn, where
 from nas_evidence.cli.terminal import err, out, print_foreign, typed
-from nas_evidence.jobs.jobs import Job, follow
+from nas_evidence.jobs.job import Job
+from nas_evidence.jobs.jobs import follow
 from nas_evidence.plumbing.user_error import UserError
 
 

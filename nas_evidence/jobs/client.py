@@ -7,53 +7,35 @@ import asyncio
 import ipaddress
 import logging
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import requests
-from aiohttp import ClientError
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
 
 from nas_evidence.jobs.auth_token import read_token
-from nas_evidence.jobs.jobs import IdTakenError, NotReadyError, UnreachableError
+from nas_evidence.jobs.job import STORE, STUDY, IdTakenError, Job, NotReadyError, UnreachableError
 from nas_evidence.plumbing.user_error import UserError
 
 #: Timeout of an answer from the job server, seconds.
 TIMEOUT = 30.0
 #: Seconds without a word of a job after which whoever follows it looks whether it lives.
 SILENT = 10.0
-_SILENT_ERRORS = (
-    requests.exceptions.ConnectionError, requests.exceptions.Timeout, ConnectionError,
-    TimeoutError, ClientError,
-)  # fmt: skip
-#: Ray logs this on every upload.
-_CHATTY = ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
 _PREFERRED = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
-class _RefusedError(RuntimeError):
-    """An answer with an HTTP status that is none of success."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"{status}: {text}")
-        self.status = status
-
-
 class _Jobs(JobSubmissionClient):
-    """Ray's client with a timeout, without which it waits for ever, and with typed refusals."""
+    """Ray's client with a timeout, without which it waits for ever."""
 
     def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
         return super()._do_request(method, endpoint, **{"timeout": TIMEOUT, **options})
 
-    def _raise_error(self, r: requests.Response) -> None:
-        raise _RefusedError(r.status_code, r.text)
-
 
 class RayClient:
-    """A `jobs.Client` for a real cluster.
+    """The job server of a cluster; each call may raise `UnreachableError`.
 
     Raises:
         ValueError: the address is not that of a dashboard, or the token is wrong or missing.
@@ -62,13 +44,13 @@ class RayClient:
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         _check_address(self.address)
-        for name in _CHATTY:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it tells of every upload
         token = read_token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._has_token = bool(token)
+        self._has_token, self._is_one = bool(token), False
         with self._one_line(), _without(_PREFERRED):
             self._jobs = _Jobs(self.address, headers=headers)
+            self._is_one = True
 
     @property
     def sends_token_in_clear(self) -> bool:
@@ -83,11 +65,18 @@ class RayClient:
         except ValueError:
             return host == "localhost"
 
-    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        """Return id, metadata, state and message of every submitted job."""
+    def jobs(self) -> list[Job]:
+        """Return every submitted job, in no particular order."""
         with self._one_line():
             return [
-                (job.submission_id, job.metadata or {}, str(job.status.value), job.message or "")
+                Job(
+                    job.submission_id,
+                    (job.metadata or {}).get(STUDY, ""),
+                    (job.metadata or {}).get(STORE, ""),
+                    str(job.status.value),
+                    job.message or "",
+                    job.driver_exit_code,
+                )
                 for job in self._jobs.list_jobs()
                 if job.submission_id
             ]
@@ -118,16 +107,14 @@ class RayClient:
                     runtime_env=runtime,
                     metadata=dict(metadata),
                 )
-            except _RefusedError as error:  # its text is a traceback of the server
-                if any(known == job_id for known, *_ in self.jobs()):
+            except RuntimeError:  # its text is a traceback of the server
+                if any(job.id == job_id for job in self.jobs()):
                     raise IdTakenError(job_id).with_code("job-id-taken") from None
-                if error.status >= 500:
-                    raise NotReadyError(
-                        f"{self.address} accepts no jobs: the agent of its head has not started; "
-                        "if that lasts, see dashboard_agent.log there (another Ray on that "
-                        "machine may use its port, 52365)."
-                    ).with_code("cluster-not-ready") from None
-                raise
+                raise NotReadyError(
+                    f"{self.address} accepts no jobs: the agent of its head has not started; "
+                    "if that lasts, see dashboard_agent.log there (another Ray on that "
+                    "machine may use its port, 52365)."
+                ).with_code("cluster-not-ready") from None
 
     def stop(self, job_id: str) -> None:
         """Send a job SIGTERM, and SIGKILL if it does not end in time."""
@@ -169,10 +156,10 @@ class RayClient:
             yield
         except AuthenticationError:
             raise _about_token(self.address, self._has_token) from None
-        except (UnreachableError, IdTakenError):
+        except UserError:
             raise
-        except (OSError, RuntimeError, ValueError, LookupError, ClientError) as error:
-            raise _about_connection(self.address, error) from None
+        except Exception as error:  # also of the libraries that Ray calls
+            raise _about_connection(self.address, error, is_one=self._is_one) from None
 
 
 def _check_address(address: str) -> None:
@@ -206,29 +193,34 @@ def _about_token(address: str, has_token: bool) -> UserError:
     ).with_code("cluster-wants-token")
 
 
-def _about_connection(address: str, error: Exception) -> UnreachableError:
-    chain, cause = list[BaseException](), error.__cause__ or error.__context__
-    chain.append(error)
+def _about_connection(address: str, error: Exception, *, is_one: bool) -> UnreachableError:
+    chain = list[BaseException]()
+    cause: BaseException | None = error
     while cause is not None:  # Ray's error hides the connection error
         chain.append(cause)
         cause = cause.__cause__ or cause.__context__
-    if any(isinstance(one, requests.exceptions.SSLError) for one in chain):
+    if any(isinstance(one, ssl.SSLError) for one in chain):
         return UnreachableError(
             f"{address} has no certificate that is trusted here; give the authority's file in "
             "REQUESTS_CA_BUNDLE."
         ).with_code("certificate-not-trusted")
-    if any(isinstance(one, _SILENT_ERRORS) for one in chain):
+    answers = any(isinstance(e, ValueError) or _has_answer(e) for e in chain)
+    if not answers and any(isinstance(one, OSError) for one in chain):
         return UnreachableError(
             f"{address} does not answer; check that the cluster runs and that this is the port of "
             "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
         ).with_code("cluster-silent")
-    if isinstance(error, _RefusedError):
-        first = str(error).strip().splitlines()[0][:300]
+    if is_one:
+        first = str(error).strip().partition("\n")[0][:300]
         return UnreachableError(f"{address} refused: {first}").with_code("cluster-refused")
     return UnreachableError(
         f"{address} answers, but is not the dashboard of a Ray cluster; check the port (8265 by "
         "default) and that Ray was installed there as ray[default]."
     ).with_code("not-a-dashboard")
+
+
+def _has_answer(error: BaseException) -> bool:
+    return getattr(error, "response", None) is not None
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 A study named `demo` runs as the jobs `nas-demo-1`, `nas-demo-2`, ..., at most one of them alive:
 Ray refuses an id it has seen. Ray never restarts a job, and loses all jobs with the head node.
 Neither does harm: the job's command creates or resumes the study, and its state is in the store.
-Uses Ray's jobs only through the protocol `Client`; `submit.py` connects.
+`client.py` connects.
 """
 
 import hashlib
@@ -13,51 +13,19 @@ import re
 import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from nas_evidence.jobs.job import STORE, STUDY, IdTakenError, Job, NotReadyError, UnreachableError
 from nas_evidence.plumbing.user_error import UserError
+
+if TYPE_CHECKING:
+    from nas_evidence.jobs.client import RayClient
 
 #: Seconds between SIGTERM and SIGKILL for a stopped job; Ray's default is 3 s.
 STOP_SECONDS = 120
 #: Seconds between two looks at a job, and seconds without an answer before following gives up.
 LOOK_EVERY, PATIENCE = 1.0, 60.0
-_ALIVE = ("PENDING", "RUNNING")
-_STUDY, _STORE = "nas_evidence_study", "nas_evidence_store"
-
-
-class UnreachableError(UserError):
-    """The cluster does not answer, or its answer makes no sense."""
-
-
-class IdTakenError(UserError):
-    """A job with this id already exists."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job of a study, as the cluster describes it; `state` is Ray's."""
-
-    id: str
-    study: str
-    store: str
-    state: str
-    message: str = ""
-
-    @property
-    def alive(self) -> bool:
-        """Return whether the job is waiting or running."""
-        return self.state in _ALIVE
-
-    @property
-    def cause(self) -> str:
-        """Return why it failed as one line; "" while it runs, or if nobody knows."""
-        lines = self.message.strip().splitlines() if self.state == "FAILED" else []
-        if lines and (ended := re.search(r"failed with exit code -(\d+)", lines[0])):
-            # What it had printed last says nothing of its end.
-            return f"its driver was killed by signal {ended[1]}, without a last word"
-        return lines[-1] if lines else ""
 
 
 class Submitted(NamedTuple):
@@ -66,40 +34,6 @@ class Submitted(NamedTuple):
     job: Job
     is_new: bool
     before: Job | None
-
-
-class NotReadyError(UnreachableError):
-    """The cluster has just started and accepts no jobs yet."""
-
-
-class Client(Protocol):
-    """The calls used of a cluster's job server. Each may raise `UnreachableError`."""
-
-    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        """Return id, metadata, state and message of every job, in no particular order."""
-
-    def submit(
-        self,
-        command: str,
-        *,
-        job_id: str,
-        folder: str | None,
-        environment: Mapping[str, str],
-        metadata: Mapping[str, str],
-    ) -> None:
-        """Start a job in a copy of `folder`; raises `IdTakenError`, `NotReadyError`."""
-
-    def stop(self, job_id: str) -> None:
-        """Send a job SIGTERM, and SIGKILL if it does not end in time."""
-
-    def logs(self, job_id: str) -> str:
-        """Return what a job has printed so far."""
-
-    def tail(self, job_id: str) -> Iterator[str]:
-        """Yield what a job prints, from its first word on and as it arrives, to its end.
-
-        Yields "" when nothing arrived for a while; may end early.
-        """
 
 
 def slug(name: str) -> str:
@@ -116,17 +50,14 @@ def namespace_of(name: str, store: str) -> str:
     return f"nas-{slug(name)}-{hashlib.sha256(store.encode()).hexdigest()[:8]}"
 
 
-def jobs_of(client: Client, name: str) -> list[Job]:
+def jobs_of(client: "RayClient", name: str) -> list[Job]:
     """Return the jobs of a study, the latest last."""
-    found = []
-    for job_id, metadata, state, message in client.jobs():
-        if number := re.fullmatch(rf"nas-{re.escape(slug(name))}-(\d+)", job_id):
-            store = metadata.get(_STORE, "")
-            found.append((int(number[1]), Job(job_id, name, store, state, message)))
+    pattern = re.compile(rf"nas-{re.escape(slug(name))}-(\d+)")
+    found = [(int(n[1]), job) for job in client.jobs() if (n := pattern.fullmatch(job.id))]
     return [job for _, job in sorted(found, key=lambda pair: pair[0])]
 
 
-def latest_job(client: Client, name: str) -> Job:
+def latest_job(client: "RayClient", name: str) -> Job:
     """Return the latest job of a study.
 
     Raises:
@@ -134,7 +65,7 @@ def latest_job(client: Client, name: str) -> Job:
     """
     if jobs := jobs_of(client, name):
         return jobs[-1]
-    known = sorted({m[_STUDY] for _, m, _, _ in client.jobs() if _STUDY in m})
+    known = sorted({job.study for job in client.jobs() if job.study})
     raise UserError(
         f"the cluster knows no study named '{name}' (known: {', '.join(known) or 'none'}). "
         "A cluster forgets its studies when its head restarts: submit the study again with its "
@@ -143,7 +74,7 @@ def latest_job(client: Client, name: str) -> Job:
 
 
 def submit_study(
-    client: Client,
+    client: "RayClient",
     name: str,
     store: str,
     *,
@@ -181,7 +112,7 @@ def submit_study(
                 job_id=job.id,
                 folder=folder,
                 environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
-                metadata={_STUDY: name, _STORE: store},
+                metadata={STUDY: name, STORE: store},
             )
         except (IdTakenError, NotReadyError):  # somebody was faster: the next try finds that job
             n_tries += 1
@@ -205,7 +136,7 @@ def study_of_this_job() -> str | None:
     """Return the name on the cluster of the study whose job this process is; None elsewhere."""
     try:
         job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-        return str(job["metadata"][_STUDY])
+        return str(job["metadata"][STUDY])
     except (ValueError, LookupError, TypeError):
         return None
 
@@ -216,7 +147,7 @@ def command(arguments: Sequence[str]) -> str:
 
 
 def follow(
-    client: Client, job: Job, *, sleep: Callable[[float], None] = time.sleep
+    client: "RayClient", job: Job, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str | Job]:
     """Yield what a job prints, whole lines as they arrive, and finally the ended job.
 
@@ -259,11 +190,13 @@ def follow(
         sleep(LOOK_EVERY)
 
 
-def _now(client: Client, job: Job) -> Job | None:
-    return next((one for one in jobs_of(client, job.study) if one.id == job.id), None)
+def _now(client: "RayClient", job: Job) -> Job | None:
+    return next((one for one in client.jobs() if one.id == job.id), None)
 
 
-def ask_there(client: Client, arguments: Sequence[str], *, folder: str | None) -> tuple[str, Job]:
+def ask_there(
+    client: "RayClient", arguments: Sequence[str], *, folder: str | None
+) -> tuple[str, Job]:
     """Run `nas-evidence` on the cluster, which can see the store; return what it printed."""
     name = f"ask-{uuid.uuid4().hex[:12]}"
     job = Job(f"nas-{name}-1", name, "", "PENDING")

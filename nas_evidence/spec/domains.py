@@ -2,8 +2,9 @@
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -170,6 +171,46 @@ def described(domain: Domain) -> str:
     if isinstance(domain, IntRange) and domain.step > 1:
         return f"{domain.low}, {domain.low + domain.step}, ..., {domain.high}"
     return f"{domain.low}..{domain.high}"
+
+
+def domain_of(value: Any, widest: Domain | None = None) -> Domain:
+    """Return the domain that a study file gives: a range, options, or one value.
+
+    Args:
+        value: a table, a list of options, or the value itself.
+        widest: what it must be within, if that is known.
+
+    Raises:
+        ValueError: if it is no domain, or not within the widest one.
+    """
+    if not isinstance(value, Mapping | IntRange | FloatRange | Choice):
+        value = {"options": tuple(value) if isinstance(value, list | tuple) else (value,)}
+    if isinstance(value, Mapping):
+        ends = (value.get("low"), value.get("high"))
+        floats = widest is None and any(isinstance(end, float) for end in ends)
+        numbers = FloatRange if floats or isinstance(widest, FloatRange) else IntRange
+        value = (Choice if "options" in value else numbers).model_validate(value, strict=False)
+    domain: Domain = value
+    if isinstance(domain, Choice) and len(set(domain.options)) < len(domain.options):
+        raise UserError(f"repeats an option: {list(domain.options)}").with_code("option-twice")
+    if widest is None:
+        return domain
+    allowed = described(widest)
+    if isinstance(widest, Choice) and not isinstance(domain, Choice):
+        raise UserError(
+            f"must be options among {allowed}, but got {domain.low}..{domain.high}"
+        ).with_code("range-of-options")
+    members = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
+    for member in members:
+        if not widest.contains(member):
+            raise UserError(f"allows {member!r}, which is outside {allowed}").with_code(
+                "outside-widest-range"
+            )
+    if isinstance(widest, IntRange) and isinstance(domain, IntRange) and domain.step % widest.step:
+        raise UserError(
+            f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})"
+        ).with_code("step-of-range")
+    return domain
 
 
 def refuse_password(

@@ -18,9 +18,12 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails
 
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
@@ -40,6 +43,7 @@ from nas_evidence.spec.domains import (
     Positive,
     Seconds,
     Unit,
+    domain_of,
 )
 from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.metric_names import check_metric
@@ -347,10 +351,10 @@ class TrainingPlan(Frozen):
 SAMPLERS, OF_OPTUNA = ("posterior", "tpe", "random", "qmc", "grid"), "optuna:"
 
 
-def _known_sampler(name: str) -> str:
-    if name in SAMPLERS or re.fullmatch(rf"{OF_OPTUNA}\w+", name):
+def _known_sampler(name: object) -> object:
+    if name in SAMPLERS or re.fullmatch(rf"{OF_OPTUNA}\w+", str(name)):
         return name
-    near = difflib.get_close_matches(name, SAMPLERS, n=1)
+    near = difflib.get_close_matches(str(name), SAMPLERS, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise UserError(
         f'must be one of {", ".join(SAMPLERS)}, or "{OF_OPTUNA}NAME" for a sampler of Optuna, '
@@ -361,7 +365,7 @@ def _known_sampler(name: str) -> str:
 class SamplerSpec(Frozen):
     """How architectures are proposed."""
 
-    name: Annotated[Literal[*SAMPLERS] | str, AfterValidator(_known_sampler)] = "posterior"  # type: ignore[valid-type]
+    name: Annotated[Literal[*SAMPLERS] | str, BeforeValidator(_known_sampler)] = "posterior"  # type: ignore[valid-type]
     """Posterior over architectures, tree-structured Parzen estimator, uniform draws, quasi-random
     sequence, or every point; or "optuna:NAME" for a sampler of Optuna, such as
     "optuna:GPSampler"."""
@@ -488,6 +492,50 @@ class ResourceSpec(Frozen):
         return value
 
 
+def _families(tables: object, info: ValidationInfo) -> object:
+    """Return the domains of each family, by name or reference; each mistake has its place.
+
+    Those of a study file are within the widest ones, the context; other studies may go beyond.
+    """
+    if not isinstance(tables, Mapping) or not tables:
+        known = ", ".join(f"[family.{name}]" for name in FAMILY_PARAMETERS)
+        raise UserError(f"`family` must have at least one table of {known}").with_code("no-family")
+    found, wrong = dict[str, dict[str, Domain]](), list[InitErrorDetails]()
+
+    def refuse(kind: str, value: object, *loc: Any, **context: Any) -> None:
+        wrong.append(InitErrorDetails(type=kind, loc=loc, input=value, ctx=context))
+
+    for family, table in tables.items():
+        own = is_outside(family) or (isinstance(table, Mapping) and "module" in table)
+        widest = info.context.get(family) if info.context and not own else None
+        if not isinstance(table, Mapping):
+            refuse("dict_type", table, family)
+            continue
+        if widest is None and info.context and not own:
+            refuse("extra_forbidden", table, family)
+            continue
+        name = str(table.get("module", family))
+        if own and info.context and not re.fullmatch(r"[\w.]+:[\w.]+", name):
+            form = f'must be a reference "package.module:NAME", but got {name!r}'
+            error = UserError(form).with_code("family-module-form")
+            refuse("value_error", name, family, "module", error=error)
+        found[name] = {}
+        for key, value in table.items():
+            if widest is not None and key not in widest:
+                refuse("extra_forbidden", value, family, key)
+            elif key != "module" or not own:
+                try:
+                    found[name][key] = domain_of(value, widest[key] if widest else None)
+                except ValidationError as error:
+                    for e in error.errors():
+                        refuse(e["type"], e["input"], family, key, *e["loc"], **e.get("ctx", {}))
+                except UserError as error:
+                    refuse("value_error", value, family, key, error=error)
+    if wrong:
+        raise ValidationError.from_exception_data("family", wrong)
+    return found
+
+
 #: Keys of a study that may change between its runs: none decides the result of a trial.
 FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race", "metric")
 
@@ -532,7 +580,7 @@ class StudySpec(Frozen):
     estimators: tuple[ScoreName, ...] = Field(default_factory=_usual)
     """Scores to compute in each trial; see [scores](estimators.md). If absent `diag_ef`,
     `kfac_ggn`, `conditional_evidence` and `elpd`, with `augment` in their place `two_fold`."""
-    objective: ScoreName = Field(default_factory=_preferred)
+    objective: ScoreName = Field(default_factory=_preferred, validate_default=True)
     """The score that ranks; if absent `conditional_evidence` if in `estimators`, else `two_fold`,
     else `kfac_ggn`, else the first of them."""
     rank_by: Literal["auto", "score", "estimate"] = "auto"
@@ -551,7 +599,9 @@ class StudySpec(Frozen):
     """Folder of an older study of the same data and objective for the sampler to learn from."""
     first: tuple[Mapping[str, ParameterValue], ...] = ()
     """Architectures to try before all others: `family` and its parameters."""
-    family: Mapping[str, Mapping[str, Domain]]
+    family: Annotated[Mapping[str, Mapping[str, Domain]], BeforeValidator(_families)] = Field(
+        default={}, validate_default=True
+    )
     """The tables [family.NAME]: families to search, and the domains of their parameters."""
     sampler: SamplerSpec = SamplerSpec()
     pruning: PruningSpec = PruningSpec()
@@ -569,6 +619,17 @@ class StudySpec(Frozen):
                 f"`name` must be 1 to {MAX_NAME} printable characters, but got {value[:20]!r} "
                 f"and in all {len(value)} characters"
             ).with_code("study-name")
+        return value
+
+    @field_validator("objective")
+    @classmethod
+    def _computed(cls, value: str, info: ValidationInfo) -> str:
+        estimators = info.data.get("estimators", (value,))  # absent if they are wrong
+        if declared(value).on_request and value not in estimators:
+            raise UserError(
+                f'`objective` must be one of the estimators, but got "{value}" with estimators = '
+                f"{list(estimators)}"
+            ).with_code("objective-not-an-estimator")
         return value
 
     @property
@@ -658,11 +719,6 @@ class StudySpec(Frozen):
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
-        if declared(self.objective).on_request and self.objective not in self.estimators:
-            raise UserError(
-                f'`objective` must be one of the estimators, but got "{self.objective}" '
-                f"with estimators = {list(self.estimators)}"
-            ).with_code("objective-not-an-estimator")
         likelihood = self.plan.likelihood
         if likelihood != "categorical" and (
             of_labels := [e for e in self.estimators if declared(e).labels_only]

@@ -19,17 +19,7 @@ from pydantic_core import ErrorDetails
 
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import with_task
-from nas_evidence.spec.domains import (
-    Choice,
-    Domain,
-    FloatRange,
-    Frozen,
-    IntRange,
-    described,
-    keys_of,
-    masked,
-)
-from nas_evidence.spec.registry import is_outside
+from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of, masked
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     FREE_KEYS,
@@ -71,23 +61,17 @@ _FORMAT_LINE = "# nas-evidence study folder, format {}"
 _SIMILAR = 0.6
 #: Largest number of options listed next to a suggestion.
 _MOST_OPTIONS = 12
-#: Pydantic's name for a type error -> the right type in the words of someone who writes TOML.
+#: What pydantic's name for a type error begins with -> the right type, to who writes TOML.
 _TYPES = {
-    "bool_type": "true or false",
-    "dict_type": "a table",
-    "mapping_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "float_type": "a number",
-    "int_from_float": "an integer",
-    "int_parsing": "an integer",
-    "int_parsing_size": "an integer that fits in 64 bits",
-    "int_type": "an integer",
-    "float_parsing": "a number",
-    "string_type": "text in quotes",
-    "tuple_type": "a list",
-    "list_type": "a list",
-}
+    "bool": "true or false", "int": "an integer", "float": "a number", "string": "text in quotes",
+    "tuple": "a list", "list": "a list", "dict": "a table", "mapping": "a table",
+    "model": "a table",
+}  # fmt: skip
+#: Pydantic's name for a bound -> its sign.
+_BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
+#: Most characters of a wrong value that are shown.
+_SHOWN = 100
+_TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
 
 
 class StudyError(UserError):
@@ -113,11 +97,6 @@ class StudyError(UserError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # to another process
         return type(self), (self.mistakes,)
-
-
-#: Most characters of a wrong value that are shown.
-_SHOWN = 100
-_TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
 
 
 def find_study(name: str) -> Path:
@@ -204,10 +183,18 @@ def parse_study(
     mistakes: list[Mistake] = []
     for override in overrides:
         _apply_override(raw, override, places, mistakes)
-    raw = _without_automatic(raw)
+    if isinstance(plan := raw.get("plan"), Mapping) and plan.get("epochs") == "auto":
+        raw["plan"] = {key: value for key, value in plan.items() if key != "epochs"}
     if _FORMAT_LINE.partition("{")[0] not in text:  # the copies in logs/ have it further down
         mistakes += _not_keys(raw, places)
-    study = _check(raw, places, mistakes)
+    study = None
+    try:
+        # Strict, so that "10" is not a number and true not a count; as JSON, so lists become
+        # tuples.
+        as_json = json.dumps(with_task(raw), default=str)
+        study = StudySpec.model_validate_json(as_json, strict=True, context=FAMILY_PARAMETERS)
+    except ValidationError as error:
+        mistakes += _mistakes(error, places)
     if to_run and study is not None and not study.plan.automatic:
         unreached = study.plan.never_reached().items()
         mistakes += [
@@ -217,14 +204,6 @@ def parse_study(
     if mistakes or study is None:
         raise StudyError(sorted(mistakes, key=_line_number))
     return study
-
-
-def _without_automatic(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study without `epochs = "auto"`, which is the same as no value."""
-    plan = raw.get("plan")
-    if not isinstance(plan, Mapping) or plan.get("epochs") != "auto":
-        return dict(raw)
-    return {**raw, "plan": {key: value for key, value in plan.items() if key != "epochs"}}
 
 
 def dump_study(study: StudySpec) -> str:
@@ -358,188 +337,6 @@ def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[Mistake]:
     ]
 
 
-def _check(raw: Mapping[str, Any], places: _Places, mistakes: list[Mistake]) -> StudySpec | None:
-    wrong: list[Mistake] = []
-    families = _check_families(raw, places, wrong)
-    mistakes += wrong
-    data = {**raw, "family": families}
-    if not wrong:
-        try:
-            return _validated(data)
-        except ValidationError as error:
-            found = _mistakes(error, places)
-            mistakes.extend(dict.fromkeys(found + _check_objective(raw, places)))
-            return None
-    # The families are wrong already: use a valid one to find the other mistakes.
-    try:
-        _validated({**data, "family": {"linear": {}}})
-    except ValidationError as error:
-        mistakes.extend(_mistakes(error, places))
-    mistakes.extend(m for m in _check_objective(raw, places) if m not in mistakes)
-    return None
-
-
-def _check_objective(raw: Mapping[str, Any], places: _Places) -> list[Mistake]:
-    """Check the objective against the estimators, even if there are other mistakes."""
-    asked = {key: raw[key] for key in ("objective", "estimators") if key in raw}
-    try:
-        _validated({"name": "x", "dataset": {"name": "digits"}, "family": {"linear": {}}, **asked})
-    except ValidationError as error:
-        return [_mistake(detail, places) for detail in error.errors() if not detail["loc"]]
-    return []
-
-
-def _validated(data: Mapping[str, Any]) -> StudySpec:
-    families = {
-        family: {key: domain.model_dump() for key, domain in table.items()}
-        for family, table in data["family"].items()
-    }
-    # Strict, so that "10" is not a number and true not a count; as JSON, so lists become tuples.
-    text = json.dumps({**with_task(data), "family": families}, default=str)
-    return StudySpec.model_validate_json(text, strict=True)
-
-
-def _check_families(
-    raw: Mapping[str, Any], places: _Places, mistakes: list[Mistake]
-) -> dict[str, dict[str, Domain]]:
-    tables = raw.get("family")
-    if not isinstance(tables, Mapping) or not tables:
-        known = ", ".join(f"[family.{name}]" for name in FAMILY_PARAMETERS)
-        text = f"{places.path}: no family to search; give at least one of {known}"
-        mistakes.append(Mistake("no-family", text))
-        return {}
-    families: dict[str, dict[str, Domain]] = {}
-    for family, table in tables.items():
-        place = places.of(f"family.{family}")
-        if isinstance(table, Mapping) and ("module" in table or is_outside(family)):
-            _outside(family, table, places, families, mistakes)
-            continue
-        if family not in FAMILY_PARAMETERS:
-            known = _known(family, FAMILY_PARAMETERS)
-            own = "a family of your own needs the key 'module'"
-            text = f"{place}: unknown family '{family}'{known} ({own})"
-            mistakes.append(Mistake("unknown-family", text))
-            continue
-        if not isinstance(table, Mapping):
-            text = f"{place}: [family.{family}] must be a table, but got {table!r}"
-            mistakes.append(Mistake("family-not-a-table", text))
-            continue
-        families[family] = {}
-        for key, value in table.items():
-            name = f"family.{family}.{key}"
-            if key not in FAMILY_PARAMETERS[family]:
-                known = _known(key, FAMILY_PARAMETERS[family])
-                text = f"{places.of(name)}: unknown key '{key}' in [family.{family}]{known}"
-                mistakes.append(Mistake("unknown-family-key", text))
-                continue
-            parsed = _domain(value, FAMILY_PARAMETERS[family][key])
-            if isinstance(parsed, Mistake):
-                text = f"{places.of(name)}: {key} in [family.{family}] {parsed.text}"
-                mistakes.append(Mistake(parsed.code, text))
-            else:
-                families[family][key] = parsed
-    return families
-
-
-def _outside(
-    family: str,
-    table: Mapping[str, Any],
-    places: _Places,
-    families: dict[str, dict[str, Domain]],
-    mistakes: list[Mistake],
-) -> None:
-    """Add a family from outside the package, under its reference; its code says what it takes."""
-    place = places.of(f"family.{family}")
-    reference = table.get("module", family)
-    if not isinstance(reference, str) or not re.fullmatch(r"[\w.]+:[\w.]+", reference):
-        text = (
-            f'{place}: module in [family.{family}] must be a reference "package.module:NAME", '
-            f"but got {reference!r}"
-        )
-        mistakes.append(Mistake("family-module-form", text))
-        return
-    families[reference] = {}
-    for key, value in table.items():
-        if key == "module":
-            continue
-        parsed = _free_domain(value)
-        if isinstance(parsed, Mistake):
-            text = f"{places.of(f'family.{family}.{key}')}: {key} {parsed.text}"
-            mistakes.append(Mistake(parsed.code, text))
-        else:
-            families[reference][key] = parsed
-
-
-def _free_domain(value: Any) -> Domain | Mistake:
-    """Return the parsed domain of a parameter of any type, or what is wrong with it."""
-    if isinstance(value, list):
-        value = {"options": value}
-    elif not isinstance(value, Mapping):
-        value = {"options": [value]}
-    ends = (value.get("low"), value.get("high"))
-    numbers = FloatRange if any(isinstance(end, float) for end in ends) else IntRange
-    kind = Choice if "options" in value else numbers
-    try:
-        domain: Domain = kind.model_validate(value)
-    except ValidationError as error:
-        return _reason(error.errors()[0])
-    return domain
-
-
-def _domain(value: Any, widest: Domain) -> Domain | Mistake:
-    """Return the parsed domain, or what is wrong with it."""
-    allowed = described(widest)
-    if isinstance(value, list):
-        value = {"options": value}
-    elif not isinstance(value, Mapping):
-        value = {"options": [value]}  # a plain value fixes the parameter
-    ranged = FloatRange if isinstance(widest, FloatRange) else IntRange
-    kind = Choice if "options" in value else ranged
-    for key in value:
-        if key not in kind.model_fields:
-            text = f"has an unknown key '{key}'{_known(key, kind.model_fields)}"
-            return Mistake("unknown-domain-key", text)
-    if kind is not Choice and isinstance(widest, Choice):
-        text = f"must be options among {allowed}, but got {dict(value)}"
-        return Mistake("range-of-options", text)
-    try:
-        domain: Domain = kind.model_validate(value, strict=False)
-    except ValidationError as error:
-        code, text = _reason(error.errors()[0])
-        return Mistake(code, f"{text} (allowed: {allowed})")
-    members = domain.options if isinstance(domain, Choice) else (domain.low, domain.high)
-    for member in members:
-        if not widest.contains(member):
-            text = f"allows {member!r}, which is outside {allowed}"
-            return Mistake("outside-widest-range", text)
-    if isinstance(widest, IntRange) and isinstance(domain, IntRange) and domain.step % widest.step:
-        text = f"needs step = {widest.step}, but got step = {domain.step} (allowed: {allowed})"
-        return Mistake("step-of-range", text)
-    if isinstance(domain, Choice) and len(set(domain.options)) < len(domain.options):
-        return Mistake("option-twice", f"repeats an option: {list(domain.options)}")
-    return domain
-
-
-def _line_number(mistake: Mistake) -> tuple[bool, int]:
-    line = re.match(r"[^ ]*:(\d+): ", mistake.text)
-    return (line is None, int(line.group(1)) if line else 0)
-
-
-def _known(key: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if near := difflib.get_close_matches(key, names, n=1, cutoff=_SIMILAR):
-        return f"; did you mean '{near[0]}'?"
-    elsewhere = [name for name, table in TABLES.items() if key in keys_of(table)]
-    if elsewhere and not 0 < len(names) <= _MOST_OPTIONS:
-        return f"; did you mean '{key}' in {_table_name(elsewhere[0])}?"
-    other = f"; '{key}' is a key of {_table_name(elsewhere[0])}" if elsewhere else ""
-    return f"; known: {', '.join(names)}{other}" if names else "; it takes no keys"
-
-
-def _table_name(table: str) -> str:
-    return f"[{table}]" if table else "the head of the file"
-
-
 def _mistakes(error: ValidationError, places: _Places) -> list[Mistake]:
     # The default of one key depends on others: if those are wrong, it is not a separate mistake.
     details = [d for d in error.errors() if d["type"] != "default_factory_not_called"]
@@ -554,73 +351,82 @@ def _mistakes(error: ValidationError, places: _Places) -> list[Mistake]:
 
 
 def _mistake(error: ErrorDetails, places: _Places) -> Mistake:
-    in_list = [part for part in error["loc"] if isinstance(part, int)]
-    name = ".".join(part for part in error["loc"] if isinstance(part, str))
+    kind, loc = error["type"], error["loc"]
+    name = ".".join(part for part in loc if isinstance(part, str))
     table, _, key = name.rpartition(".")
-    where = f" in [{table}]" if table else ""
-    place = places.of(name)
-    if error["type"] == "json_invalid":  # what a study file holds is handed over as JSON
+    where, place = f" in [{table}]" if table else "", places.of(name)
+    if kind == "json_invalid":  # what a study file holds is handed over as JSON
         return Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")
-    if error["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return _unknown(name, places)
-    if error["type"] == "missing":
+    if kind == "missing":
         return Mistake("missing-key", f"{place}: missing key '{key}'{where}")
     code, text = _reason(error)
-    if error["type"] == "value_error" and not text.startswith(
-        "must"
-    ):  # of one value: its key is named below
-        about = re.match(r"`(\w+)", text)
-        place = places.of(f"{name}.{about.group(1)}".strip(".")) if about else place
-        table = name if name in TABLES else table
+    of_table = kind == "value_error" and name in TABLES
+    if of_table or f"`{key}`" in text:  # the text names its key
+        table = name if of_table else table
+        if about := re.match(r"`(\w+)", text):
+            place = places.of(f"{table}.{about[1]}".strip("."))
         return Mistake(code, f"{place}: " + (f"[{table}]: {text}" if table else text))
-    entry = f"entry {in_list[0] + 1} of " if in_list else ""
+    entry = next((f"entry {part + 1} of " for part in loc if isinstance(part, int)), "")
     return Mistake(code, f"{place}: {entry}{key}{where} {text}")
 
 
-def _unknown(name: str, places: _Places) -> Mistake:
-    table, _, key = name.rpartition(".")
-    where = f" in [{table}]" if table else ""
-    if name in REMOVED:
-        text = f"{places.of(name)}: `{name}` is no longer a key; {REMOVED[name]}"
-        return Mistake("removed-key", text)
-    known = keys_of(TABLES[table]) if table in TABLES else []
-    text = f"{places.of(name)}: unknown key '{key}'{where}{_known(key, known)}"
-    return Mistake("unknown-key", text)
-
-
 def _reason(error: ErrorDetails) -> Mistake:
-    kind, given = error["type"], error["input"]
+    """Return what is wrong with a value, in the words of someone who writes TOML."""
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
     got = repr(given) if len(repr(given)) <= _SHOWN else f"{repr(given)[:_SHOWN]}..."
-    context = error.get("ctx", {})
     if kind == "literal_error":
         options = re.findall(r"[\w.-]+(?=')|\b\d+\b", str(context["expected"]))
         near = difflib.get_close_matches(str(given), options, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        listed = f"one of {', '.join(options)}"
-        if near and len(options) > _MOST_OPTIONS:
-            listed = "a known name"
+        many = near and len(options) > _MOST_OPTIONS
+        listed = "a known name" if many else f"one of {', '.join(options)}"
         return Mistake("not-an-option", f"must be {listed}, but got {got}{hint}")
-    bounds = {
-        "greater_than_equal": (">=", "ge"),
-        "greater_than": (">", "gt"),
-        "less_than": ("<", "lt"),
-        "less_than_equal": ("<=", "le"),
-    }
-    if kind in bounds:
-        sign, key = bounds[kind]
-        return Mistake("out-of-bounds", f"must be {sign} {context[key]}, but got {got}")
+    for key, sign in _BOUNDS.items():
+        if key in context:
+            return Mistake("out-of-bounds", f"must be {sign} {context[key]}, but got {got}")
     if kind == "value_error":
         return Mistake(getattr(context["error"], "code", "not-allowed"), str(context["error"]))
-    if kind == "missing":
-        return Mistake("key-of-table-missing", f"needs `{error['loc'][-1]}`")
-    if kind in ("string_too_short", "too_short"):
+    if kind.endswith("too_short"):
         return Mistake("empty", "must not be empty")
-    if kind in _TYPES:
-        return Mistake("wrong-type", f"must be {_TYPES[kind]}, but got {got}")
-    text, found, _ = error["msg"].removeprefix("Input should be ").partition(",")
-    if error["msg"].startswith("Input should be ") and "ydantic" not in text + found:
-        return Mistake("not-allowed", f"must be {text}, but got {got}")
+    if right := _TYPES.get(kind.partition("_")[0]):
+        return Mistake("wrong-type", f"must be {right}, but got {got}")
     return Mistake("not-allowed-here", f"has a value that is not allowed here: {got}")
+
+
+def _unknown(name: str, places: _Places) -> Mistake:
+    table, _, key = name.rpartition(".")
+    where, place = f" in [{table}]" if table else "", places.of(name)
+    if name in REMOVED:
+        text = f"{place}: `{name}` is no longer a key; {REMOVED[name]}"
+        return Mistake("removed-key", text)
+    if table == "family":
+        own = "a family of your own needs the key 'module'"
+        text = f"{place}: unknown family '{key}'{_known(key, FAMILY_PARAMETERS)} ({own})"
+        return Mistake("unknown-family", text)
+    of_family = FAMILY_PARAMETERS.get(table.removeprefix("family."), ())
+    domain = {**IntRange.model_fields, **Choice.model_fields} if table.count(".") == 2 else {}
+    known = keys_of(TABLES[table]) if table in TABLES else [*of_family, *domain]
+    text = f"{place}: unknown key '{key}'{where}{_known(key, known)}"
+    return Mistake("unknown-key", text)
+
+
+def _known(key: str, known: Iterable[str]) -> str:
+    names = list(known)
+    if near := difflib.get_close_matches(key, names, n=1, cutoff=_SIMILAR):
+        return f"; did you mean '{near[0]}'?"
+    tables = [table for table, kind in TABLES.items() if key in keys_of(kind)]
+    elsewhere = f"[{tables[0]}]" if tables and tables[0] else "the head of the file"
+    if tables and not 0 < len(names) <= _MOST_OPTIONS:
+        return f"; did you mean '{key}' in {elsewhere}?"
+    other = f"; '{key}' is a key of {elsewhere}" if tables else ""
+    return f"; known: {', '.join(names)}{other}" if names else "; it takes no keys"
+
+
+def _line_number(mistake: Mistake) -> tuple[bool, int]:
+    line = re.match(r"[^ ]*:(\d+): ", mistake.text)
+    return (line is None, int(line.group(1)) if line else 0)
 
 
 def _without_none(value: Any) -> Any:

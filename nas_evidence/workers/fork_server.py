@@ -1,8 +1,8 @@
 """Processes that are forks of one that has imported torch: each starts in milliseconds.
 
-The driver sends the server a number, and gets one back: 0, with an end of a pipe, forks and is
-answered by the process id; a process id ends that fork, and is answered when it has ended. The
-server ends with all its forks when the driver is gone.
+The driver sends the server numbers: -1, with an end of a pipe, forks; 2n asks for the process id
+of the n-th fork, and 2n + 1 ends it first. The server ends with all its forks when the driver is
+gone.
 """
 
 import gc
@@ -23,7 +23,7 @@ from threading import Thread
 from typing import Any
 
 _NUMBER = struct.Struct("!q")
-_FORK = 0
+_FORK = -1
 #: Seconds between two looks of a fork whether its server still lives.
 _LOOK_EVERY = 1.0
 
@@ -52,15 +52,20 @@ class ForkServer:
         server = self.start()
         ours, theirs = Pipe()
         with suppress(OSError), theirs:  # it has just died: the pipe says so
-            server.fork(theirs)
+            socket.send_fds(server.control, [_NUMBER.pack(_FORK)], [theirs.fileno()])
         with suppress(OSError):
             ours.send((function, arguments))
+        server.n_forks += 1
         return Fork(server, server.n_forks - 1, ours)
 
     def close(self) -> None:
         """Kill the server and its forks, and wait for their end."""
         if self._server is not None:
-            self._server.close()
+            with suppress(OSError):
+                if not self._server.is_ready(0):
+                    self._server.process.kill()
+            self._server.control.close()
+            self._server.process.wait()
             self._server = None
 
 
@@ -69,35 +74,19 @@ class _Server:
     process: subprocess.Popen[bytes]
     control: socket.socket
     n_forks: int = 0
-    pids: list[int] = field(default_factory=list)
+    ready: bool = False
 
-    def fork(self, pipe: Connection) -> None:
-        self.n_forks += 1
-        socket.send_fds(self.control, [_NUMBER.pack(_FORK)], [pipe.fileno()])
+    def is_ready(self, timeout: float | None) -> bool:
+        """Return whether it has imported torch, after so many seconds at most."""
+        if not self.ready and select.select([self.control], [], [], timeout)[0]:
+            _received(self.control)
+            self.ready = True
+        return self.ready
 
-    def pid(self, number: int) -> int:
-        while len(self.pids) <= number:
-            self.pids.append(_received(self.control)[0])
-        return self.pids[number]
-
-    def end(self, number: int) -> None:
-        if self._still_imports():
-            self.process.kill()
-            self.process.wait()
-            return
-        self.pid(self.n_forks - 1)  # what comes next is the answer to this request
-        self.control.sendall(_NUMBER.pack(self.pids[number]))
-        _received(self.control)
-
-    def close(self) -> None:
-        if self._still_imports():
-            self.process.kill()
-        self.control.close()
-        self.process.wait()
-
-    def _still_imports(self) -> bool:
-        """Return whether it has no forks yet."""
-        return not self.pids and not select.select([self.control], [], [], 0)[0]
+    def asked(self, number: int) -> int:
+        self.is_ready(None)
+        self.control.sendall(_NUMBER.pack(number))
+        return _received(self.control)[0]
 
 
 @dataclass(frozen=True)
@@ -111,12 +100,16 @@ class Fork:
     @property
     def pid(self) -> int:
         """The process id, once it has been forked."""
-        return self.server.pid(self.number)
+        return self.server.asked(2 * self.number)
 
     def end(self) -> None:
         """Kill it and wait for its end; if the server has died, its forks follow it."""
-        with suppress(OSError):
-            self.server.end(self.number)
+        with suppress(OSError, ValueError):  # the second if the server has been closed
+            if self.server.is_ready(0):
+                self.server.asked(2 * self.number + 1)
+            else:
+                self.server.process.kill()
+                self.server.process.wait()
         self.pipe.close()
 
 
@@ -151,17 +144,21 @@ def run(handle: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # so that a collection in a fork copies no page of what was imported
-    forks: set[int] = set()
+    pids, alive = list[int](), set[int]()
     with socket.socket(fileno=handle) as control, suppress(OSError):
+        control.sendall(_NUMBER.pack(0))
         while True:
             asked, handles = _received(control)
             if asked == _FORK:
-                forks.add(pid := _forked(handles[0], control))
-            else:
-                forks.discard(pid := asked)
+                pids.append(_forked(handles[0], control))
+                alive.add(pids[-1])
+                continue
+            pid = pids[asked // 2]
+            if asked % 2 and pid in alive:
+                alive.remove(pid)
                 _end(pid)
             control.sendall(_NUMBER.pack(pid))
-    for pid in forks:
+    for pid in alive:
         _end(pid)
     os._exit(0)  # collecting what torch has made would take a second
 

@@ -9,8 +9,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
-from nas_evidence.workers.process import MakeWorker
-from nas_evidence.workers.worker import Worker
+from nas_evidence.workers.process import MakeWorker, made_worker
 
 _LOG = logging.getLogger(__name__)
 
@@ -19,23 +18,22 @@ class InlineExecutor:
     """Runs one call per poll, in this process and thread.
 
     Args:
-        arrays: The data set.
+        arrays: The data set; None if no trial will run.
         resources: The study's `[resources]`.
         make_worker: Has the signature of `Worker`, the default.
     """
 
     def __init__(
         self,
-        arrays: ArrayData,
+        arrays: ArrayData | None,
         resources: ResourceSpec,
         *,
         make_worker: MakeWorker | None = None,
     ) -> None:
         self._started = time.monotonic()
         self._busy_seconds = 0.0
-        fixed = resources.gpus != "auto"
-        share = float(resources.gpus) if fixed else 1.0
-        self._worker = (make_worker or Worker)(arrays, resources, gpu_share=share)
+        share = 1.0 if resources.gpus == "auto" else float(resources.gpus)
+        self._worker = made_worker(make_worker, arrays, resources, share)
         self._calls: deque[Callable[[], Event]] = deque()
         self._launch: Launch | None = None
 

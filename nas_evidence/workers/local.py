@@ -8,29 +8,19 @@ the pool replaces it.
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
-from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.executor import loss_of
 from nas_evidence.workers.fork_server import ForkServer
-from nas_evidence.workers.pool import START_TIMEOUT, Limits, Pool, Seat, WorkerLostError
+from nas_evidence.workers.pool import START_TIMEOUT, Failed, Limits, Place, Pool, Seat
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Raised:
-    """What a call of a worker raised."""
-
-    why: str
-    kind: LossKind
 
 
 class LocalExecutor(Pool):
@@ -81,18 +71,19 @@ class LocalExecutor(Pool):
             worker.actor.pipe.send((method, arguments))
         return worker.actor.pipe
 
-    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
+    def _wait(
+        self, workers: Sequence[Seat], timeout: float
+    ) -> list[tuple[Seat, Answer | Place | Failed]]:
         ready = wait([worker.call for worker in workers], timeout)
-        return [worker for worker in workers if worker.call in ready]
+        return [(worker, _received(worker.call)) for worker in workers if worker.call in ready]
 
-    def _answer(self, worker: Seat) -> Answer:
-        try:
-            answer: Answer | _Raised = worker.call.recv()
-        except (EOFError, OSError):
-            raise WorkerLostError("the worker process crashed") from None
-        if isinstance(answer, _Raised):
-            raise WorkerLostError(answer.why, answer.kind)
-        return answer
+
+def _received(pipe: Connection) -> Answer | Failed:
+    try:
+        answer: Answer | Failed = pipe.recv()
+    except (EOFError, OSError):
+        return Failed("the worker process crashed")
+    return answer
 
 
 def _serve(
@@ -109,4 +100,4 @@ def _serve(
             return  # no more calls
         except Exception as error:
             _LOG.exception("call_failed")
-            pipe.send(_Raised(*loss_of(error)))
+            pipe.send(Failed(*loss_of(error)))

@@ -40,7 +40,7 @@ from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.workers.executor import Launch, loss_of
-from nas_evidence.workers.pool import SAID_AFTER, Limits, Place, Pool, Seat, WorkerLostError
+from nas_evidence.workers.pool import SAID_AFTER, Failed, Limits, Place, Pool, Seat
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
 from nas_evidence.workers.reachable import check_reachable
@@ -177,37 +177,39 @@ class RayExecutor(Pool):
     def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
         return worker.actor.call.remote(method, *arguments)
 
-    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
+    def _wait(
+        self, workers: Sequence[Seat], timeout: float
+    ) -> list[tuple[Seat, Answer | Place | Failed]]:
         calls = {w.call: w for w in workers}
         ready, _ = ray.wait(list(calls), num_returns=1, timeout=timeout)
         if ready:  # and whatever else has arrived
             ready, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        return [calls[ref] for ref in ready]
+        return [(calls[ref], self._answer(calls[ref])) for ref in ready]
 
-    def _answer(self, worker: Seat) -> Answer | Place:
+    def _answer(self, worker: Seat) -> Answer | Place | Failed:
         try:
             answer: Answer | Place = ray.get(worker.call)
         except RayError as error:
             self._look()  # the node may have gone with it
-            raise self._loss(error, worker) from error
+            return self._loss(error, worker)
         return answer
 
-    def _loss(self, error: RayError, worker: Seat) -> WorkerLostError:
+    def _loss(self, error: RayError, worker: Seat) -> Failed:
         """Return why a call failed, and what kind of loss it is."""
         if isinstance(error, RayTaskError):
-            return WorkerLostError(*loss_of(error.cause))
+            return Failed(*loss_of(error.cause))
         if isinstance(error, ActorUnavailableError | NodeDiedError):
-            return WorkerLostError("the worker could not be reached", LossKind.MACHINE)
+            return Failed("the worker could not be reached", LossKind.MACHINE)
         if isinstance(error, RayActorError) and error.actor_init_failed:
-            return WorkerLostError(_last_line(error))
+            return Failed(_last_line(error))
         if isinstance(error, ActorDiedError):
             alive = {node["NodeID"] for node in self._nodes}
             if error.preempted or (worker.node and worker.node not in alive):
-                return WorkerLostError("its node was lost", LossKind.MACHINE)
-            return WorkerLostError("the worker process crashed")
+                return Failed("its node was lost", LossKind.MACHINE)
+            return Failed("the worker process crashed")
         full = {OutOfMemoryError: LossKind.MEMORY, OutOfDiskError: LossKind.DISK}
         kind = full.get(type(error), LossKind.CRASH)
-        return WorkerLostError(f"{type(error).__name__}: {_last_line(error)}", kind)
+        return Failed(f"{type(error).__name__}: {_last_line(error)}", kind)
 
     def _placed(self, worker: Seat, place: Place) -> None:
         if not place.unusable:

@@ -63,12 +63,12 @@ class Place:
     unusable: str = ""
 
 
-class WorkerLostError(Exception):
-    """A worker crashed, or its call raised."""
+@dataclass(frozen=True)
+class Failed:
+    """An answer that says that a worker crashed, or what its call raised."""
 
-    def __init__(self, why: str, kind: LossKind = LossKind.CRASH) -> None:
-        super().__init__(why)
-        self.kind = kind
+    why: str
+    kind: LossKind = LossKind.CRASH
 
 
 @dataclass(eq=False)
@@ -213,9 +213,9 @@ class Pool(ABC):
                 time.sleep(min(timeout, 0.1))
             return []
         left = min(worker.deadline for worker in called) - time.monotonic()
-        ready = self._answered(called, max(0.0, min(timeout, left)))
+        answers = self._wait(called, max(0.0, min(timeout, left)))
         # Losing one may remove others of its node.
-        events = [self._collect(worker) for worker in ready if worker in self.workers]
+        events = [self._collect(*one) for one in answers if one[0] in self.workers]
         now = time.monotonic()
         for worker in [w for w in called if w.call is not None and now > w.deadline]:
             if worker in self.workers:
@@ -272,16 +272,10 @@ class Pool(ABC):
         """Send a call; return what stands for its answer."""
 
     @abstractmethod
-    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
-        """Return the workers whose answers are there, after at most `timeout` seconds."""
-
-    @abstractmethod
-    def _answer(self, worker: Seat) -> Answer | Place:
-        """Return the answer of a worker.
-
-        Raises:
-            WorkerLostError: it crashed, or its call raised.
-        """
+    def _wait(
+        self, workers: Sequence[Seat], timeout: float
+    ) -> list[tuple[Seat, Answer | Place | Failed]]:
+        """Return the answers that are there, after at most `timeout` seconds."""
 
     def _estimated_share(self, launch: Launch) -> float:
         """Return the share that a trial needs by its memory."""
@@ -310,12 +304,9 @@ class Pool(ABC):
         worker.since = time.monotonic()
         worker.call = self._ask(worker, method, *arguments)
 
-    def _collect(self, worker: Seat) -> Event | None:
-        try:
-            answer = self._answer(worker)
-        except WorkerLostError as error:
-            there = worker in self.workers  # not if it was given up with its node
-            return self.lose(worker, str(error), error.kind) if there else None
+    def _collect(self, worker: Seat, answer: Answer | Place | Failed) -> Event | None:
+        if isinstance(answer, Failed):
+            return self.lose(worker, answer.why, answer.kind)
         if isinstance(answer, Place):
             self._placed(worker, answer)
             return None

@@ -21,6 +21,17 @@ from nas_evidence.spec.study import ResourceSpec
 MakeWorker = Callable[..., Any]
 
 
+def made_worker(
+    make: MakeWorker | None, arrays: ArrayData | None, resources: ResourceSpec, gpu_share: float
+) -> Any:
+    """Return what `make` makes, by default a `Worker`, which imports torch."""
+    if make is None:
+        from nas_evidence.workers.worker import Worker
+
+        make = Worker
+    return make(arrays, resources, gpu_share=gpu_share)
+
+
 @dataclass(frozen=True)
 class Answer:
     """The result of a call: the event, if any, and the state of the process.
@@ -50,11 +61,7 @@ class WorkerProcess:
     ) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
         _log_to(logs)
-        if make_worker is None:
-            from nas_evidence.workers.worker import Worker  # imports torch
-
-            make_worker = Worker
-        self._worker = make_worker(arrays, resources, gpu_share=share)
+        self._worker = made_worker(make_worker, arrays, resources, share)
 
     def call(self, method: str | None, *arguments: Any) -> Answer:
         """Call a method of the worker, or none."""
@@ -90,11 +97,7 @@ def worker_with_code(
         (folder / name).write_bytes(content)
     sys.path.insert(0, str(folder))
     import_outside(names)
-    if make_worker is None:
-        from nas_evidence.workers.worker import Worker  # imports torch
-
-        make_worker = Worker
-    return make_worker(arrays, resources, gpu_share=gpu_share)
+    return made_worker(make_worker, arrays, resources, gpu_share)
 
 
 def _resident_bytes() -> int:

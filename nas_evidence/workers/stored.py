@@ -20,7 +20,7 @@ from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage.store import Store, StoreError
 from nas_evidence.workers.executor import Launch, Verdict
-from nas_evidence.workers.process import MakeWorker
+from nas_evidence.workers.process import MakeWorker, made_worker
 
 _LOG = logging.getLogger(__name__)
 _EPOCH = re.compile(r"epoch-(\d+)\.pt$")
@@ -48,12 +48,8 @@ class StoredWorker:
         gpu_share: float = 1.0,
         make_worker: MakeWorker | None = None,
     ) -> None:
-        if make_worker is None:
-            from nas_evidence.workers.worker import Worker  # imports torch
-
-            make_worker = Worker
         self._store = Store(uri)
-        self._worker = make_worker(arrays, resources, gpu_share=gpu_share)
+        self._worker = made_worker(make_worker, arrays, resources, gpu_share)
         self._attempt, self._stored = "", set[str]()
         self._folder: Path | None = None  # while there is a trial
 

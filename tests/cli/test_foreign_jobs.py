@@ -1,7 +1,7 @@
 """Jobs and logs of other people: they move no cursor, and their stores are no options."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import pytest
 from faulty import Cli, run, stopped, study
 
 from nas_evidence.cli import submit as verb
+from nas_evidence.jobs.job import Job
 from nas_evidence.storage.study_folder import open_study
 
 NASTY = "/x $(touch owned) ;y"
@@ -23,12 +24,13 @@ class Cluster:
     """A job server with one job, `nas-mine-1`, and what is asked of it."""
 
     def __init__(self, store: object, state: str = "RUNNING", message: str = "") -> None:
-        self.facts = {"nas_evidence_study": "mine", "nas_evidence_store": str(store)}
+        self.store, self.exit_code = str(store), -9 if message == KILLED else None
         self.state, self.message, self.asked = state, message, list[tuple[str, str]]()
 
-    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        asked = [(job, {}, "SUCCEEDED", "") for job, _ in self.asked]
-        return [("nas-mine-1", self.facts, self.state, self.message), *asked]
+    def jobs(self) -> list[Job]:
+        asked = [Job(job, "", "", "SUCCEEDED") for job, _ in self.asked]
+        mine = Job("nas-mine-1", "mine", self.store, self.state, self.message, self.exit_code)
+        return [mine, *asked]
 
     def submit(self, command: str, *, job_id: str, **_: Any) -> None:
         self.asked.append((job_id, command))

@@ -9,7 +9,8 @@ from nas_evidence.api import submission
 from nas_evidence.cli import search as run
 from nas_evidence.cli import submit as cluster
 from nas_evidence.cli.main import app
-from nas_evidence.jobs.jobs import Job, Submitted
+from nas_evidence.jobs.job import Job
+from nas_evidence.jobs.jobs import Submitted
 
 SUBMIT = ("submit", "digits", "--address", "http://127.0.0.1:1")
 

@@ -45,7 +45,10 @@ def test_no_number_is_infinite_or_absurd(tmp_path: Path, key: str, value: str) -
         ("[budget]\nwall_seconds = 1e30\n", "wall_seconds in [budget]"),
         ("[plan]\nepochs = 1000000000000000000000\n", "epochs in [plan]"),
         ("[retries]\ncrashes = 0\n", '`crashes` must be a number of attempts or "unlimited"'),
-        ("[family.mlp]\nwidth = {low = 1e30, high = 4}\n", "width in [family.mlp] must be an int"),
+        (
+            "[family.mlp]\nwidth = {low = 1e30, high = 4}\n",
+            "low in [family.mlp.width] must be an int",
+        ),
     ],
 )
 def test_wrong_values_are_named(tmp_path: Path, tail: str, expected: str) -> None:

@@ -1,9 +1,8 @@
 """The name of a study on a cluster stays taken when its job died before it could say a word."""
 
-from collections.abc import Mapping
-
 from messages import refused
 
+from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import submit_study
 
 
@@ -13,9 +12,9 @@ class DeadJob:
     def __init__(self) -> None:
         self.submitted: list[str] = []
 
-    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        facts = {"nas_evidence_study": "demo", "nas_evidence_store": "/a"}
-        return [("nas-demo-1", facts, "FAILED", "Unexpected error:\nthe supervisor did not start")]
+    def jobs(self) -> list[Job]:
+        said = "Unexpected error:\nthe supervisor did not start"
+        return [Job("nas-demo-1", "demo", "/a", "FAILED", said)]
 
     def submit(self, command: str, *, job_id: str, **_: object) -> None:
         self.submitted.append(job_id)

@@ -1,6 +1,5 @@
 """Data of a study that a cluster runs: in its store, for nobody else; never sent with the job."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any
@@ -12,6 +11,7 @@ from messages import refused
 
 import nas_evidence
 from nas_evidence.api import submission
+from nas_evidence.jobs.job import Job
 
 
 class Cluster:
@@ -22,9 +22,8 @@ class Cluster:
         self.sent: list[set[str]] = []
         self.state, self.store = "RUNNING", ""
 
-    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
-        facts = {"nas_evidence_study": "mine", "nas_evidence_store": self.store}
-        return [("nas-mine-1", facts, self.state, "")] * bool(self.commands)
+    def jobs(self) -> list[Job]:
+        return [Job("nas-mine-1", "mine", self.store, self.state)] * bool(self.commands)
 
     def submit(self, command: str, *, folder: str, metadata: dict[str, str], **_: Any) -> None:
         names = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}

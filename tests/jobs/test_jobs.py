@@ -3,7 +3,7 @@
 import http.server
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,17 @@ from messages import refused
 import nas_evidence.jobs.code_package as code_package
 from nas_evidence.jobs.auth_token import read_token, use_token_if_there_is_one
 from nas_evidence.jobs.code_package import PACKAGE, package_to_send, write_package
-from nas_evidence.jobs.jobs import (
-    PATIENCE,
-    STOP_SECONDS,
+from nas_evidence.jobs.job import (
+    STORE,
+    STUDY,
     IdTakenError,
     Job,
     NotReadyError,
     UnreachableError,
+)
+from nas_evidence.jobs.jobs import (
+    PATIENCE,
+    STOP_SECONDS,
     ask_there,
     follow,
     jobs_of,
@@ -44,11 +48,14 @@ class FakeClient:
         self.silent = 0
         self.refusals: list[Exception] = []
 
-    def jobs(self) -> list[tuple[str, Mapping[str, str], str, str]]:
+    def jobs(self) -> list[Job]:
         if self.silent:
             self.silent -= 1
             raise UnreachableError("no answer")
-        return [(name, *facts) for name, facts in self.table.items()]
+        return [
+            Job(name, facts.get(STUDY, ""), facts.get(STORE, ""), *rest)
+            for name, (facts, *rest) in self.table.items()
+        ]
 
     def submit(self, command: str, *, job_id: str, **how: object) -> None:
         if self.refusals:

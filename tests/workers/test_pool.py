@@ -105,11 +105,8 @@ class FakePool(Pool):
         self.sent.append((worker, method, arguments))
         return method or "ping"
 
-    def _answered(self, workers: Sequence[Seat], timeout: float) -> list[Seat]:
+    def _wait(self, workers: Sequence[Seat], timeout: float) -> list[tuple[Seat, Answer]]:
         return []
-
-    def _answer(self, worker: Seat) -> Answer:
-        raise AssertionError("told by the test")
 
     def _to_avoid(self, suspects: frozenset[str]) -> frozenset[str]:
         return suspects if self.nodes.keys() - suspects else frozenset()
