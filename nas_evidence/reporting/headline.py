@@ -385,7 +385,6 @@ def _at_edges(study: Study) -> list[str]:
 
 
 def _reversed_by_tests(study: Study) -> str:
-    """Say if the winner is clearly worse on the test data than the worst half of the ranking."""
     target = study.targets[0]
     known = study.architectures[target].dropna()
     winner = study.winner
