@@ -89,7 +89,6 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
 
 
 def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:
-    """Refuse to compare scores of differently weighted or augmented data; "" if all are alike."""
     plans = [study.spec.plan for study in studies]
     values = {
         "likelihood_power": [f"{plan.likelihood_power:g}" for plan in plans],

@@ -12,9 +12,8 @@ from typing import TypeVar
 
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
-from nas_evidence.reporting.along_training import early_trust
 from nas_evidence.reporting.certainty import certainty_of
-from nas_evidence.reporting.correlations import ALL, Trust, trust
+from nas_evidence.reporting.correlations import ALL, Trust, early_trust, trust
 from nas_evidence.reporting.headline import Headline, headline, usual_metric
 from nas_evidence.reporting.importance import (
     importance_sentence,

@@ -16,11 +16,15 @@ from nas_evidence.maths.ranking import (
     RankStatistics,
     random_statistics,
     rank_statistics,
+    regret,
     resampling_plan,
     share_at_least_as_good,
+    spearman,
 )
+from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.templating import write_table
 from nas_evidence.reporting.words import WORDS, Scale, scale_of, words_of
+from nas_evidence.spec.registry import SCORES
 
 ALL = "all"
 REGRET_AT = (1, 3, 10)
@@ -88,12 +92,6 @@ class Trust:
     def defined(self, target: str) -> bool:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
-
-    def undefined_groups(self, target: str) -> list[str]:
-        """Return the groups within which no score has a correlation with `target`."""
-        own = [row for row in self.rows if row.target == target]
-        known = {row.group for row in own if not row.statistics.reason}
-        return [group for group in dict.fromkeys(row.group for row in own) if group not in known]
 
 
 def trust(
@@ -246,7 +244,6 @@ def _rivals_close(
     main: str,
     rivals: Sequence[str],
 ) -> list[str]:
-    """Return a warning that names baselines not clearly behind the main score."""
     target = pooled[0].target
     rho = {row.score: row.statistics.rho for row in pooled}
     close = []
@@ -282,7 +279,6 @@ def _reversals(rows: Sequence[Correlation], main: str) -> list[str]:
 
 
 def _explained_by_size(row: Correlation) -> list[str]:
-    """Return a warning if little of the main score's rho is left after controlling for size."""
     s = row.statistics
     if s.rho is None or s.rho_interval is None or s.partial is None or s.partial_interval is None:
         return []
@@ -293,3 +289,37 @@ def _explained_by_size(row: Correlation) -> list[str]:
         f"its rho falls from {s.rho:.2f} to {s.partial:.2f} (95 % interval "
         f"{s.partial_interval.low:.2f} to {s.partial_interval.high:.2f})."
     ]
+
+
+def early_trust(study: Study) -> pd.DataFrame:
+    """Return how the scores that change in training rank the first target at each epoch.
+
+    score, epoch, n (architectures that have both), rho with the ends of its interval, regret at 1.
+    """
+    target = study.architectures[study.targets[0]]
+    changing = [name for name in study.scores if name == SIZE or not _is_constant(name)]
+    keys = study.by_epoch["trial_id"].map(study.complete["architecture_key"])
+    long = study.by_epoch.assign(key=keys)
+    means = long.groupby(["score", "epoch", "key"])["value"].mean()
+    plan = resampling_plan(len(target), seed=study.spec.seed)
+    found = []
+    for score in changing:
+        for epoch in study.epochs:
+            if score == SIZE:
+                values = study.architectures[SIZE]
+            elif (score, epoch) in means.index:
+                values = means[score, epoch].reindex(target.index)
+            else:
+                continue
+            ranked = spearman(values, target, plan=plan)
+            known = values.notna() & target.notna()
+            if ranked is not None:
+                ends = () if ranked[1] is None else (ranked[1].low, ranked[1].high)
+                lost = regret(values[known], target[known], 1)
+                found.append((score, epoch, int(known.sum()), lost, ranked[0], *ends))
+    columns = ["score", "epoch", "n", "regret", "rho", "low", "high"]
+    return pd.DataFrame(found).reindex(columns=range(len(columns))).set_axis(columns, axis=1)
+
+
+def _is_constant(score: str) -> bool:
+    return score in SCORES and SCORES[score].taken == "before"

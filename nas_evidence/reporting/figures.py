@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from nas_evidence.baselines.comparison import CalibrationPoint, Importance
 from nas_evidence.maths.conditional_coverage import Quarter, clopper_pearson
 from nas_evidence.maths.metrics import LEVEL
-from nas_evidence.reporting.along_training import EarlyTrust
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
@@ -99,7 +98,6 @@ def columns_of(found: Importance, *, labels: bool) -> Markup:
 def _bars(
     rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
 ) -> Markup:
-    """Return a bar for each (name, value, its spread if known, whether in colour)."""
     texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
              for _, value, error, _ in rows]  # fmt: skip
     ends = [value + (error or 0.0) for _, value, error, _ in rows]
@@ -168,7 +166,6 @@ def quarters(report: Report) -> Markup | None:
 
 
 def _range_of(one: Quarter) -> str:
-    """Return the predictions of a quarter in words, nothing for several targets."""
     known = one.low is not None and one.high is not None
     return f": {short(one.low)} to {short(one.high)}" if known else ""
 
@@ -514,16 +511,13 @@ def _kind(judged: Trust, score: str) -> str:
 def epochs(report: Report) -> Markup | None:
     """Return rho above and regret below, over the epochs, one line per score."""
     judged, target = report.trust, words_of(report.study.targets[0])
-    by_score: dict[str, list[EarlyTrust]] = {}
-    for one in report.early:
-        by_score.setdefault(one.score, []).append(one)
-    if not any(len(points) > 1 for points in by_score.values()):
+    by_score = dict(tuple(report.early.groupby("score", sort=False)))
+    if not any(len(own) > 1 for own in by_score.values()):
         return None
     # The score that ranks is last, on top.
     scores = sorted(by_score, key=lambda score: -_KINDS.index(_kind(judged, score)))
     factor, unit = judged.scale.factor, judged.scale.unit
-    at = [float(one.epoch) for one in report.early]
-    regrets = [factor * one.regret for one in report.early]
+    at, regrets = report.early["epoch"].tolist(), (factor * report.early["regret"]).tolist()
     title = f"regret at 1{f', {unit}' if unit else ''}"
     below = axis_of("epoch", at, whole=True)
     panels = (
@@ -535,10 +529,10 @@ def epochs(report: Report) -> Markup | None:
         own, kind = by_score[score], _kind(judged, score)
         shade, dash = colour(len(scores) - 1 - i), DASHES[kind]
         legend.insert(0, Key(score, shade, None, dash))
-        values = [one.rho for one in own], [factor * one.regret for one in own]
+        values = own["rho"], factor * own["regret"]
         for panel, what, ys in zip(panels, ("rho", "regret"), values, strict=True):
-            points = [(float(one.epoch), y) for one, y in zip(own, ys, strict=True)]
-            said = f"{score}: {what} {ys[-1]:.3f} at the end"
+            points = [(float(a), float(b)) for a, b in zip(own["epoch"], ys, strict=True)]
+            said = f"{score}: {what} {points[-1][1]:.3f} at the end"
             if len(points) == 1:
                 panel.dot(*points[0], colour=shade, radius=3, title=said)
             width = 3.5 if kind == _KINDS[0] else 1.6

@@ -49,7 +49,6 @@ class Headline:
               model, and of the majority class or the mean
     intervals what the intervals of real targets cover, for small and for large predictions
     advice    warnings that change what to do, and what
-    settled   how many networks are at a mode
     """
 
     answer: str = ""
@@ -60,7 +59,6 @@ class Headline:
     measured: str = ""
     intervals: str = ""
     advice: tuple[str, ...] = ()
-    settled: str = ""
 
 
 def headline(
@@ -74,21 +72,19 @@ def headline(
     """Return the first screen of a study, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline(settled=settled_sentence(study))
-    judged = comparison if comparison and comparison.trial_id == winner.trial_id else None
+        return Headline()
     measured = metric_sentence(
-        judged, metric or usual_metric(study), study, asked=metric is not None
+        comparison, metric or usual_metric(study), study, asked=metric is not None
     )
     return Headline(
         answer=_answer(study, winner),
         sure=certainty_sentence(study, sure),
         cost=cost_sentence(study, sure),
         together=together_sentence(study, recommended),
-        worth=worth_sentence(study, judged),
-        measured=f"{measured} {class_weights_sentence(study, judged)}".strip(),
-        intervals=intervals_sentence(judged),
-        advice=tuple(advice(study, judged)),
-        settled=settled_sentence(study),
+        worth=worth_sentence(study, comparison),
+        measured=f"{measured} {class_weights_sentence(study, comparison)}".strip(),
+        intervals=intervals_sentence(comparison),
+        advice=tuple(advice(study, comparison)),
     )
 
 
@@ -196,7 +192,6 @@ def _gain_sentence(study: Study, found: Recommendation | None) -> str:
 
 
 def _luck_sentence(study: Study) -> str:
-    """Say why the first architecture is not the one with the best score, if it is not."""
     winner = study.ranking[0]
     rivals = [one for one in study.ranking if one.estimate_error is not None]
     best = max(rivals, key=lambda one: fmean(study.values(one)))
@@ -369,7 +364,6 @@ def advice(study: Study, judged: Comparison | None) -> list[str]:
 
 
 def _at_edges(study: Study) -> list[str]:
-    """Name the parameters of the winner that lie at an end of their range, if a user chose it."""
     winner = study.winner
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
@@ -391,7 +385,6 @@ def _at_edges(study: Study) -> list[str]:
 
 
 def _reversed_by_tests(study: Study) -> str:
-    """Say if the winner is clearly worse on the test data than the worst half of the ranking."""
     target = study.targets[0]
     known = study.architectures[target].dropna()
     winner = study.winner
@@ -406,27 +399,6 @@ def _reversed_by_tests(study: Study) -> str:
     )
 
 
-def settled_sentence(study: Study) -> str:
-    """Say how many networks settled at a mode, and what became of the others; "" if none tried."""
-    trials = study.complete
-    if "kept" not in trials or trials["kept"].isna().all():
-        return ""
-    rows = trials[trials["kept"].notna()]
-    at_mode = rows["converged"].fillna(False).astype(bool)
-    near = rows[~at_mode & (rows["kept"] == "settled")]
-    scheduled = int((~at_mode & (rows["kept"] == "scheduled")).sum())
-    parts = [f"{int(at_mode.sum())} of {len(rows)} networks settled at a mode"]
-    if len(near):
-        furthest = float(near["decrement_per_datum"].astype(float).max())
-        parts.append(
-            f"{len(near)} settled near one (Newton decrement up to {furthest:.2g} nats per datum)"
-        )
-    if scheduled:
-        why = "no better one found" if study.spec.plan.settle else "no settling"
-        parts.append(f"{scheduled} kept as scheduled ({why})")
-    return "; ".join(parts) + "."
-
-
 def _in_unit(study: Study, difference: float) -> str:
     if study.objective_unit == "nats per datum":
         return NATS.text(difference)
@@ -434,6 +406,5 @@ def _in_unit(study: Study, difference: float) -> str:
 
 
 def _lead(study: Study, difference: float) -> str:
-    """Return how far the first is ahead, also where three decimals would show nothing."""
     hidden = study.objective_unit == "nats per datum" and 0 < difference < 5e-4
     return "less than 0.001 nats per datum" if hidden else _in_unit(study, difference)

@@ -132,7 +132,6 @@ def _cells(values: Sequence[ParameterValue], domain: Domain) -> tuple[Axis, Inte
 
 
 def _spread(values: Sequence[ParameterValue]) -> str:
-    """Return values in a few words: a range of numbers, or the counts of each value."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         low, high = min(values, key=float), max(values, key=float)
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"

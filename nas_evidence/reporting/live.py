@@ -92,7 +92,6 @@ def running_now(folder: Path, reload_seconds: int = 30) -> Live | None:
 
 
 def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
-    """Return what is under way: nothing of a driver that was killed."""
     now = time.time()
     holder = holder_of(folder) if is_locked(folder) else None
     if holder is None:

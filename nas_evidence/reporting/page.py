@@ -95,13 +95,13 @@ def as_json(report: Report) -> str:
         "ranking": study.ranking,
     }
     values = {"study": found} | {name: getattr(report, name) for name in _FACTS}
+    values["early"] = report.early.to_dict("records")
     values["compared"] = None if terms is None else terms.head(2).to_dict("records")
     scalar = methodcaller("item")  # of NumPy
     return to_json(values, indent=1, inf_nan_mode="null", fallback=scalar).decode()
 
 
 def _ranking_rows(report: Report) -> list[dict[str, object]]:
-    """Return the ranking with the probability of each to be the best by the score, if stated."""
     best = (report.certainty and report.certainty.best) or ()
     return [
         _flat(one) | {"p_best": best[i] if i < len(best) else None}

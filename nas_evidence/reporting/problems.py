@@ -84,7 +84,6 @@ def problems(study: Study) -> list[Problem]:
 
 
 def _cause(trial: dict[str, object]) -> str:
-    """Return the cause, or the last line of the traceback, without parts specific to a trial."""
     cause = "" if pd.isna(trial["cause"]) else str(trial["cause"])
     if trial["status"] == TrialStatus.PRUNED.value:
         return f"stopped at epoch {trial['epochs']}"

@@ -84,13 +84,9 @@ class Axis:
 
 
 def axis_of(
-    title: str,
-    values: Sequence[float],
-    *,
-    log: bool = False,
-    zero: bool = False,
-    whole: bool = False,
-) -> Axis:
+    title: str, values: Sequence[float], *,
+    log: bool = False, zero: bool = False, whole: bool = False,
+) -> Axis:  # fmt: skip
     """Return an axis a little longer than the values; from 0 if asked for."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     low = min(low, 0.0) if zero else low
@@ -217,7 +213,6 @@ class Panel:
 
 
 def _symbol(symbol: int, across: float, down: float, radius: float) -> str:
-    """Return the shape of a marker, the tag that it opens."""
     outline = SYMBOLS[symbol % len(SYMBOLS)]
     if not outline:
         return f'circle cx="{across:.1f}" cy="{down:.1f}" r="{radius:.1f}"'

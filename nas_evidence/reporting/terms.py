@@ -72,7 +72,6 @@ def term_table(study: Study) -> pd.DataFrame | None:
 
 
 def _evidence(own: pd.DataFrame, trials: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, int]:
-    """Return the terms of a Laplace evidence per datum, and how many add up to it."""
     sums = own.pivot_table(index="trial_id", columns="term", values="value", aggfunc="sum")
     trials = trials.loc[sums.index]
     n_data = trials["n_data"].astype(float)
