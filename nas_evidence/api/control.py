@@ -265,10 +265,14 @@ def cancel(
     Example:
         nas_evidence.cancel("runs/digits")  # "digits: stopped, 3 of 12 trials are stored"
     """
+    return cancelled(there(place, address, name, warn), trial_id)
+
+
+def cancelled(at: There, trial_id: int | None) -> str:
+    """Stop a study, or one of its trials, by where it is; return how it ended."""
     from nas_evidence.driver.cancel import cancel as cancel_and_wait
     from nas_evidence.driver.mirror import working_copy
 
-    at = there(place, address, name, warn)
     if at.job is None:
         return cancel_and_wait(working_copy(at.store), trial_id)
     assert at.client is not None

@@ -116,7 +116,7 @@ def with_options(
         known = {p.name for p in own}
         added = [
             Parameter(p.name, Parameter.POSITIONAL_OR_KEYWORD, annotation=OPTIONS[p.name],
-                      default=p.default or None)
+                      default=p.default if p.default is p.empty else None)
             for p in inspect.signature(function).parameters.values()
             if p.name in (only or OPTIONS) and p.name in OPTIONS.keys() - known
         ]  # fmt: skip

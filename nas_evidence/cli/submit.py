@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import nas_evidence
-from nas_evidence.api.control import job_line
+from nas_evidence.api.control import cancelled, job_line, there
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_options, words_of_place
@@ -57,11 +57,14 @@ def cancel(place: Place = None, address: Dashboard = None, name: JobName = None)
     """
     folder, trial_id = words_of_place(place, name)
     waiting = out.status("waiting for the slice to end") if out.is_terminal else nullcontext()
-    with speaking_commands(), waiting:
-        told = nas_evidence.cancel(folder, trial_id, address=address, name=name, warn=warn)
+    with speaking_commands():
+        at = there(folder, address, name, warn)
+        with waiting:
+            told = cancelled(at, trial_id)
     print_foreign(f"{told}\n")
     if trial_id is None:
-        out.print(f"resume: {typed('resume', *where(folder, address, name))}")
+        store = [at.store] * (at.job is not None)
+        out.print(f"resume: {typed('resume', *store, *where(folder, address, name))}")
 
 
 def where(place: object, address: str | None, name: str | None) -> list[str]:

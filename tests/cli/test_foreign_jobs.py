@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from faulty import Cli, run, stopped, study
 
-from nas_evidence.cli import submit as verb
+from nas_evidence.api import control
 from nas_evidence.jobs.job import Job
 from nas_evidence.storage.study_folder import open_study
 
@@ -46,7 +46,7 @@ class Cluster:
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Cluster:
-    monkeypatch.setattr(verb, "connect", lambda address: cluster)
+    monkeypatch.setattr(control, "connect", lambda address, warn: cluster)
     return cluster
 
 

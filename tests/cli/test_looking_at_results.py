@@ -144,7 +144,7 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     assert list(best.values()) == [study.winner.trial_id, study.winner.objective, "nats per datum"]
     nothing = folder(tmp_path / "failed", [record(1, 1, status=TrialStatus.FAILED)])
     logged(nothing)
-    assert _facts(working_copy(str(nothing)))["best"] is None
+    assert status_in(working_copy(str(nothing)))["best"] is None
 
 
 def test_the_report_is_served_to_who_knows_the_token_and_nothing_else_is(tmp_path: Path) -> None:
