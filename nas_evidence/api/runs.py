@@ -365,8 +365,8 @@ class Left:
         from nas_evidence.workers.inline import InlineExecutor
 
         folder, watcher = self.store.folder.resolve(), self._callbacks(Watcher())
-        nobody = InlineExecutor(None, self.spec.resources, make_worker=lambda *given, **how: None)
-        driver = Driver(self.spec, folder, nobody, watcher, finds=self.finds)
+        idle = InlineExecutor(None, self.spec.resources)
+        driver = Driver(self.spec, folder, idle, watcher, finds=self.finds)
         for notice in driver.notices:
             self.audience.say(f"note: {notice}")
         with watcher:

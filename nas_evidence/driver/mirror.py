@@ -551,7 +551,9 @@ def _clocks() -> tuple[float, float]:
 
 
 def _rank(name: str) -> int:
-    return next((i for i, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
+    return next(
+        (i for i, start in enumerate(_ORDER) if name.startswith(tuple(start))), len(_ORDER)
+    )
 
 
 def _stamp(path: Path) -> LocalStamp:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.record import TrialRecord
@@ -33,7 +34,9 @@ class InlineExecutor:
         self._started = time.monotonic()
         self._busy_seconds = 0.0
         share = 1.0 if resources.gpus == "auto" else float(resources.gpus)
-        self._worker = made_worker(make_worker, arrays, resources, share)
+        self._worker: Any = None
+        if arrays is not None:
+            self._worker = made_worker(make_worker, arrays, resources, share)
         self._calls: deque[Callable[[], Event]] = deque()
         self._launch: Launch | None = None
 
