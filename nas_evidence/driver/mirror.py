@@ -71,7 +71,7 @@ FENCE_EVERY = 5.0
 #: How many objects of the log one more joins.
 JOINED = 256
 #: The order of a push, by name prefix; other names come last.
-_ORDER = (
+_ORDER: tuple[str | tuple[str, ...], ...] = (
     "data/", "study.toml", "warm_start.json", "models/", ("evidence/", "terms/", "curves/"),
     "trials/", f"{LOG}/",
 )  # fmt: skip
@@ -551,9 +551,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def _rank(name: str) -> int:
-    return next(
-        (i for i, start in enumerate(_ORDER) if name.startswith(tuple(start))), len(_ORDER)
-    )
+    return next((i for i, start in enumerate(_ORDER) if name.startswith(start)), len(_ORDER))
 
 
 def _stamp(path: Path) -> LocalStamp:
