@@ -12,6 +12,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
+from nas_evidence.spec.families import add_family
 from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
@@ -108,6 +109,26 @@ class NoOp:
 
     def park(self) -> None:
         self.launch = None
+
+
+class Wide:
+    """A family of 120,000 architectures; those of the package are about 12,600."""
+
+    domains = {  # noqa: RUF012
+        "depth": {"low": 1, "high": 10},
+        "width": {"low": 4, "high": 6003},
+        "shape": {"options": ["constant", "taper"]},
+    }
+
+    def build(self, values: object, input_shape: object, n_outputs: int) -> Any:
+        raise NotImplementedError
+
+
+def wide_study(n_trials: int, workers: int = 8) -> StudySpec:
+    """Return a study of a large space."""
+    add_family("_no_op:Wide", Wide)
+    small = study(n_trials, "posterior", workers=workers)
+    return StudySpec.model_validate(small.model_dump() | {"family": {"_no_op:Wide": Wide.domains}})
 
 
 def study(n_trials: int, sampler: str, *, epochs: int = 3, workers: int = 8) -> StudySpec:

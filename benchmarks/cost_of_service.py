@@ -17,6 +17,8 @@ slices       of the published grids: flops of each architecture (exact, on the m
              training step of some of them on one core
 plans        those grids on a virtual clock, on 8 and 64 workers: as fast as a core (measured) or
              as GPUs of three kinds (assumed, see `GPUS`)
+folder       studies of `--finished` trials in a folder, CPU seconds: to read the log, to check the
+             files, to the first launch, to the launch of 1,000 idle workers; `status`, the report
 store        a store of 20 ms a request: `--stored` finished trials until the first launch of a
              fresh driver, and until `status`; then the requests of a trial of twenty slices
 sweep        8 to 1024 workers, slices of 1 and 10 s: where the driver becomes the bottleneck
@@ -70,12 +72,13 @@ from _common import (
     with_version,
     write_json,
 )
-from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space
+from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space, wide_study
 
 import nas_evidence
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.driver.status import study_status
+from nas_evidence.proposing.startup import grid_points
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -83,7 +86,8 @@ from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Asked, Ended, Launched, Merged, Told
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import Log, log_path, read_log
+from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Executor, Launch
@@ -102,6 +106,8 @@ Options = argparse.Namespace
 BLOCK = 100
 #: Seconds that a request to the store of `store` takes, and slices of a trial there.
 REQUEST_SECONDS, SLICES = 0.02, 20
+#: Workers that `folder` fills, and the most trials of which it writes the report.
+IDLE, MOST_REPORTED = 1000, 10_000
 #: Trials of `tune`; as in `performance_tables.py`.
 NO_OPS = 200
 
@@ -847,10 +853,7 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
     spec = open_study(folder, asked)
     digest, _ = note_conditions(folder, spec, "")
     log, rows = Log(folder), dict[str, list[Any]]()
-    shapes = itertools.product((1, 2, 3, 4, 5), range(4, 1025), ("constant", "taper"))
-    for number, (depth, width, shape) in enumerate(itertools.islice(shapes, n_trials)):
-        values = {"depth": depth, "width": width, "shape": shape}
-        architecture = ArchitectureSpec(family="mlp", values=values)
+    for number, architecture in enumerate(itertools.islice(grid_points(asked), n_trials)):
         log.write(Asked(number=number, architecture=architecture))
         log.write(Launched(trial_id=number, attempt=1))
         score = laplace(-0.5 - number / 1e6, kind=spec.objective)
@@ -880,6 +883,72 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
             attempts = tuple((i, 1) for i in range(number + 1 - tables.COMPACT_AT, number + 1))
             log.write(Merged(part=part, files=digests, attempts=attempts))
     log.close()
+
+
+def resumed_in_folder(n_trials: int, folder: Path) -> Row:
+    """Return what a fresh driver takes until its first launch, and until all workers have one."""
+    asked, log = wide_study(n_trials + IDLE, IDLE), log_path(folder)
+    before, at_first, memory = log.read_bytes(), 0.0, peak_megabytes()
+
+    class Launches(SimulatedExecutor):
+        def launch(self, launch: Launch) -> None:
+            nonlocal at_first
+            at_first = at_first or time.process_time()
+            super().launch(launch)
+            if not self.free:
+                raise Stop
+
+    began = time.process_time()
+    read_log(folder)
+    read = time.process_time()
+    finds = find_done(folder)
+    checked = time.process_time()
+    pool = Launches(synthetic, workers=IDLE, seed=0, writes_files=False)
+    with contextlib.suppress(Stop):
+        Driver(asked, folder, pool, Stamps(), finds=finds).run()
+    launched = time.process_time()
+    shutil.rmtree(folder / "checkpoints")
+    log.write_bytes(before)
+    reading = read - began
+    return {
+        "read_seconds": reading,
+        "check_seconds": checked - read - reading,
+        "resume_seconds": at_first - read,
+        "fill_seconds": launched - at_first,
+        "peak_mb": peak_megabytes(),
+        "imports_mb": memory,
+    }
+
+
+def looked_at(n_trials: int, folder: Path, report: bool) -> Row:
+    """Return what `status` takes of a study, and the report."""
+    wide_study(n_trials)
+    began = time.process_time()
+    assert study_status(folder).n_finished == n_trials
+    found: Row = {"status_seconds": time.process_time() - began}
+    if report:
+        from nas_evidence.reporting.page import build_report
+
+        began = time.process_time()
+        page = build_report(folder).html
+        found["report_seconds"] = time.process_time() - began
+        found["page_mb"] = page.stat().st_size / 1e6
+    return found
+
+
+def part_folder(options: Options) -> list[Row]:
+    """Measure studies in a folder."""
+    found = []
+    for n in options.finished:
+        with tempfile.TemporaryDirectory(dir=options.scratch) as name:
+            folder = Path(name) / "study"
+            alone(made, n, folder, wide_study(n + IDLE))
+            of_log = log_path(folder).stat().st_size / 1e6
+            runs = [alone(resumed_in_folder, n, folder) for _ in range(options.repeats)]
+            reports = n <= MOST_REPORTED
+            looks = [alone(looked_at, n, folder, reports) for _ in range(options.repeats)]
+        found.append(show({"trials": n, "log_mb": of_log} | spreads(runs) | spreads(looks)))
+    return found
 
 
 def left_at_store(n_trials: int, folder: Path) -> Row:
@@ -1037,6 +1106,7 @@ PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "forecast": (part_forecast, "forecast_cpu.json", "runs"),
     "slices": (part_slices, "scale.json", "slices"),
     "plans": (part_plans, "scale.json", "plans"),
+    "folder": (part_folder, "scale.json", "folder"),
     "store": (part_store, "scale.json", "store"),
     "sweep": (part_sweep, "scale.json", "sweep"),
     "plot": (part_plot, "", ""),
@@ -1053,6 +1123,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="a checkout that `beside` compares with")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 2000, 10_000])
     parser.add_argument("--stored", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--finished", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--data", type=Path, help="folder of the data of `small` and `forecast`")
     parser.add_argument("--sets", nargs="+", default=["waveform", "bostonHousing"])
     parser.add_argument("--rows", type=int, nargs="+", default=[300])
@@ -1069,7 +1140,7 @@ def main() -> None:
         return
     if options.small:
         options.repeats, options.largest, options.sizes, options.trials = 1, 30, [30], 2
-        options.stored = [30]
+        options.stored = options.finished = [30]
         options.sets, options.to = options.sets[:1], options.scratch
     for part in options.parts:
         measure, file, key = PARTS[part]
