@@ -1,7 +1,7 @@
 """Does a column of free text help as hashed features, or should it be left out?
 
-Five tables with one column of text, and two to seven others, made from what a Debian system and
-the standard library hold:
+Tables with one column of text, and two to seven others, made from what a Debian system and
+the standard library hold. The first five have texts of any kind:
 
 debian      description, log size, priority -> section of a package, eight sections
 unicode     name, width, mirrored, combining -> category of a character, six categories
@@ -10,17 +10,27 @@ docstrings  first line of a docstring, parameters, depth -> lines of a function 
             library, logarithm to the base 2
 files       name without its ending, log size, depth -> ending of a file of /usr, six endings
 
+Five more have free text alone, four words or more in the median:
+
+sizes       description, section, priority -> size of a package of other sections, log10
+man         description, log size -> section of a manual page, six sections
+functions   docstring, parameters, lines -> installed package of a function, five packages
+raises      message, depth, line -> class of an exception in installed packages, five classes
+commits     message, files, weekday -> lines changed by a commit of this repository, log2
+
 Each is drawn and split by a seed: 300 training rows, and up to 400 test rows. Two perceptrons are
 trained as a search trains them, with the column (`nas_evidence/data/text.py`) and without it. The
 difference is in nats of test log predictive density per datum; real targets are standardised.
 
     python benchmarks/texts.py CARS [--splits 5] [--tables debian ...] [--to FILE]
 
-CARS is cars.json of vega_datasets. results/texts.json is committed.
+CARS is cars.json of vega_datasets. Rows are added to FILE; results/texts.json is committed.
 """
 
 import argparse
 import ast
+import gzip
+import re
 import subprocess
 import sys
 import unicodedata
@@ -31,7 +41,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from _common import conditions, show, write_json
+from _common import conditions, read_json, show, write_json
 from _networks import assignment
 from plans import networks, plan_of, tested
 
@@ -51,7 +61,7 @@ def commonest(frame: pd.DataFrame, target: str, n: int) -> pd.DataFrame:
     return rows.groupby(target).sample(min(200, int(counts.min())), random_state=0)
 
 
-def debian() -> pd.DataFrame:
+def packages() -> pd.DataFrame:
     """Return packages that can be installed."""
     command = ["apt-cache", "dumpavail"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -62,9 +72,14 @@ def debian() -> pd.DataFrame:
         if about and "Installed-Size" in fields:
             size = np.log10(1 + int(fields["Installed-Size"])).round(3)
             row = (about, size, fields.get("Priority"), fields.get("Section"))
-            rows.append(dict(zip(("text", "size", "priority", "y"), row, strict=True)))
+            rows.append(dict(zip(("text", "size", "priority", "section"), row, strict=True)))
+    return pd.DataFrame(rows).drop_duplicates("text")
+
+
+def debian() -> pd.DataFrame:
+    """Return packages of eight sections."""
     kept = ("games", "science", "admin", "sound", "net", "editors", "web", "graphics")
-    frame = pd.DataFrame(rows).drop_duplicates("text")
+    frame = packages().rename(columns={"section": "y"})
     return commonest(frame[frame["y"].isin(kept)], "y", 8)
 
 
@@ -112,6 +127,78 @@ def files() -> pd.DataFrame:
             size = float(np.log10(1 + path.stat().st_size).round(3))
             rows.append({"text": stem, "size": size, "depth": len(path.parts), "y": ending})
     return commonest(pd.DataFrame(rows).drop_duplicates("text"), "y", 6)
+
+
+def sizes() -> pd.DataFrame:
+    """Return packages of the sections that `debian` leaves out, with their size."""
+    frame = packages()
+    kept = ("python", "libs", "devel", "utils", "doc", "kde", "gnome", "math", "text", "misc")
+    frame = frame[frame["section"].isin(kept)].sample(2000, random_state=0)
+    return frame.rename(columns={"size": "y"})
+
+
+def man() -> pd.DataFrame:
+    """Return manual pages with a one-line description."""
+    rows = []
+    for path in sorted(Path("/usr/share/man").glob("man[1-8]/*.gz")):
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            head = re.search(r"^\.S[Hh] \"?NAME\"?\n(.*)", file.read(20_000), re.MULTILINE)
+        if head and len(parts := re.split(r" \\?\\?-+ ", head[1], maxsplit=1)) == 2:
+            size = float(np.log10(path.stat().st_size).round(3))
+            rows.append({"text": parts[1], "size": size, "y": f"section {path.parent.name[3:]}"})
+    return commonest(pd.DataFrame(rows).drop_duplicates("text"), "y", 6)
+
+
+def trees(*names: str) -> Iterator[tuple[str, Path, ast.AST]]:
+    """Yield the syntax trees of installed packages."""
+    site = Path(pd.__file__).parents[1]
+    for name in names:
+        for path in sorted((site / name).rglob("*.py")):
+            if "test" not in str(path.relative_to(site)):
+                yield name, path, ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def functions() -> pd.DataFrame:
+    """Return functions of installed packages with a docstring of several words."""
+    rows = []
+    for name, _, tree in trees("numpy", "scipy", "sklearn", "pandas", "optuna"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and (said := ast.get_docstring(node)):
+                lines = (node.end_lineno or node.lineno) - node.lineno
+                rows.append({"text": said[:300], "parameters": len(node.args.args),
+                             "lines": lines, "y": name})  # fmt: skip
+    return commonest(pd.DataFrame(rows).drop_duplicates("text"), "y", 5)
+
+
+def raises() -> pd.DataFrame:
+    """Return exceptions with a message in installed packages."""
+    rows = []
+    for _, _, tree in trees("numpy", "scipy", "sklearn", "pandas", "optuna"):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[message, *_])):
+                    texts = [n.value for n in ast.walk(message) if isinstance(n, ast.Constant)]
+                    said = " ".join(text for text in texts if isinstance(text, str))
+                    rows.append({"text": said, "depth": node.col_offset // 4,
+                                 "line": node.lineno, "y": name})  # fmt: skip
+    return commonest(pd.DataFrame(rows).drop_duplicates("text"), "y", 5)
+
+
+def commits() -> pd.DataFrame:
+    """Return commits of this repository, up to the one that this table was written for."""
+    command = ["git", "log", "--shortstat", "--no-merges", "--format=%x00%w(0)%aI%n%B%x01"]
+    listed = subprocess.run([*command, "dd06092b"], capture_output=True, text=True, check=True)
+    rows = []
+    for entry in listed.stdout.split("\0")[1:]:
+        said, _, stat = entry.partition("\1")
+        date, _, text = said.partition("\n")
+        numbers = [int(n) for n in re.findall(r"\d+", stat)]
+        if len(numbers) > 1:
+            rows.append({
+                "text": text.strip(), "files": numbers[0], "weekday": pd.Timestamp(date).weekday(),
+                "y": float(np.log2(1 + sum(numbers[1:])).round(3)),
+            })  # fmt: skip
+    return pd.DataFrame(rows).drop_duplicates("text")
 
 
 def split(frame: pd.DataFrame, seed: int, drop: tuple[str, ...]) -> TensorData:
@@ -167,9 +254,10 @@ def main() -> None:
     options = parser.parse_args()
     makers = {
         "debian": debian, "unicode": unicode, "cars": lambda: cars(options.cars),
-        "docstrings": docstrings, "files": files,
+        "docstrings": docstrings, "files": files, "sizes": sizes, "man": man,
+        "functions": functions, "raises": raises, "commits": commits,
     }  # fmt: skip
-    rows = []
+    rows = read_json(options.to, {}).get("rows", []) if options.to else []
     for name in options.tables or makers:
         rows.append(show(compared(name, makers[name](), options.splits)))
         head = conditions("text as hashed features or left out", "torch", "pandas")

@@ -180,7 +180,7 @@ class Preparation:
             elif column.part:
                 unread = dates_of(present, column.order).isna()
                 yield from _told(column, present[unread], "without a date", "as missing")
-            elif _is_text(values):
+            elif column.kind == "number" and _is_text(values):
                 unread = pd.to_numeric(present, errors="coerce").isna()
                 yield from _told(column, present[unread], "with text", "as missing")
             if column.low is not None:

@@ -88,4 +88,4 @@ def test_search_predict_and_evaluate_take_several_targets(tmp_path: Path) -> Non
     assert found.mean.shape == (4, 2)
     with pytest.warns(UserWarning, match="10 of 10 rows were in the training data"):
         metrics = study.evaluate(table()[:10])
-    assert metrics["RMSE"] > 0
+    assert metrics["rmse"] > 0
