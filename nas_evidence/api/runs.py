@@ -153,6 +153,8 @@ class Audience:
 
     def ends(self, study: Any, run: Run, ran: bool) -> None:
         """The trials are over, or none was left (not `ran`); the study is still held."""
+        if cut := left_out(study.spec, study.folder, run.limit):
+            self.say(f"time: {cut}; resume the study for the others")
 
 
 def begun(

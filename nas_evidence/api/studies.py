@@ -727,8 +727,6 @@ def _run(
         audience.ends(study, run, ran)
     statuses = set(tables.trials["status"])
     cut = left_out(spec, store.folder, run.limit)
-    if cut:
-        audience.say(f"time: {cut}; resume the study for the others")
     if cut and not statuses:
         raise RuntimeError(
             f"no trial of {store.place} was complete in its time; resume it with more"
