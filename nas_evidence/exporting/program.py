@@ -64,7 +64,7 @@ class Exported(nn.Module):
         super().__init__()
         self.model, self.curve = model, curve
         for name in BUFFERS:
-            self.register_buffer(name, {"mean": mean, "std": std, **more}.get(name))
+            self.register_buffer(name, {"mean": mean, "std": std, **others}.get(name))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
