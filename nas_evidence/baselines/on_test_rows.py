@@ -6,8 +6,8 @@ test split see `on_folds`.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
-import numpy as np
 import torch
 
 from nas_evidence.baselines.comparison import IMPORTANCE, Comparison
@@ -17,6 +17,7 @@ from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.data import ArrayData
 from nas_evidence.data.given import Given
+from nas_evidence.data.mapped import Array
 from nas_evidence.exporting.folder import predictor_of
 from nas_evidence.exporting.prediction import Prediction
 from nas_evidence.exporting.winner import Winner, load_winner
@@ -45,7 +46,8 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
     spread = tested and arrays.task == "real"  # classes are predicted by "map"
     predictor = predictor_of(winner, tables.spec.metric, with_posterior=spread)
     if tested:
-        predicted = predictor.predict(Given(np.asarray(arrays.x_test[:])))
+        inputs = cast(Array, arrays.x_test)  # sliced, so that a mapped file is read in parts
+        predicted = predictor.predict(Given(inputs))
         steps = _on_test(chosen, replace(predicted, threshold=None), arrays)
     else:
         steps = judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)

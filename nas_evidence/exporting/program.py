@@ -31,14 +31,18 @@ OUTPUT_TOLERANCE = 1e-5
 ROWS = (1, 2, 7)
 
 
+#: What an export holds beside the network.
+BUFFERS = ("mean", "std", "scale", "shift", "curve_parameters", "lowest", "highest")
+
+
 class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
     their own unit. Of a network that predicts its noise too they are the means. If given, `scale`
-    multiplies the network's outputs and `shift` is added; they are held between `lowest` and
-    `highest`; the inverse of the target's scale, `curve` with `parameters` [P, C], comes last, so
-    that its outputs are medians of the targets.
+    [C] or [] multiplies the network's outputs and `shift` is added; they are held between `lowest`
+    and `highest` [C]; the inverse of the target's scale, `curve` with `curve_parameters` [P, C],
+    comes last, so that its outputs are medians of the targets.
     """
 
     mean: Tensor
@@ -54,23 +58,13 @@ class Exported(nn.Module):
         model: nn.Module,
         mean: Tensor,
         std: Tensor,
-        *,
-        scale: Tensor | None = None,  # [C] or []
-        shift: Tensor | None = None,
         curve: str = "identity",
-        parameters: Tensor | None = None,
-        lowest: Tensor | None = None,  # [C]
-        highest: Tensor | None = None,
+        **others: Tensor,
     ) -> None:
         super().__init__()
         self.model, self.curve = model, curve
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
-        self.register_buffer("scale", scale)
-        self.register_buffer("shift", shift)
-        self.register_buffer("curve_parameters", parameters)
-        self.register_buffer("lowest", lowest)
-        self.register_buffer("highest", highest)
+        for name in BUFFERS:
+            self.register_buffer(name, {"mean": mean, "std": std, **others}.get(name))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
@@ -174,10 +168,8 @@ def read_exported(folder: Path) -> Exported:
     model = build(
         architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
     )
-    names = {name: name for name in ("mean", "std", "scale", "shift", "lowest", "highest")}
-    names["curve_parameters"] = "parameters"
-    buffers = {to: torch.empty_like(state[name]) for name, to in names.items() if name in state}
-    exported = Exported(model, **buffers, curve=described.get("target_scale", "identity"))
+    buffers = {name: torch.empty_like(state[name]) for name in BUFFERS if name in state}
+    exported = Exported(model, curve=described.get("target_scale", "identity"), **buffers)
     exported.load_state_dict(state)
     return exported.eval()
 

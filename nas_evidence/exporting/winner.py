@@ -180,26 +180,19 @@ def delivered_unseen(winner: Winner, data: TensorData | None = None) -> Tensor |
 def with_preprocessing(winner: Winner) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
     arrays = winner.arrays
-    mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
-    scale = shift = lowest = highest = None
-    on = arrays.scale
+    others, on = dict[str, Tensor](), arrays.scale
     if arrays.task == "real":
-        scale, shift = (torch.from_numpy(v).float() for v in (on.spread, on.centre))
+        others |= {"scale": torch.from_numpy(on.spread).float()}
+        others |= {"shift": torch.from_numpy(on.centre).float()}
     elif (divisor := winner.temperature * winner.spread_factor) != 1:
-        scale = torch.tensor(1 / divisor)
+        others["scale"] = torch.tensor(1 / divisor)
     if arrays.fitted_scale is not None:
-        lowest, highest = (torch.from_numpy(v).float() for v in (on.lowest, on.highest))
-    return Exported(
-        winner.model,
-        mean,
-        std,
-        scale=scale,
-        shift=shift,
-        curve=on.name,
-        parameters=torch.from_numpy(on.parameters) if len(on.parameters) else None,
-        lowest=lowest,
-        highest=highest,
-    ).eval()
+        others |= {"lowest": torch.from_numpy(on.lowest).float()}
+        others |= {"highest": torch.from_numpy(on.highest).float()}
+    if len(on.parameters):
+        others["curve_parameters"] = torch.from_numpy(on.parameters)
+    mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
+    return Exported(winner.model, mean, std, on.name, **others).eval()
 
 
 def likelihood_fields(winner: Winner) -> dict[str, Any]:
