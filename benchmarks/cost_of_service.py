@@ -83,7 +83,7 @@ from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Asked, Ended, Launched, Merged, Told
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import Log, log_files
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Executor, Launch
@@ -647,7 +647,7 @@ def on_disk(folder: Path) -> dict[str, int]:
         "files": len(files),
         "parquet_files": len(tables),
         "parquet_bytes": sum(path.stat().st_size for path in tables),
-        "journal_bytes": (folder / "logs" / "events.jsonl").stat().st_size,
+        "journal_bytes": sum(path.stat().st_size for path in log_files(folder)),
     }
 
 

@@ -108,7 +108,7 @@ def submit(
     passed_on = as_arguments(
         data_root=data_root,
         download=download,
-        steal=True,  # from a lost host, once its lease has expired
+        steal=True,  # from a lost host, once it has fallen silent
         allow_code=allow_code,
         track=tracked,
     )

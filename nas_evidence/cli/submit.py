@@ -425,7 +425,7 @@ def _print_status(now: dict[str, Any], where: Sequence[str], job: Job | None) ->
         f"({counts or 'none yet'})"
     )
     lost = job is not None and not job.alive and now["state"] == "running"
-    if lost:  # its lease has not expired
+    if lost:  # it was heard of a minute ago
         out.print(f"held by {now.get('held_by')}, for a minute at most: its job has ended")
     elif now.get("held_by"):
         out.print(f"held by {now['held_by']}; stop it: {typed('cancel', *where)}")
