@@ -86,7 +86,7 @@ from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Asked, Ended, Launched, Merged, Told
-from nas_evidence.storage.log import Log, log_path, read_log
+from nas_evidence.storage.log import Log, log_files, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.trial_row import TrialRow
@@ -653,7 +653,7 @@ def on_disk(folder: Path) -> dict[str, int]:
         "files": len(files),
         "parquet_files": len(tables),
         "parquet_bytes": sum(path.stat().st_size for path in tables),
-        "journal_bytes": (folder / "logs" / "events.jsonl").stat().st_size,
+        "journal_bytes": sum(path.stat().st_size for path in log_files(folder)),
     }
 
 
@@ -887,8 +887,8 @@ def made(n_trials: int, folder: Path, asked: StudySpec) -> None:
 
 def resumed_in_folder(n_trials: int, folder: Path) -> Row:
     """Return what a fresh driver takes until its first launch, and until all workers have one."""
-    asked, log = wide_study(n_trials + IDLE, IDLE), log_path(folder)
-    before, at_first, memory = log.read_bytes(), 0.0, peak_megabytes()
+    asked, before = wide_study(n_trials + IDLE, IDLE), log_files(folder)
+    at_first, memory = 0.0, peak_megabytes()
 
     class Launches(SimulatedExecutor):
         def launch(self, launch: Launch) -> None:
@@ -908,7 +908,8 @@ def resumed_in_folder(n_trials: int, folder: Path) -> Row:
         Driver(asked, folder, pool, Stamps(), finds=finds).run()
     launched = time.process_time()
     shutil.rmtree(folder / "checkpoints")
-    log.write_bytes(before)
+    for segment in log_files(folder)[len(before) :]:
+        segment.unlink()
     reading = read - began
     return {
         "read_seconds": reading,
@@ -943,7 +944,7 @@ def part_folder(options: Options) -> list[Row]:
         with tempfile.TemporaryDirectory(dir=options.scratch) as name:
             folder = Path(name) / "study"
             alone(made, n, folder, wide_study(n + IDLE))
-            of_log = log_path(folder).stat().st_size / 1e6
+            of_log = sum(file.stat().st_size for file in log_files(folder)) / 1e6
             runs = [alone(resumed_in_folder, n, folder) for _ in range(options.repeats)]
             reports = n <= MOST_REPORTED
             looks = [alone(looked_at, n, folder, reports) for _ in range(options.repeats)]

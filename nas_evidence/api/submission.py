@@ -89,7 +89,7 @@ def submit(
         address="auto",
         data_root=options.get("data_root"),
         download=options.get("download"),
-        steal=True,  # from a lost host, once its lease has expired
+        steal=True,  # from a lost host, once it has fallen silent
         allow_code=allow_code,
         track=tracked,
     )

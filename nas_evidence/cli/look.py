@@ -160,7 +160,7 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
         f"{now.n_trials} trials{race} ({counts or 'none yet'})"
     )
     lost = job is not None and not job.alive and now.state == "running"
-    if lost:  # its lease has not expired
+    if lost:  # it was heard of a minute ago
         out.print(f"held by {now.held_by}, for a minute at most: its job has ended")
     elif now.held_by:
         out.print(f"held by {now.held_by}; stop it: {typed('cancel', *named)}")

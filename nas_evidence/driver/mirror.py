@@ -190,6 +190,7 @@ class Mirror(WorkingCopy):
             scratch = Path(temporary) / name
         super().__init__(scratch, self.uri)
         self.make_worker = partial(StoredWorker, self.uri)
+        self.check_answers = self.store.check_answers
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
         self._damaged: set[str] = set()  # joined objects of the log that are not used
         self._sent: dict[str, LocalStamp] = {}
@@ -211,8 +212,8 @@ class Mirror(WorkingCopy):
         """
         self.store.check_answers()
         self.store.check()
-        plain, name = Store(self.place), "lock"
-        get, put = partial(plain.get, name), partial(plain.put, name)
+        plain = Store(self.place)
+        get, put = partial(plain.get, "lock"), partial(plain.put, "lock")
         with announced(self.place, get, put, Holder.is_dead_here, steal=steal):
             try:
                 self.pull()
@@ -234,20 +235,12 @@ class Mirror(WorkingCopy):
         """Return an executor that stores before a launch or a slice what must be durable."""
         return cast("Executor", MirroredExecutor(executor, self))
 
-    def check_answers(self) -> None:
-        """Check that the store answers soon.
-
-        Raises:
-            StoreError: if it does not.
-        """
-        self.store.check_answers()
-
     # --- from the store
 
     def pull(self) -> None:
         """Make `folder` equal to the store; fetch only what changed since the last time.
 
-        Checkpoints become empty files.
+        Checkpoints become empty files. Who only looks lists no more than what may have changed.
 
         Raises:
             StoreError: if the store cannot be used.
@@ -266,13 +259,7 @@ class Mirror(WorkingCopy):
         self.look(*(_SEEN[self.looking] if self._next != known else ()))
 
     def look(self, *places: str) -> None:
-        """Fetch these files, and all below these folders, which end with a slash.
-
-        Of the log only later objects are fetched, once it is known.
-
-        Raises:
-            StoreError: if the store cannot be used.
-        """
+        """Fetch these files, and all below these folders; of a known log what is later."""
         for place in places:
             if place == f"{LOG}/" and self._knows_log:
                 while self._fetch_one(piece(self._next)):
@@ -382,11 +369,7 @@ class Mirror(WorkingCopy):
             self._logs_at = time.monotonic()
 
     def push_log(self, *, of_rungs: bool = False) -> None:
-        """Store the lines of the log that are not stored yet, or if some are `of_rungs`.
-
-        Raises:
-            StudyStoppedError: as `push`.
-        """
+        """Store the lines of the log that are not stored yet, or if some are `of_rungs`."""
         content, end, lowest = self._new_lines()
         if not content or (of_rungs and not _RUNG.search(content)):
             return

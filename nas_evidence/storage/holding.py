@@ -130,18 +130,11 @@ def _refuse_if_held(
     if holder is None or is_left(holder):
         return
     who, heard_of = f"process {holder.pid} of host {holder.host}", _when(holder.heard_of)
-    silent = time.time() - holder.heard_of
-    if abs(silent) < SILENT_AFTER:
+    if holder.may_be_alive:
         raise UserError(
             f"another process works on {place} ({who}, heard of at {heard_of}); wait for it, or "
             "stop it first."
         ).with_code("study-held")
-    if silent < 0 and not steal:
-        raise UserError(
-            f"{who} was heard of at {heard_of} on {place}, which is in the future, so a clock is "
-            "wrong; correct it, make sure that the process is dead, then take the study over with "
-            "--steal."
-        ).with_code("heard-of-in-the-future")
     if holder.host != socket.gethostname() and not steal:  # else this host has rebooted
         raise UserError(
             f"{who} held {place} and was last heard of at {heard_of}; make sure that it is dead, "

@@ -108,13 +108,10 @@ class Log:
             raise taken_over(path.read_bytes(), self._folder) from None
         try:
             sync_folder(path.parent)
-            if (before := self._past.path) is not None:
-                with before.open("rb") as lines:
-                    lines.seek(self._past.size)
-                    if b"\n" in lines.read():  # it still writes
-                        raise taken_over(before.read_bytes(), self._folder)
-            begin = Began(pid=os.getpid(), host=socket.gethostname(), boot_id=boot_id())
-            self._append(file, begin)
+            before = self._past.path or path
+            if events_since(self._folder, self._past)[0]:  # its process still writes
+                raise taken_over(before.read_bytes(), self._folder)
+            self._append(file, _begin())
         except BaseException:
             file.close()
             raise
@@ -205,10 +202,9 @@ def joined(pieces: bytes) -> bytes:
 
 def taken_over(content: bytes, place: Path | str) -> StudyStoppedError:
     """Return the error that stops a process whose study has the next file; `content` is its."""
-    begin = next(filter(None, map(_read, content.splitlines()[:1])), None)
-    who = "another process"
-    if begin is not None and isinstance(begin[2], Began):
-        who = f"process {begin[2].pid} of host {begin[2].host}"
+    _, _, begin = _read(content.partition(b"\n")[0]) or (0, 0.0, None)
+    process = isinstance(begin, Began) and f"process {begin.pid} of host {begin.host}"
+    who = process or "another process"
     return StudyStoppedError(
         f"{who} has taken over {place}; this one has stopped and written nothing since. Nothing "
         "is lost: leave the study to that process."
@@ -246,8 +242,8 @@ def mend_log(folder: Path, past: Past) -> Past:
     """Write the sound lines of a damaged log as one file and set the others aside; return it."""
     if not past.problems:
         return past
-    begin = Began(pid=os.getpid(), host=socket.gethostname(), boot_id=boot_id())
-    kept = itertools.chain([(time.time(), begin)], events(folder))
+    Log(folder, past).check()
+    kept = itertools.chain([(time.time(), _begin())], events(folder))
     lines = [_line(number, t, event) for number, (t, event) in enumerate(kept)]
     before = sorted((folder / LOG).glob("*.jsonl"))
     write_whole(folder / piece(past.last + 1), b"".join(lines))  # from here on the others are void
@@ -289,9 +285,11 @@ def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
         if suspects:
             past.problems.append(f"{_of(suspects, path)} cannot be used: not as written")
         if late:
-            verb = "are" if len(late) > 1 else "is"
-            of = f"{verb} of a process that was superseded"
-            past.problems.append(f"{_of(late, path)} {of}")
+            past.problems.append(f"{_of(late, path)}: of a process that was superseded")
+
+
+def _begin() -> Began:
+    return Began(pid=os.getpid(), host=socket.gethostname(), boot_id=boot_id())
 
 
 def _of(numbers: list[int], path: Path) -> str:

@@ -38,25 +38,21 @@ class Requests:
 
 def request_cancel(folder: Path, trial_id: int | None = None) -> None:
     """Ask the driver of a study to end one trial, or to stop."""
-    path = _path(folder, trial_id)
+    path = folder / request_name(trial_id)
     path.parent.mkdir(exist_ok=True)
     path.touch()
 
 
 def is_open(folder: Path, trial_id: int | None = None) -> bool:
     """Return whether a request is still waiting for the driver."""
-    return _path(folder, trial_id).exists()
+    return (folder / request_name(trial_id)).exists()
 
 
 def withdraw(folder: Path, trial_id: int | None = None) -> None:
     """Withdraw a request."""
-    _path(folder, trial_id).unlink(missing_ok=True)
+    (folder / request_name(trial_id)).unlink(missing_ok=True)
 
 
 def request_name(trial_id: int | None = None) -> str:
     """Return the name of a request, relative to the folder of its study."""
     return "requests/" + (_STUDY if trial_id is None else f"{_STUDY}-{trial_id:06d}")
-
-
-def _path(folder: Path, trial_id: int | None) -> Path:
-    return folder / request_name(trial_id)

@@ -223,7 +223,7 @@ def test_lines_of_a_superseded_process_count_for_nobody(tmp_path: Path) -> None:
         with closing(Log(tmp_path)) as log:
             log.write(stops[1])
         late._append(late._file, stops[2])  # it had looked before
-    late_line = "line 3 of 000001.jsonl is of a process that was superseded"
+    late_line = "line 3 of 000001.jsonl: of a process that was superseded"
     assert read_log(tmp_path).problems == [late_line]
     assert any(late_line in note for note in run(spec, tmp_path).notices)
     assert read_log(tmp_path).problems == []
