@@ -15,7 +15,7 @@ from nas_evidence.baselines.comparison import (
     CalibrationPoint,
     Comparison,
 )
-from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
 from nas_evidence.maths.crps import crps
 from nas_evidence.maths.metrics import (

@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.arrays import ArrayData, Inputs
-from nas_evidence.exporting.prediction import Prediction, prediction_of
+from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.divisions import kept_division

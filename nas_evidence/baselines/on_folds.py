@@ -38,7 +38,7 @@ from nas_evidence.baselines.models import (
     rows_in_folds,
 )
 from nas_evidence.data import ArrayData
-from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.maths.metrics import named
 from nas_evidence.spec.divisions import kept_division

@@ -19,7 +19,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.given import Given
 from nas_evidence.data.mapped import Array
 from nas_evidence.exporting.folder import predictor_of
-from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.maths.metrics import named
 from nas_evidence.storage.tables import StudyTables

@@ -34,7 +34,7 @@ from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data.given import Given, features_of
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.evidence.posterior import Posterior
-from nas_evidence.exporting.prediction import Metrics, Prediction, check_quantiles, mixed
+from nas_evidence.exporting.predicted import Metrics, Prediction, check_quantiles, mixed
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean

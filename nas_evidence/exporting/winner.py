@@ -27,7 +27,7 @@ from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.evidence.posterior import Posterior, fit_posterior
-from nas_evidence.exporting.prediction import Prediction, prediction_of
+from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.models import build
 from nas_evidence.plumbing.seals import DamagedError

@@ -20,7 +20,7 @@ from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.stored_comparison import kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
-from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, stored_unseen
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds

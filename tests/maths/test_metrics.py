@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn import metrics
 from sklearn.preprocessing import label_binarize
 
-from nas_evidence.exporting.prediction import Prediction
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.maths.metrics import (
     auroc,
     best_thresholds,
