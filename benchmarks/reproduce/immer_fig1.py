@@ -10,6 +10,7 @@ curve fitted to Snelson's, in their own unit. The curve is not at hand; here it 
 process fitted to the 200 data. "all 200 data" are Snelson's own, standardised.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +23,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from torch import Tensor, nn
 
-from nas_evidence.evidence.jacobian import jacobian
+from nas_evidence.evidence.posterior import jacobians
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._immer import Fitted, fit, mean_and_error, mlp, output_covariance, settle, snelson
@@ -84,14 +85,16 @@ def distance_from_mode(one: Fitted) -> float:
     H⁻¹ = D⁻¹ − D⁻¹ Jᵀ (s² I + J D⁻¹ Jᵀ)⁻¹ J D⁻¹.
     """
     state = one.state
-    found = jacobian(state.model, one.data.x_train)
-    rows = found.rows()
+    model, x = copy.deepcopy(state.model).double().eval(), one.data.x_train.double()
+    parts = jacobians(model, x, tuple(name for name, _ in model.named_parameters()))
+    rows = torch.cat([part.flatten(2).flatten(0, 1) for part in parts.values()], 1)
     theta = torch.cat([p.detach().double().flatten() for p in state.model.parameters()])
+    sizes = [p.numel() for p in model.parameters()]
     precision = torch.cat(
-        [d.expand(n) for d, n in zip(state.prior_precision.double(), found.sizes, strict=True)]
+        [d.expand(n) for d, n in zip(state.prior_precision.double(), sizes, strict=True)]
     )
     variance = state.noise_std**2
-    residual = (one.data.y_train.double() - found.outputs)[:, 0]
+    residual = (one.data.y_train.double() - model(x).detach())[:, 0]
     g = precision * theta - rows.mT @ residual / variance
     scaled = rows / precision
     inner = scaled @ rows.mT + variance * torch.eye(len(rows), dtype=torch.float64)

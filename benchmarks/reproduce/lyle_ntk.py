@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.evidence.jacobian import jacobian
+from nas_evidence.evidence.posterior import jacobians
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
 from ._shared_data import images
@@ -74,9 +74,11 @@ def kernel(kind: str, x: Tensor, n_networks: int) -> Tensor:
     total = torch.zeros(len(x), len(x), dtype=torch.float64)
     for seed in range(n_networks):
         torch.manual_seed(seed)
-        found = jacobian(network(kind), x)
-        for part, size in zip(found.parts, found.sizes, strict=True):
-            total += part.gram(torch.tensor(float(size), dtype=torch.float64)) * size
+        model = network(kind).double()
+        names = tuple(name for name, _ in model.named_parameters())
+        for part in jacobians(model, x.double(), names).values():
+            rows = part.flatten(2).flatten(0, 1)
+            total += rows @ rows.mT
     return total / total.diagonal().mean()
 
 

@@ -9,9 +9,10 @@ The outputs of the network linearised at θ* are Gaussian under this posterior (
 "Improving predictions of Bayesian neural nets via local linearization", equation 5).
 
 Structure, by the number of parameters: all of Σ; else Kronecker factors, one pair per weight; else
-Kronecker factors of the last layer alone. With one prior precision per parameter, its diagonal.
+Kronecker factors of the last layer alone.
 """
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
-from nas_evidence.evidence.jacobian import OuterPart, Part, RowsPart, jacobian
-from nas_evidence.maths.blocks import Block, Diagonal, FewInputs, Kronecker, LowRank, Rotated
+from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
@@ -37,10 +37,28 @@ _AT_ONCE = 1 << 25
 
 
 @dataclass(frozen=True)
+class RowsPart:
+    """The Jacobian of the outputs in one tensor [n, C, size]."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class OuterPart:
+    """That in the weight of a linear layer: s_nc a_nᵀ; s [n, C, d_out], a [n, d_in]."""
+
+    s: Tensor
+    a: Tensor
+
+
+Part = RowsPart | OuterPart
+
+
+@dataclass(frozen=True)
 class Posterior:
     """A posterior covariance of some parameters, the others fixed.
 
-    structure  "full", "kronecker", "last_layer" or "diagonal"
+    structure  "full", "kronecker" or "last_layer"
     names      of the parameter tensors, in the order of the model
     tensors    by name and part: "weight/variances" with "/left" and "/right", or "/covariance";
                "/outside" is the variance of what these leave out;
@@ -60,15 +78,15 @@ class Posterior:
         """
         with torch.no_grad():
             n_outputs = model(inputs[:1]).shape[1]
-        outer = inputs.ndim == 2 and _only_linear(model)
+        linear = inputs.ndim == 2 and _only_linear(model)
         held = sum(
-            sum(p.shape) if outer else p.numel()
+            sum(p.shape) if linear else p.numel()
             for name, p in model.named_parameters()
             if name in self.names
         )
         step = max(1, _AT_ONCE // max(1, held * n_outputs))
         parts = [
-            self._covariance(_parts_of(model, inputs[i : i + step], self.names, outer))
+            self._covariance(_parts_of(model, inputs[i : i + step], self.names, linear))
             for i in range(0, len(inputs), step)
         ]
         return torch.cat(parts) if parts else torch.zeros(0, n_outputs, n_outputs).double()
@@ -87,19 +105,16 @@ class Posterior:
             flat = _rows(part)
             return flat @ self.tensors[f"{name}/covariance"] @ flat.mT
         variances = self.tensors[f"{name}/variances"]
-        left, right = (self.tensors.get(f"{name}/{side}") for side in ("left", "right"))
+        left, right = (self.tensors[f"{name}/{side}"] for side in ("left", "right"))
         outside = self.tensors.get(f"{name}/outside")
         if isinstance(part, OuterPart):
-            turned = part.s if left is None else part.s @ left[0]
-            inside = part.a if right is None else part.a @ right[0]
+            turned, inside = part.s @ left[0], part.a @ right[0]
             weights = inside.square() @ variances.reshape(turned.shape[2], -1).mT  # [n, out]
             if outside is not None:
                 beyond = part.a.square().sum(1) - inside.square().sum(1)
                 weights += outside * beyond.clamp(min=0)[:, None]
             return (turned * weights[:, None]) @ turned.mT
         flat = part.values
-        if left is None or right is None:
-            return (flat * variances.flatten()) @ flat.mT
         groups, n_out, _ = variances.shape
         turned = left.mT @ flat.reshape(*flat.shape[:2], groups, n_out, -1)
         inside = turned @ right  # [n, C, groups, out, m]
@@ -132,13 +147,49 @@ def _only_linear(model: nn.Module) -> bool:
 
 
 def _parts_of(
-    model: nn.Module, inputs: Tensor, names: tuple[str, ...], outer: bool
+    model: nn.Module, inputs: Tensor, names: tuple[str, ...], linear: bool
 ) -> dict[str, Part]:
     """Return the Jacobian by tensor; of linear layers as outer products."""
-    if outer:
-        found = jacobian(model, inputs, only=names)
-        return dict(zip(found.names, found.parts, strict=True))
+    if linear and (found := _outer_parts(model, inputs)) is not None:
+        return found
     return {name: RowsPart(j.flatten(2)) for name, j in jacobians(model, inputs, names).items()}
+
+
+def _outer_parts(model: nn.Module, inputs: Tensor) -> dict[str, Part] | None:
+    """Return the Jacobian of linear layers; None if one is not called once with [n, d]."""
+    model, inputs = copy.deepcopy(model).double().eval(), inputs[:].detach().double()
+    model.requires_grad_()
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def keep(module: nn.Module, given: tuple[Tensor, ...], z: Tensor) -> Tensor:
+        seen.append((module, given[0].detach(), z))
+        return z.clone()  # which the next layer may change in place
+
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    for layer in layers:
+        layer.register_forward_hook(keep)
+    rows, batches = rows_at_once(model, inputs), []
+    for start in range(0, len(inputs), rows):
+        seen.clear()
+        with torch.enable_grad():
+            outputs = model(inputs[start : start + rows])
+        once = len({id(module) for module, _, _ in seen}) == len(seen) == len(layers)
+        if not once or any(a.ndim != 2 for _, a, _ in seen):
+            return None
+        columns = [
+            torch.autograd.grad(f.sum(), [z for _, _, z in seen], retain_graph=True)
+            for f in outputs.unbind(1)
+        ]
+        s = [torch.stack(of_layer, 1) for of_layer in zip(*columns, strict=True)]
+        batches.append([(g, a) for g, (_, a, _) in zip(s, seen, strict=True)])
+    names = {id(p): name for name, p in model.named_parameters()}
+    found: dict[str, Part] = {}
+    for (module, _, _), parts in zip(seen, zip(*batches, strict=True), strict=True):
+        s_, a = (torch.cat(each) for each in zip(*parts, strict=True))
+        found[names[id(module.weight)]] = OuterPart(s_, a)
+        if module.bias is not None:
+            found[names[id(module.bias)]] = RowsPart(s_)
+    return found
 
 
 def _rows(part: Part) -> Tensor:
@@ -182,20 +233,16 @@ def fit_posterior(
         inputs: preprocessed training inputs [n, ...].
         targets: labels int64 [n], or standardised real targets [n, C].
         likelihood: with the learned noise or temperature.
-        precisions: of each parameter tensor by name, [1] or [size].
+        precisions: of each parameter tensor by name [1].
         likelihood_power: κ.
         most_full: most parameters for all of Σ.
         most_stored: most stored numbers for Kronecker factors of all layers.
     """
     parameters = dict(model.named_parameters())
     n_parameters = sum(p.numel() for p in parameters.values())
-    each = any(len(precision) > 1 for precision in precisions.values())
-    if n_parameters <= most_full and len(inputs) <= 100_000:
-        kind = "full_ggn"
-    else:
-        kind = "diag_ggn" if each else "kfac_ggn"
+    few = n_parameters <= most_full and len(inputs) <= 100_000
     curvature = curvature_pass(
-        kind,
+        "full_ggn" if few else "kfac_ggn",
         model,
         inputs,
         targets,
@@ -210,8 +257,8 @@ def fit_posterior(
         covariance = _inverse(likelihood_power * matrix.matrix + torch.cat(delta).diag())
         return Posterior("full", names, {"covariance": covariance})
     assert isinstance(curvature, BlockDiagonal)
-    structure = "diagonal" if each else "kronecker"
-    if not each and _stored(parameters) > most_stored:
+    structure = "kronecker"
+    if _stored(parameters) > most_stored:
         structure, names = "last_layer", _last_layer(parameters)
     tensors: dict[str, Tensor] = {}
     for name, block in zip(parameters, curvature.blocks, strict=True):
@@ -223,17 +270,11 @@ def fit_posterior(
 
 def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
     """Return (κ H + δ)⁻¹ of one block, factored if H is."""
-    match block:
-        case Kronecker() | FewInputs():
-            rotated = block.decomposed()
-        case Rotated():
-            rotated = block
-        case Diagonal():
-            return {"variances": 1 / (power * block.values.flatten().clamp(min=0) + precision)}
-        case _:
-            dense = block.as_dense() if isinstance(block, LowRank) else block
-            eye = torch.eye(dense.size, dtype=torch.float64)
-            return {"covariance": _inverse(power * dense.matrix + precision * eye)}
+    if isinstance(block, Dense):
+        eye = torch.eye(block.size, dtype=torch.float64)
+        return {"covariance": _inverse(power * block.matrix + precision * eye)}
+    assert isinstance(block, Kronecker | FewInputs)
+    rotated = block.decomposed()
     variances = 1 / (power * rotated.values.clamp(min=0) + precision)
     parts = {"variances": variances, "left": rotated.left, "right": rotated.right}
     if rotated.right.shape[2] < rotated.right.shape[1]:

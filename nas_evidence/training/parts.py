@@ -97,26 +97,14 @@ def load_run(run: Run, state: Mapping[str, Any]) -> Run:
     return run
 
 
-def train_slice(run: Run) -> bool:
-    """Train up to the next evaluation, or settle for a round; tell if the run is over.
-
-    Raises:
-        DivergedError: as in the main training.
-    """
-    over = train_slices([run])[0]
-    if isinstance(over, DivergedError):
-        raise over
-    return over
-
-
 def train_slices(runs: Sequence[Run]) -> list[bool | DivergedError]:
-    """Do `train_slice` for some runs of one architecture, with their epochs side by side.
+    """Train up to the next evaluation side by side, or settle for a round.
 
     Runs that have diverged or are over must not be passed again. The group, and with it the last
     digits of each, is then a function of the assignment.
 
     Args:
-        runs: those not settling must have done equally many epochs.
+        runs: of one architecture; those not settling must have done equally many epochs.
 
     Returns:
         For each whether it is over, or the error if it diverged.

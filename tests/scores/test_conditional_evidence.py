@@ -83,7 +83,7 @@ def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
     task = fold_tasks("five_fold", parts.order_of_data(50, given), given.plan)[2]
     part = parts.part_of(task.trained, data, given, task.purpose)
     alone = parts.new_run(*part)
-    while not parts.train_slice(alone):
+    while not parts.train_slices([alone])[0]:
         pass
     alone.training.model.eval()
     outputs = alone.training.model(data.x_train[task.predicted]).detach()

@@ -43,7 +43,7 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     order = parts.order_of_data(40, given)
     part = parts.part_of(order[:20], data, given, "prequential:20")
     alone = parts.new_run(*part)
-    while not parts.train_slice(alone):
+    while not parts.train_slices([alone])[0]:
         pass
     layer = last_layer_of(
         alone.training.model, data.x_train[order], alone.training.prior_precision

@@ -33,7 +33,7 @@ from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.mode import likelihood_now
 from nas_evidence.training.online import passes_of, sample_of
-from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slice
+from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
 from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.workers.trial import Trial
 
@@ -146,7 +146,7 @@ def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> N
     plain = replace(data, own=None, y_train=torch.from_numpy(z).float())
     part = part_of(task.trained, plain, given, task.purpose)
     alone = new_run(*part)
-    while not train_slice(alone):
+    while not train_slices([alone])[0]:
         pass
     rows = task.predicted
     jacobian = -logs[rows] - math.log(seen.std()) + math.log(data.own.train.std())

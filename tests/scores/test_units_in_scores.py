@@ -79,7 +79,7 @@ def test_a_fold_is_what_a_network_trained_on_other_groups_or_earlier_times_predi
     task = fold_tasks("five_fold", order, assignment.plan, units)[-1]
     part = parts.part_of(task.trained, tensors, assignment, task.purpose)
     alone = parts.new_run(*part)
-    while not parts.train_slice(alone):
+    while not parts.train_slices([alone])[0]:
         pass
     alone.training.model.eval()
     outputs = alone.training.model(tensors.x_train[task.predicted]).detach()
