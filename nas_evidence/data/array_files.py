@@ -192,9 +192,10 @@ def _reading(
     path: Path, what: str, remedy: str, more: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Name the file of whatever goes wrong when it is read."""
+    damaged: tuple[type[Exception], ...] = _DAMAGED + more
     try:
         yield
-    except (*_DAMAGED, *more) as error:
+    except damaged as error:
         if isinstance(error, UserError):
             raise
         why = on_one_line(error) or type(error).__name__

@@ -4,7 +4,7 @@
               one; scaled later like every input
     date      days since 1970, year, month, weekday and hour as numbers, those that vary
     category  one-hot: the categories of the training rows, most frequent first, and "other"
-    text      32 numbers, see `text.py`, of texts too many for categories; not scaled later
+    text      32 numbers, see `text.py`, of free text; not scaled later
 
 A `Preparation` holds every number and name that it uses, so it travels as JSON and gives the same
 features anywhere, with pandas and numpy alone. They are those of scikit-learn's
@@ -24,7 +24,7 @@ import pandas as pd
 
 from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, parts_of
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.text import AXES, FEWEST_TEXTS, TextAxes, axes_of
+from nas_evidence.data.text import AXES, TextAxes, axes_of, is_free_text
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
 
@@ -330,7 +330,7 @@ def _decided(
             f"--categorical {option(name)} to change"
         )
     if present.nunique() > len(present) // 2:
-        if len(present) >= FEWEST_TEXTS:
+        if is_free_text(present):
             return [Column(name, "text", text=axes_of(values))], (
                 f"column {name!r} is read as text, {AXES} features of its characters; "
                 f"--drop {option(name)} to leave it out"

@@ -418,7 +418,7 @@ def rows_of_table(
 
     def cells(name: str | None, table: pd.DataFrame | None, place: str) -> pd.Series | None:
         named = name is not None and table is not None
-        return table[known_column(table, name, place)] if named else None  # type: ignore[index, arg-type]
+        return table[known_column(table, name, place)] if named else None  # type: ignore[index]
 
     return Rows(
         frame.drop(columns=[*targets, *spec.columns_of_rows]),

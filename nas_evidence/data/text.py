@@ -1,4 +1,4 @@
-"""Free text, and ids with structure, as 32 numbers: principal axes of hashed character n-grams.
+"""Free text as 32 numbers: principal axes of hashed character n-grams.
 
     words of a text -> the word and its 3- and 4-grams -> 1,024 signed buckets -> log(1 + count)
     -> times log(rows / rows with the bucket) -> length 1 -> 32 principal axes of the training rows
@@ -18,8 +18,10 @@ import pandas as pd
 
 from nas_evidence.data.mapped import Array
 
-#: Buckets, features, and fewest rows of a column of text.
-BUCKETS, AXES, FEWEST_TEXTS = 1024, 32, 200
+#: Buckets and features.
+BUCKETS, AXES = 1024, 32
+#: Fewest rows, and least median of words, of free text; see docs/experiments/texts.md.
+FEWEST_TEXTS, FEWEST_WORDS = 200, 4
 #: Rows at a time, and most rows that the axes are found from.
 _ROWS, _MOST_ROWS = 4096, 10_000
 _WORD = re.compile(r"[^\W_]+")
@@ -40,6 +42,12 @@ class TextAxes:
         parts = [texts.iloc[i : i + _ROWS] for i in range(0, len(texts), _ROWS)]
         x = np.concatenate([_weighted(_counts(part), weights) @ axes for part in parts])
         return np.where(np.asarray(texts.isna())[:, None], 0.0, np.round(x - self.mean, 6))
+
+
+def is_free_text(present: pd.Series) -> bool:
+    """Tell whether texts are many and long enough."""
+    words = present.astype(str).map(lambda text: len(_WORD.findall(text)))
+    return len(present) >= FEWEST_TEXTS and words.median() >= FEWEST_WORDS
 
 
 def axes_of(texts: pd.Series) -> TextAxes:

@@ -46,6 +46,13 @@ def test_a_text_of_few_rows_is_left_out() -> None:
     assert "'title' is left out" in " ".join(few.meaning.said)
 
 
+def test_names_of_few_words_are_left_out() -> None:
+    names = TABLE.assign(title=TABLE["title"].str.split().str[-3:].str.join(" "))
+    short = source_in_memory(names, None, {"target": "y"}).arrays(seed=0)
+    assert short.input_shape == (1,)
+    assert "'title' is left out" in " ".join(short.meaning.said)
+
+
 def test_the_features_of_a_text_tell_what_is_in_it() -> None:
     x = np.column_stack([ARRAYS.x_train[:, 1:], np.ones(N)])
     counts = TABLE["title"].map(lambda text: text.split().count("apple"))
