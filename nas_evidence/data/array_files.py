@@ -118,7 +118,6 @@ def as_frame(x: Array) -> pd.DataFrame:
 
 
 def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
-    """Return an array with a value for each row of x_train."""
     if name is None:
         return None
     if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
@@ -284,7 +283,6 @@ def images_below(folder: Path) -> Iterator[Path]:
 
 
 def _read_all(paths: Sequence[Path], size: int | None) -> Array:
-    """Return all images, uint8 [n, C, H, W]."""
     from PIL import Image  # late: not every study has images
 
     def is_grey(path: Path) -> bool:

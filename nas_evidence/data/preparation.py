@@ -199,7 +199,6 @@ class Preparation:
         )
 
     def _features(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of the column and of the feature, for each feature."""
         numbers = self._of("number")
         yield from ((c.name, c.label) for c in numbers)
         yield from ((c.name, f"{c.label} is missing") for c in numbers if c.indicator)
@@ -403,7 +402,6 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
 
 
 def _without(values: pd.Series, words: Collection[str]) -> pd.Series:
-    """Return values with nothing in place of words that stand for it."""
     if not words or not _is_text(values):
         return values
     return values.mask(values.astype(str).str.strip().isin(words))
