@@ -166,3 +166,11 @@ def test_the_state_says_of_costs_what_the_page_of_costs_says() -> None:
     digits, images = re.findall(r"\*\*no\*\*: ([\d.]+) times on digits, ([\d.]+) on", state)[0]
     assert f"The shipped study costs {digits} times" in text
     assert f"costs **{images}** now" in text
+
+
+def test_the_gains_by_text_are_those_of_the_results() -> None:
+    text = page("texts")
+    for row in results("texts")["rows"]:
+        cells = [f"{row['log_loss_without']:.3f}", f"{row['log_loss_with']:.3f}"]
+        gain = f"{row['gain']:.3f} ± {row['standard_error']:.3f}"
+        assert re.search(rf"\| {row['table']} \|.*\| {' . '.join([*cells, gain])} \|", text), row

@@ -118,7 +118,6 @@ def as_frame(x: Array) -> pd.DataFrame:
 
 
 def _of_rows(arrays: Mapping[str, Array], name: str | None, path: Path) -> Array | None:
-    """Return an array with a value for each row of x_train."""
     if name is None:
         return None
     if name not in arrays or np.shape(arrays[name]) != np.shape(arrays["x_train"])[:1]:
@@ -192,9 +191,10 @@ def _reading(
     path: Path, what: str, remedy: str, more: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Name the file of whatever goes wrong when it is read."""
+    damaged: tuple[type[Exception], ...] = _DAMAGED + more
     try:
         yield
-    except (*_DAMAGED, *more) as error:
+    except damaged as error:
         if isinstance(error, UserError):
             raise
         why = on_one_line(error) or type(error).__name__
@@ -283,7 +283,6 @@ def images_below(folder: Path) -> Iterator[Path]:
 
 
 def _read_all(paths: Sequence[Path], size: int | None) -> Array:
-    """Return all images, uint8 [n, C, H, W]."""
     from PIL import Image  # late: not every study has images
 
     def is_grey(path: Path) -> bool:

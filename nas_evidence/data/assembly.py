@@ -129,7 +129,6 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
 def _prepared(
     frame: pd.DataFrame, y: Array, spec: DatasetSpec, rows: Rows
 ) -> tuple[Preparation, list[str]]:
-    """Return how the training rows become features, and sentences."""
     preparation, said = prepare(
         frame,
         drop=spec.drop or (),

@@ -172,7 +172,6 @@ def _has_decimal_points(present: pd.Series) -> bool:
 
 
 def _written(present: pd.Series, *, comma: bool) -> Written:
-    """Return how the numbers of a column are written, if they are numbers."""
     if not len(present) or not _may_be_numbers(present):
         return TEXT
     unit = _unit(present)
@@ -181,7 +180,6 @@ def _written(present: pd.Series, *, comma: bool) -> Written:
 
 
 def _unit(present: pd.Series) -> str:
-    """Return the unit that nearly all cells have, "" if there is none."""
     if not len(present) or not _may_be_numbers(present):
         return ""
     units = present.str.extract(_UNIT, expand=False)

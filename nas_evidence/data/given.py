@@ -117,7 +117,6 @@ def _of_array(array: Array, preparation: Preparation | None) -> Given:
 
 
 def _other_columns(preparation: Preparation, found: str) -> UserError:
-    """Return the error of new data whose columns cannot be those of the training."""
     names = preparation.names
     listed = ", ".join(map(shortened, names[:_LISTED])) + ", ..." * (len(names) > _LISTED)
     those = "" if preparation.unnamed else f" ({listed})"

@@ -60,4 +60,4 @@ def rows_at(x: _Rows, rows: NDArray[np.int64]) -> _Rows:
     """Return some rows of an array, a table or a file; rows of a file stay in the file."""
     if isinstance(x, MappedRows):
         return x.subset(rows)  # type: ignore[return-value]
-    return getattr(x, "iloc", x)[rows]  # type: ignore[no-any-return, index]
+    return getattr(x, "iloc", x)[rows]  # type: ignore[index, no-any-return]

@@ -136,7 +136,6 @@ def read_idx(path: Path, *, n_axes: int) -> Array:
 
 
 def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path:
-    """Return the folder of the data set with every file in place, downloaded if requested."""
     if data_root is None:
         raise UserError(
             f"data set '{name}' is read from a folder, but none is given; name the folder that "

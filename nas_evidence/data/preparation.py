@@ -4,7 +4,6 @@
               one; scaled later like every input
     date      days since 1970, year, month, weekday and hour as numbers, those that vary
     category  one-hot: the categories of the training rows, most frequent first, and "other"
-    text      32 numbers, see `text.py`, of texts too many for categories; not scaled later
 
 A `Preparation` holds every number and name that it uses, so it travels as JSON and gives the same
 features anywhere, with pandas and numpy alone. They are those of scikit-learn's
@@ -24,7 +23,6 @@ import pandas as pd
 
 from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, parts_of
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.text import AXES, FEWEST_TEXTS, TextAxes, axes_of
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
 
@@ -33,10 +31,6 @@ MOST_CATEGORIES = 50
 #: Share of values that must be numbers, or dates, for the column to be taken as that.
 _MOSTLY = 0.9
 OTHER, MISSING = "(other)", "(missing)"
-#: What a missing cell becomes if none was missing in training.
-_INSTEAD = {
-    "number": "the median", "category": f"the category {OTHER!r}", "text": "the mean of all texts",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,11 +44,10 @@ class Column:
     order       what its dates begin with
     low, high   least and largest number in training, None for dates and categories
     words       among the numbers of training, read as missing
-    text        of a column of texts
     """
 
     name: str
-    kind: Literal["number", "category", "text"]
+    kind: Literal["number", "category"]
     fill: float = 0.0
     indicator: bool = False
     categories: tuple[str, ...] = ()
@@ -63,7 +56,6 @@ class Column:
     low: float | None = None
     high: float | None = None
     words: tuple[str, ...] = ()
-    text: TextAxes | None = None
 
     @property
     def label(self) -> str:
@@ -128,8 +120,6 @@ class Preparation:
         parts = [f"{len(numbers)} numeric column{'s' * (len(numbers) > 1)}"] if numbers else []
         parts += [f"{n_categories} of categories"] if n_categories else []
         parts += [f"{n_dates} of dates"] if n_dates else []
-        n_texts = len(self._of("text"))
-        parts += [f"{n_texts} of text"] if n_texts else []
         missing = f", missing values in {n_missing} filled with the median" if n_missing else ""
         return f"features: {' and '.join(parts)}{missing}"
 
@@ -159,7 +149,6 @@ class Preparation:
                 for c in self._of("category")
                 for value in (*c.categories, OTHER)
             ),
-            *(axis for c in self._of("text") for axis in read[c.label].T),
         ]
         features = np.stack(parts, axis=1)
         return np.ascontiguousarray(features, dtype=np.float32)
@@ -180,7 +169,7 @@ class Preparation:
             elif column.part:
                 unread = dates_of(present, column.order).isna()
                 yield from _told(column, present[unread], "without a date", "as missing")
-            elif column.kind == "number" and _is_text(values):
+            elif _is_text(values):
                 unread = pd.to_numeric(present, errors="coerce").isna()
                 yield from _told(column, present[unread], "with text", "as missing")
             if column.low is not None:
@@ -189,7 +178,7 @@ class Preparation:
                 yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
             n_missing = len(values) - len(present)
             if n_missing and len(present) and not column.part and not column.may_miss:
-                taken = _INSTEAD[column.kind]
+                taken = "the median" if column.kind == "number" else "the category '(other)'"
                 cells = _cells(n_missing, "missing ")
                 yield f"column {column.name!r}: {cells}, replaced by {taken}"
 
@@ -203,32 +192,21 @@ class Preparation:
         stored = json.loads(text)
         lists = ("categories", "words")
         return cls(
-            tuple(
-                Column(**c | {key: tuple(c[key]) for key in lists} | {"text": _axes(c["text"])})
-                for c in stored["columns"]
-            ),
+            tuple(Column(**c | {key: tuple(c[key]) for key in lists}) for c in stored["columns"]),
             {name: Written(*how) for name, how in stored["written"].items()},
             tuple(stored["names"]),
             stored["unnamed"],
         )
 
     def _features(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of the column and of the feature, for each feature."""
         numbers = self._of("number")
         yield from ((c.name, c.label) for c in numbers)
         yield from ((c.name, f"{c.label} is missing") for c in numbers if c.indicator)
         for c in self._of("category"):
             yield from ((c.name, f"{c.name} = {value}") for value in (*c.categories, OTHER))
-        for c in self._of("text"):
-            n_axes = 0 if c.text is None else len(c.text.axes)
-            yield from ((c.name, f"{c.name}, axis {i + 1}") for i in range(n_axes))
 
     def _of(self, kind: str) -> list[Column]:
         return [column for column in self.columns if column.kind == kind]
-
-
-def _axes(stored: Mapping[str, Any] | None) -> TextAxes | None:
-    return None if stored is None else TextAxes(**stored)
 
 
 def _told(column: Column, cells: pd.Series, what: str, taken: str) -> Iterator[str]:
@@ -330,11 +308,6 @@ def _decided(
             f"--categorical {option(name)} to change"
         )
     if present.nunique() > len(present) // 2:
-        if len(present) >= FEWEST_TEXTS:
-            return [Column(name, "text", text=axes_of(values))], (
-                f"column {name!r} is read as text, {AXES} features of its characters; "
-                f"--drop {option(name)} to leave it out"
-            )
         return [], (
             f"column {name!r} is left out: it has {present.nunique()} different texts in "
             f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
@@ -413,8 +386,6 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
     if column.kind == "category":
         texts = _texts(values)
         return texts.where(texts.isin(column.categories), OTHER)
-    if column.text is not None:
-        return column.text.features(values)
     if column.part:
         return parts_of(dates_of(values, column.order))[column.part]
     if _is_text(values):
@@ -431,7 +402,6 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
 
 
 def _without(values: pd.Series, words: Collection[str]) -> pd.Series:
-    """Return values with nothing in place of words that stand for it."""
     if not words or not _is_text(values):
         return values
     return values.mask(values.astype(str).str.strip().isin(words))

@@ -447,7 +447,6 @@ def targets_in(frame: pd.DataFrame, target: str | None) -> tuple[str, ...]:
 
 
 def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
-    """Return targets [n], of several columns [n, C]."""
     columns = [_target(frame, target, where) for target in targets]
     if len(columns) > 1 and np.isin(columns, (0, 1)).all():
         raise UserError(

@@ -181,7 +181,6 @@ def stored_source(
 def _own(
     spec: DatasetSpec, *, seed: int, data_root: str | None = None, base: Path | None = None
 ) -> RawArrays:
-    """Return the rows of your data, checked against their hash if a study has one."""
     kept = is_kept(spec)
     spec, path = _located(spec, base, data_root)
     if spec.name == "table":
@@ -233,7 +232,6 @@ def _located(
 def _frames(
     spec: DatasetSpec, path: Path, data_root: str | None, *, stored: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    """Return the table and that of the test rows, which is read as the first was."""
     frame, test = read_frame(path, stored=stored), None
     if spec.test_path is not None:
         other = Path(data_root or ".").expanduser() / spec.test_path

@@ -182,7 +182,6 @@ def _is_numbered(y: Array) -> bool:
 
 
 def _numbers(y: Array) -> Array | None:
-    """Return the values as numbers, None if some are text."""
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
     try:
@@ -293,7 +292,6 @@ def _natural(name: ClassName) -> tuple[bool, list[tuple[int, str]]]:
 
 
 def _names(y: Array, where: str) -> list[ClassName]:
-    """Return class names as text, whole numbers or booleans; numbers as text stay text."""
     if y.dtype.kind == "b":
         return [bool(v) for v in y]
     if y.dtype.kind in "iuf":
