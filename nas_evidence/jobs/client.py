@@ -29,8 +29,11 @@ _SILENT_ERRORS = (
     requests.exceptions.ConnectionError, requests.exceptions.Timeout, ConnectionError,
     TimeoutError, ClientError,
 )  # fmt: skip
-#: Ray logs this on every upload.
-_CHATTY = ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging")
+#: Ray logs this on every upload, and when a job ends.
+_CHATTY = (
+    "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging",
+    "ray.dashboard.modules.job.sdk",
+)  # fmt: skip
 _PREFERRED = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
