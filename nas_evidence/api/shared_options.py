@@ -86,7 +86,7 @@ class RunOptions(JobOptions, total=False):
     time_limit: _Time
     executor: Annotated[str | MakeExecutor | None, Meant(
         "Where trials run: local (processes of this machine), ray, inline (this process, for "
-        "debugging), your own as module:NAME; auto, the default, chooses local or ray, and says so.",
+        "debugging), your own as module:NAME; auto (default) chooses local or ray, and says so.",
         "WHERE", more="Here the default for one worker is inline. Also what makes an executor, "
         "see `nas_evidence.testing.ExecutorContract`.")]
     address: Annotated[str | None, Meant("Join this Ray cluster; auto finds it.", "HOST:PORT")]
