@@ -82,13 +82,13 @@ class RunOptions(JobOptions, total=False):
 
     workers: Annotated[int | None, Meant(
         "Trials that run at once; by default as the study says.", least=1, default=1,
-        more="Here by default 1, in this process; None for as many as the study says.")]
+        more="Here the default is 1; None stands for as many as the study says.")]
     time_limit: _Time
     executor: Annotated[str | MakeExecutor | None, Meant(
         "Where trials run: local (processes of this machine), ray, inline (this process, for "
-        "debugging), your own as module:NAME; auto chooses local or ray, and says so.", "WHERE",
-        more="By default inline for one worker, else auto. Also what makes an executor, see "
-        "`nas_evidence.testing.ExecutorContract`.")]
+        "debugging), your own as module:NAME; auto (default) chooses local or ray, and says so.",
+        "WHERE", more="Here the default for one worker is inline. Also what makes an executor, "
+        "see `nas_evidence.testing.ExecutorContract`.")]
     address: Annotated[str | None, Meant("Join this Ray cluster; auto finds it.", "HOST:PORT")]
     steal: Annotated[bool, Meant(
         "Take over from another host that is known to be dead.", default=False)]
@@ -145,7 +145,7 @@ class JudgeOptions(TypedDict, total=False):
 
     method: Annotated[Literal["probit", "mc", "map"] | None, Meant(
         "map: the network's probabilities; probit, mc: averaged.")]
-    level: Annotated[float, Meant("Probability of the intervals.", "P", default=0.9)]
+    level: Annotated[float, Meant("Probability of the intervals [0.9].", "P", default=0.9)]
     metric: Annotated[str | None, Meant(
         "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
         more="Of two classes the predicted one is chosen by the threshold that is best by it.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import option_of, speaking_python
-from nas_evidence.api.request import Asked, asked_for, overrides_of, with_workers
+from nas_evidence.api.request import Asked, asked_for, check_not_fewer, overrides_of, with_workers
 from nas_evidence.api.runs import begun
 from nas_evidence.api.shared_options import (
     ResubmitOptions,
@@ -136,14 +136,16 @@ def resubmit(
         store = there(None, address, name, warn).store
     check_store(store)
     check_track_there(options.get("track"), store)
-    if name is None:
+    if is_seen(store):
         from nas_evidence.storage.study_folder import read_study
 
-        if not is_seen(store):
-            raise UserError(
-                f"{store} cannot be seen from here; give the study's --name."
-            ).with_code("store-out-of-sight")
-        name = read_study(opened(store, looking="logs").folder).name
+        spec = read_study(opened(store, looking="logs").folder)
+        check_not_fewer(spec, options.get("n_trials"))
+        name = name or spec.name
+    if name is None:
+        raise UserError(f"{store} cannot be seen from here; give the study's --name.").with_code(
+            "store-out-of-sight"
+        )
     words = as_arguments(address="auto", **options, steal=True)
     return send(connect(address, warn), name, store, arguments=["resume", store, *words])
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 import typer
 from typer.models import ArgumentInfo
@@ -21,9 +21,6 @@ from nas_evidence.api.shared_options import (
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.workers.executor import MakeExecutor
-
-if TYPE_CHECKING:  # imports the stores
-    from nas_evidence.driver.mirror import WorkingCopy
 
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -179,8 +176,3 @@ def words_of_place(words: Sequence[str] | None, name: str | None) -> tuple[str |
             "trial-not-one-number"
         )
     return place, int(left[0])
-
-
-def shown(path: Path, store: "WorkingCopy") -> str:
-    """Return the place of a file of a study, as the user named the study."""
-    return f"{store.place}/{path.relative_to(store.folder).as_posix()}"

@@ -33,6 +33,7 @@ from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
+    from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
 
 
@@ -208,7 +209,7 @@ def say_results(
     return report
 
 
-def as_named(study: Study, path: Path) -> str:
+def as_named(study: "Study | WorkingCopy", path: Path) -> str:
     """Return the place of a file of a study, as the user named the study."""
     return f"{study.place}/{path.relative_to(study.folder).as_posix()}"
 

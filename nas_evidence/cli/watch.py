@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from nas_evidence.api.control import opened
-from nas_evidence.cli.options import StudyPlace, shown
+from nas_evidence.cli.options import StudyPlace
+from nas_evidence.cli.report import as_named
 from nas_evidence.cli.terminal import out
 from nas_evidence.plumbing.user_error import UserError
 
@@ -60,7 +61,7 @@ def watch(
         for paths in reports(folder, is_over=over, every_seconds=every):
             n += 1
             # The driver, which holds the store, writes the last one there.
-            out.print(f"report: {shown(paths.html, store) if store.uri is None else address}")
+            out.print(f"report: {as_named(store, paths.html) if store.uri is None else address}")
         # An open page loads the last report within `every` seconds.
         while n > 1 and idle_seconds() < every + _GRACE:
             time.sleep(_GRACE)
