@@ -16,7 +16,7 @@ def try_again(
     patience: float,
     pause: float,
     longest_pause: float,
-    before_pause: Callable[[BaseException], None] | None = None,
+    before_pause: Callable[[BaseException], None] = lambda error: None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
     """Return what the action returns; retry after errors that may be temporary.
@@ -38,17 +38,11 @@ def try_again(
         gone = max(state.seconds_since_start or 0.0, state.idle_for)
         return gone + state.upcoming_sleep > patience
 
-    def note(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if before_pause is not None and error is not None:
-            before_pause(error)
-
-    retrying = Retrying(
+    return Retrying(
         retry=retry_if_exception(when),
         stop=is_over,
         wait=wait_exponential(multiplier=pause, max=longest_pause),
-        before_sleep=note,
+        before_sleep=lambda state: before_pause(state.outcome.exception()),  # type: ignore[union-attr,arg-type]
         sleep=sleep or time.sleep,
         reraise=True,
-    )
-    return retrying(action)
+    )(action)

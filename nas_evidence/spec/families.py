@@ -12,10 +12,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import Choice, Domain, ParameterValue
+from nas_evidence.spec.domains import Domain, ParameterValue, domain_of
 
 
 class OutsideFamily(Protocol):
@@ -65,13 +63,9 @@ def domains_of(reference: str) -> dict[str, Domain]:
     """
     found = {}
     for name, value in outside_family(reference).domains.items():
-        if isinstance(value, list | tuple):
-            value = {"options": tuple(value)}
-        elif not isinstance(value, Mapping) and not hasattr(value, "contains"):
-            value = Choice(options=(value,))
         try:
-            found[name] = TypeAdapter(Domain).validate_python(value)
-        except ValidationError:
+            found[name] = domain_of(value)
+        except ValueError:
             raise UserError(
                 f"`{name}` in the domains of {reference} must be a list of options, or "
                 f"{{low = ..., high = ...}}, but is {value!r}"

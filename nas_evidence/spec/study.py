@@ -471,7 +471,8 @@ class ResourceSpec(Frozen):
     """The resources of a study; may change between runs of a study."""
 
     workers: Annotated[Count, Unit("processes")] = 2
-    """Trials that run in parallel, as soon as there is room for so many."""
+    """How many workers are asked for, a number: trials that run in parallel, as soon as there is
+    room for so many. On Ray a worker without a trial for a minute is released."""
     cpus: Annotated[Count, Unit("CPUs")] = 1
     """CPUs and torch threads per worker."""
     gpus: Literal["auto"] | float = "auto"

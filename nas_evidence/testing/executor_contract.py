@@ -1,6 +1,6 @@
 """What every executor owes the driver: each launch ends in one record, one loss, or is parked."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +168,7 @@ class ExecutorContract:
         self, executor: Executor, tmp_path: Path
     ) -> None:
         free = executor.free
-        executor.launch(launch(0, tmp_path))
-        next_event(executor)
-        try:
-            self.kill(executor, 0)
-        except pytest.skip.Exception:
-            executor.park(0)
-            raise
+        _begin_and_end(executor, tmp_path, self.kill)
         executor.advance(0, 2, timeout=600.0)
         loss = next_event(executor)
         assert isinstance(loss, Lost)
@@ -188,13 +182,7 @@ class ExecutorContract:
         self, executor: Executor, tmp_path: Path
     ) -> None:
         free = executor.free
-        executor.launch(launch(0, tmp_path))
-        next_event(executor)
-        try:
-            self.hang(executor, 0)
-        except pytest.skip.Exception:
-            executor.park(0)
-            raise
+        _begin_and_end(executor, tmp_path, self.hang)
         started = executor.now()
         executor.advance(0, 2, timeout=2.0)
         loss = next_event(executor)
@@ -229,6 +217,17 @@ class ExecutorContract:
     def test_nothing_happens_while_nothing_runs(self, executor: Executor) -> None:
         assert executor.free > 0
         assert executor.poll(timeout=0.0) == []
+
+
+def _begin_and_end(executor: Executor, folder: Path, end: Callable[[Executor, int], None]) -> None:
+    """Start trial 0, and end its worker if there is a way."""
+    executor.launch(launch(0, folder))
+    next_event(executor)
+    try:
+        end(executor, 0)
+    except pytest.skip.Exception:
+        executor.park(0)
+        raise
 
 
 def wait_until_free(executor: Executor, n: int) -> None:

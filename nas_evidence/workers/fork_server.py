@@ -1,13 +1,12 @@
 """Processes that are forks of one that has imported torch: each starts in milliseconds.
 
 The driver sends the server numbers: -1, with an end of a pipe, forks; 2n asks for the process id
-of the n-th fork, and 2n + 1 ends it first. The server ends with all its forks when the driver is
-gone.
+of the n-th fork, and 2n + 1 ends it. The server and its forks are a session of their own, which
+ends when the driver is gone.
 """
 
 import gc
 import os
-import select
 import signal
 import socket
 import struct
@@ -59,13 +58,13 @@ class ForkServer:
         return Fork(server, server.n_forks - 1, ours)
 
     def close(self) -> None:
-        """Kill the server and its forks, and wait for their end."""
+        """Kill the server and its forks."""
         if self._server is not None:
-            with suppress(OSError):
-                if not self._server.is_ready(0):
-                    self._server.process.kill()
+            process = self._server.process
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
             self._server.control.close()
-            self._server.process.wait()
+            process.wait()
             self._server = None
 
 
@@ -74,19 +73,6 @@ class _Server:
     process: subprocess.Popen[bytes]
     control: socket.socket
     n_forks: int = 0
-    ready: bool = False
-
-    def is_ready(self, timeout: float | None) -> bool:
-        """Return whether it has imported torch, after so many seconds at most."""
-        if not self.ready and select.select([self.control], [], [], timeout)[0]:
-            _received(self.control)
-            self.ready = True
-        return self.ready
-
-    def asked(self, number: int) -> int:
-        self.is_ready(None)
-        self.control.sendall(_NUMBER.pack(number))
-        return _received(self.control)[0]
 
 
 @dataclass(frozen=True)
@@ -100,16 +86,13 @@ class Fork:
     @property
     def pid(self) -> int:
         """The process id, once it has been forked."""
-        return self.server.asked(2 * self.number)
+        self.server.control.sendall(_NUMBER.pack(2 * self.number))
+        return _received(self.server.control)[0]
 
     def end(self) -> None:
-        """Kill it and wait for its end; if the server has died, its forks follow it."""
-        with suppress(OSError, ValueError):  # the second if the server has been closed
-            if self.server.is_ready(0):
-                self.server.asked(2 * self.number + 1)
-            else:
-                self.server.process.kill()
-                self.server.process.wait()
+        """Kill it; if the server has died, its forks follow it."""
+        with suppress(OSError):
+            self.server.control.sendall(_NUMBER.pack(2 * self.number + 1))
         self.pipe.close()
 
 
@@ -146,21 +129,18 @@ def run(handle: int) -> None:
     gc.freeze()  # so that a collection in a fork copies no page of what was imported
     pids, alive = list[int](), set[int]()
     with socket.socket(fileno=handle) as control, suppress(OSError):
-        control.sendall(_NUMBER.pack(0))
         while True:
             asked, handles = _received(control)
             if asked == _FORK:
                 pids.append(_forked(handles[0], control))
                 alive.add(pids[-1])
-                continue
-            pid = pids[asked // 2]
-            if asked % 2 and pid in alive:
+            elif asked % 2 == 0:
+                control.sendall(_NUMBER.pack(pids[asked // 2]))
+            elif (pid := pids[asked // 2]) in alive:
                 alive.remove(pid)
-                _end(pid)
-            control.sendall(_NUMBER.pack(pid))
-    for pid in alive:
-        _end(pid)
-    os._exit(0)  # collecting what torch has made would take a second
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _received(control: socket.socket) -> tuple[int, list[int]]:
@@ -189,12 +169,6 @@ def _forked(handle: int, control: socket.socket) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # what the server would do at its end is not this process's to do
-
-
-def _end(pid: int) -> None:
-    with suppress(OSError):  # it has ended
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def _die_with(server: int) -> None:

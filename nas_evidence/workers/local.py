@@ -92,7 +92,7 @@ def _serve(
     """Be a worker: answer the calls of a pipe until it is closed."""
     with suppress(BrokenPipeError, ConnectionResetError):
         try:
-            process = WorkerProcess(arrays, resources, **how)
+            process = WorkerProcess(lambda: arrays, resources, **how)
             while True:
                 method, arguments = pipe.recv()
                 pipe.send(process.call(method, *arguments))

@@ -54,7 +54,7 @@ LOOK_EVERY = 2.0
 _OF_RAY = (ConnectionError, TimeoutError, RuntimeError, RayError)
 
 
-class _Actor:
+class _Actor(WorkerProcess):
     """A worker process; the data comes inside a list, so that Ray does not copy it."""
 
     def __init__(
@@ -63,8 +63,8 @@ class _Actor:
         # A runtime_env would cost each worker seconds; torch is not imported yet.
         os.environ["OMP_NUM_THREADS"] = str(resources.cpus)
         leave_unpacked(with_files=False)
-        self._given, self._how, self._store = (box, resources), how, store
-        self._process: WorkerProcess | None = None
+        super().__init__(lambda: ray.get(box[0]), resources, **how)
+        self._store = store
 
     def place(self) -> Place:
         node = ray.get_runtime_context().get_node_id()
@@ -73,12 +73,6 @@ class _Actor:
 
     def pid(self) -> int:
         return os.getpid()
-
-    def call(self, method: str | None, *arguments: Any) -> Answer:
-        if self._process is None:
-            box, resources = self._given
-            self._process = WorkerProcess(ray.get(box[0]), resources, **self._how)
-        return self._process.call(method, *arguments)
 
 
 class RayExecutor(Pool):

@@ -9,8 +9,9 @@ for again. Workers without a trial for a minute are released, so that a cluster 
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -99,34 +100,6 @@ class Seat:
         return self.since + self.silence if self.call is not None else inf
 
 
-@dataclass
-class Suspects:
-    """What each node has lost since it last finished a trial.
-
-    A node is suspect once it has lost `MOST_LOSSES` different trials and finished none in between:
-    it gets no new ones while there are others. One trial that fails wherever it runs makes no node
-    suspect.
-    """
-
-    _lost: dict[str, set[int]] = field(default_factory=dict)
-
-    def note_loss(self, node: str, trial_id: int) -> bool:
-        """Note that a node has lost a trial; return whether that makes it suspect."""
-        lost = self._lost.setdefault(node, set())
-        before = len(lost)
-        lost.add(trial_id)
-        return before < MOST_LOSSES <= len(lost)
-
-    def note_end(self, node: str) -> None:
-        """Note that a trial has ended on a node as it should."""
-        self._lost.pop(node, None)
-
-    @property
-    def nodes(self) -> frozenset[str]:
-        """The suspect nodes."""
-        return frozenset(node for node, lost in self._lost.items() if len(lost) >= MOST_LOSSES)
-
-
 class Pool(ABC):
     """An executor whose workers are processes.
 
@@ -151,7 +124,7 @@ class Pool(ABC):
         self._share = share  # of the next worker; None until a trial has said it
         self._wanted = resources.workers
         self._waiting: list[tuple[Launch, float]] = []  # with the share of each
-        self._suspects = Suspects()
+        self._losses = defaultdict[str, set[int]](set)  # trials, by node, since it finished one
         self._avoided: frozenset[str] = frozenset()
         self._failed_starts: list[str] = []
         self._failed_at = -inf
@@ -264,8 +237,7 @@ class Pool(ABC):
         """Ask for a worker with a call under way; its answer is a `Place` unless it has one."""
 
     @abstractmethod
-    def _end(self, worker: Seat) -> None:
-        """Stop a worker for good."""
+    def _end(self, worker: Seat) -> None: ...
 
     @abstractmethod
     def _ask(self, worker: Seat, method: str | None, *arguments: Any) -> Any:
@@ -286,7 +258,6 @@ class Pool(ABC):
         return frozenset()
 
     def _node_label(self, node: str) -> str:
-        """Return what a person calls a node."""
         return node
 
     def _shortage(self, share: float, n: int) -> str:
@@ -321,8 +292,7 @@ class Pool(ABC):
             self._start(worker)
 
     def _start(self, worker: Seat) -> None:
-        """Let a worker import torch and get the data."""
-        self._call(worker, None, timeout=START_TIMEOUT)
+        self._call(worker, None, timeout=START_TIMEOUT)  # it imports torch and gets the data
 
     def _note(self, worker: Seat, answer: Answer, *, is_over: bool) -> None:
         """Process an answer; after its trial the worker is free or is retired."""
@@ -333,7 +303,7 @@ class Pool(ABC):
             self._failed_starts.clear()
         elif is_over:
             if worker.started:
-                self._suspects.note_end(worker.node)
+                self._losses.pop(worker.node, None)
                 worker.launch, worker.started = None, False
             if reason := self._why_retire(worker, answer):
                 _LOG.info("worker_replaced reason=%s", reason)
@@ -366,10 +336,16 @@ class Pool(ABC):
         return Lost(assignment.trial_id, assignment.attempt, why, kind)
 
     def _suspected(self, worker: Seat) -> str:
-        """Note the loss of a trial; return what else to say if its node gets no more."""
+        """Note the loss of a trial; return what else to say if its node gets no more.
+
+        A node is suspect once it has lost `MOST_LOSSES` different trials and finished none in
+        between. One trial that fails wherever it runs makes no node suspect.
+        """
         assert worker.launch is not None
-        node = worker.node
-        if not self._suspects.note_loss(node, worker.launch.assignment.trial_id):
+        node, trial_id = worker.node, worker.launch.assignment.trial_id
+        known = trial_id in self._losses[node]
+        self._losses[node].add(trial_id)
+        if known or len(self._losses[node]) != MOST_LOSSES:
             return ""
         self._avoid()
         if node not in self._avoided:
@@ -380,9 +356,13 @@ class Pool(ABC):
             "between, and gets no more while there are other nodes"
         )
 
+    def _bad_nodes(self) -> frozenset[str]:
+        lost = self._losses.items()
+        return self._to_avoid(frozenset(n for n, trials in lost if len(trials) >= MOST_LOSSES))
+
     def _avoid(self) -> None:
         """Give up workers that wait for, or idle on, nodes that get no new trials."""
-        self._avoided = self._to_avoid(self._suspects.nodes)
+        self._avoided = self._bad_nodes()
         for worker in [w for w in self.workers if not w.started]:
             must_go = (
                 worker.node in self._avoided if worker.node else worker.avoids != self._avoided
@@ -522,7 +502,7 @@ class Pool(ABC):
         growth = answer.resident_bytes - worker.baseline_bytes
         if answer.must_go:
             return answer.must_go
-        if worker.node in self._to_avoid(self._suspects.nodes):
+        if worker.node in self._bad_nodes():
             return "its node is avoided"
         lived = time.monotonic() - (worker.ready_at or 0.0)
         if worker.n_trials >= self.limits.trials and lived >= self.limits.least_life:

@@ -47,24 +47,31 @@ class Answer:
     must_go: str
 
 
+@dataclass
 class WorkerProcess:
-    """Calls a worker; each answer includes the state of the process."""
+    """Calls a worker, which is made for the first call; each answer has the state of the process.
 
-    def __init__(
-        self,
-        arrays: ArrayData,
-        resources: ResourceSpec,
-        *,
-        share: float,
-        logs: Path,
-        make_worker: MakeWorker | None,
-    ) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
-        _log_to(logs)
-        self._worker = made_worker(make_worker, arrays, resources, share)
+    arrays       returns the data set
+    resources    the study's `[resources]`
+    share        of one GPU
+    logs         folder for the log of this process
+    make_worker  has the signature of `Worker`, the default
+    """
+
+    arrays: Callable[[], ArrayData]
+    resources: ResourceSpec
+    share: float
+    logs: Path
+    make_worker: MakeWorker | None
+    _worker: Any = None
 
     def call(self, method: str | None, *arguments: Any) -> Answer:
         """Call a method of the worker, or none."""
+        if self._worker is None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+            _log_to(self.logs)
+            arrays = self.arrays()
+            self._worker = made_worker(self.make_worker, arrays, self.resources, self.share)
         began = time.monotonic()
         event = getattr(self._worker, method)(*arguments) if method else None
         seconds = time.monotonic() - began

@@ -1,6 +1,7 @@
 """The worker: trains one trial at a time, slice by slice, the same in any executor."""
 
 import gc
+import os
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.training.cost import cost_of
 from nas_evidence.workers.executor import Launch, Verdict
-from nas_evidence.workers.reproducible import make_reproducible
 from nas_evidence.workers.shares import MEMORY_FRACTION
 from nas_evidence.workers.trial import Trial, device_for
 
@@ -88,6 +88,23 @@ class Worker:
     def must_go(self) -> str:
         """Return why this process must not run another trial, or ""."""
         return "a CUDA error" if self._device_is_sick else ""
+
+
+def make_reproducible(device: torch.device) -> None:
+    """Choose kernels by which a GPU gives the same bits for the same trial; a CPU needs none.
+
+    Without it cuBLAS may split sums differently between two runs, and cuDNN choose another kernel.
+    Call it before the first product: cuBLAS reads its setting once. An operator without a
+    deterministic kernel runs with a warning.
+    """
+    torch.backends.cudnn.benchmark = False
+    if device.type != "cuda":
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Nothing here reads memory that it has not written; filling it is a launch for each tensor.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _gpu_answers() -> bool:

@@ -116,8 +116,6 @@ def test_a_problem_or_an_estimator_can_be_asked_for_alone() -> None:
     assert all(audit.named(name)[0] for name in CURVATURES)
     with refused("audit-without-truth", "sotl"):
         audit.named("sotl")
-    with refused("audit-problem-not-a-study", "ntk_init", "write conditional_evidence"):
-        audit.named("ntk_init")
     with refused("audit-problem-not-a-study", "lineer", "linear-3,"):
         audit.named("lineer")
 

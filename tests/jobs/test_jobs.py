@@ -390,6 +390,7 @@ def server() -> Iterator[http.server.HTTPServer]:
         (200, b"<html>", None, "answers, but is not the dashboard of a Ray cluster"),
         (200, b"{}", None, "answers, but is not the dashboard of a Ray cluster"),
         (404, b"", None, "answers, but is not the dashboard of a Ray cluster"),
+        (500, b"", None, "answers, but is not the dashboard of a Ray cluster"),
         (401, b"Unauthorized", None, "asks for a token, and none was found"),
         (403, b"Forbidden", TOKEN, "refuses the token"),
     ],

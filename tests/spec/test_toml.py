@@ -164,11 +164,6 @@ def test_a_wrong_key_of_the_head_is_one_mistake(tmp_path: Path) -> None:
         ('name = "x"\nseed = "1"', "seed must be an integer, but got '1'"),
         ('name = "x"\nestimators = "sotl"', "estimators must be a list, but got 'sotl'"),
         ('nam = "x"', "unknown key 'nam'; did you mean 'name'?"),
-        (
-            'name = "x"\nstop = "auto"',
-            "`stop` is no longer a key; remove it: a search runs `n_trials`, and the report says "
-            "what more would gain",
-        ),
     ]:
         (found,) = mistakes(tmp_path, f"{head}\n{data}")
         assert found.partition(": ")[2] == said

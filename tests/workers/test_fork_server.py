@@ -66,7 +66,7 @@ def test_a_killed_server_takes_its_forks_along_and_another_one_starts(tmp_path: 
         before.end()
         wait_for(lambda: not lives(orphan))
         last = after.pid
-    assert not lives(last)
+    wait_for(lambda: not lives(last))
 
 
 def test_a_server_that_still_imports_is_closed_at_once(tmp_path: Path) -> None:
@@ -74,5 +74,13 @@ def test_a_server_that_still_imports_is_closed_at_once(tmp_path: Path) -> None:
     fork = server.begin(doubled)
     process = server.start().process
     fork.end()
-    assert process.poll() is not None
     server.close()
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_a_fork_of_a_closed_server_can_be_ended(tmp_path: Path) -> None:
+    server = ForkServer(tmp_path)
+    fork = server.begin(doubled)
+    server.close()
+    fork.end()
+    assert fork.pipe.closed

@@ -222,7 +222,7 @@ def test_a_fresh_enough_worker_is_kept() -> None:
 
 
 def test_workers_without_a_trial_are_released_and_asked_for_again(clock: list[float]) -> None:
-    pool = FakePool({"n": (2, 0)}, workers=3, limits=Limits(idle=60.0))
+    pool = FakePool({"n": (2, 0)}, workers=3)
     pool.ready()
     pool.launch(launch_of(0))
     clock[0] += 59.0
@@ -240,7 +240,7 @@ def test_workers_without_a_trial_are_released_and_asked_for_again(clock: list[fl
 
 
 def test_a_worker_that_runs_is_not_released_nor_one_that_has_just_run(clock: list[float]) -> None:
-    pool = FakePool({"n": (2, 0)}, limits=Limits(idle=60.0))
+    pool = FakePool({"n": (2, 0)})
     pool.ready()
     pool.launch(launch_of(0))
     pool.launch(launch_of(1))
@@ -362,7 +362,7 @@ def test_idle_workers_of_an_avoided_node_go_and_the_trial_under_way_ends(
 def test_what_workers_wait_for_is_said_once_and_is_an_error_after_a_while(
     clock: list[float],
 ) -> None:
-    pool = FakePool({}, workers=3, share=0.5, limits=Limits(patience=900.0))
+    pool = FakePool({}, workers=3, share=0.5)
     pool.ready()
     assert pool.said == []
     clock[0] += 100.0

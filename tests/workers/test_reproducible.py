@@ -9,8 +9,8 @@ import torch
 from nas_evidence.data import load
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers import worker as worker_module
-from nas_evidence.workers.reproducible import make_reproducible
 from nas_evidence.workers.shares import MEMORY_FRACTION
+from nas_evidence.workers.worker import make_reproducible
 
 
 @pytest.fixture(autouse=True)
