@@ -229,10 +229,10 @@ def _limit(text: str | None) -> TimeLimit | None:
 @contextlib.contextmanager
 def _running(spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
     """Say what is stored and how to go on when the trials are interrupted, and end within 2 s."""
-    from nas_evidence.storage.tables import finished
+    from nas_evidence.storage.log import read_log
 
     def stopped(say: Callable[[str], None]) -> None:
-        n_stored = n_searched(finished(store.folder))
+        n_stored = n_searched(read_log(store.folder).state.rows)
         root = () if run.data_root is None else ("--data-root", run.data_root)
         ranking = f"\nRanking:  {typed('report', store.place, *root)}" if n_stored else ""
         say(

@@ -10,7 +10,17 @@ from typing import Any
 import fakes
 import pytest
 from commands import hashes
-from fakes import FakeExecutor, Silent, asked_in, drive, facts_in, record_of, told_in, value_of
+from fakes import (
+    FakeExecutor,
+    Silent,
+    asked_in,
+    drive,
+    facts_in,
+    finished,
+    record_of,
+    told_in,
+    value_of,
+)
 from records import mlp
 
 import nas_evidence.driver.driver as driver_module
@@ -24,7 +34,7 @@ from nas_evidence.storage.events import Asked
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import Log, log_path, read_log
 from nas_evidence.storage.state import MACHINE_LOSSES
-from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import Event, Lost
 
 study = partial(

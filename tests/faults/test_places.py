@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import write_study
-from fakes import FakeExecutor
+from fakes import FakeExecutor, finished
 from faulty import Cli, call, run, stopped, study
 from messages import refused
 from torch import nn
@@ -32,7 +32,6 @@ from nas_evidence.storage.study_folder import (
     open_study,
     refuse_if_held,
 )
-from nas_evidence.storage.tables import finished
 
 SPEC = study(n_trials=3)
 

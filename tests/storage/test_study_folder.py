@@ -10,7 +10,7 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import FakeExecutor, drive
+from fakes import FakeExecutor, drive, finished
 from messages import refused
 
 import nas_evidence.storage.study_folder as study_folder
@@ -29,7 +29,6 @@ from nas_evidence.storage.study_folder import (
     open_study,
     read_lease,
 )
-from nas_evidence.storage.tables import finished
 
 study = partial(fakes.study, n_trials=4, plan={"epochs": 4, "online": {"every": 2}})
 
