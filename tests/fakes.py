@@ -28,7 +28,8 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, der
 from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import Log, events, log_files, read_log
 from nas_evidence.storage.redo import adopt, find_done
-from nas_evidence.storage.tables import compact
+from nas_evidence.storage.tables import compact, read_tables, rows_of
+from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, Watcher, loss_of
 
 N_DATA = 100
@@ -305,6 +306,12 @@ def drive(
     )  # fmt: skip
     driver.run()
     return driver
+
+
+def finished(folder: Path) -> dict[int, TrialRow]:
+    """The row of every trial in the tables of a study, by trial id."""
+    tables, _ = read_tables(folder, ["trials", "evidence"])
+    return {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
 
 
 def logged(folder: Path) -> None:

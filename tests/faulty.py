@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from fakes import FakeExecutor, Silent
+from fakes import FakeExecutor, Silent, finished
 
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.tables import finished
 
 
 def study(**changes: object) -> StudySpec:

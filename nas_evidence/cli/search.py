@@ -144,10 +144,10 @@ class _Terminal(Audience):
     @contextlib.contextmanager
     def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
         """Say what is stored and how to go on when it is interrupted, and end within 2 s."""
-        from nas_evidence.storage.tables import finished
+        from nas_evidence.storage.log import read_log
 
         def stopped(say: Callable[[str], None]) -> None:
-            n_stored = n_searched(finished(store.folder))
+            n_stored = n_searched(read_log(store.folder).state.rows)
             root = () if run.data_root is None else ("--data-root", run.data_root)
             ranking = f"\nRanking:  {typed('report', store.place, *root)}" if n_stored else ""
             say(

@@ -10,7 +10,6 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.requests import is_open, request_cancel, request_name, withdraw
 from nas_evidence.storage.study_folder import is_locked
-from nas_evidence.storage.tables import finished
 
 #: Seconds between two looks: in a folder, and at a store.
 LOOK_EVERY, FETCH_EVERY = 0.5, 5.0
@@ -48,7 +47,7 @@ def cancel(
     if trial_id is None:
         now = study_status(folder)
         return f"{now.name}: {now.state}, {now.n_finished} of {now.n_trials} trials are stored"
-    row = finished(folder).get(trial_id)
+    row = read_log(folder).state.rows.get(trial_id)
     if row is None:
         raise UserError(
             f"the driver of {store.place} ended before it could cancel trial {trial_id}; "
@@ -69,7 +68,7 @@ def pause_between_looks(store: WorkingCopy) -> float:
 
 def _check(folder: Path, place: str, trial_id: int | None) -> None:
     now = study_status(folder)
-    if trial_id is not None and (row := finished(folder).get(trial_id)) is not None:
+    if trial_id is not None and (row := read_log(folder).state.rows.get(trial_id)) is not None:
         raise UserError(
             f"trial {trial_id} of {place} has already ended ({row.status})."
         ).with_code("cancel-trial-ended")

@@ -8,6 +8,7 @@ the next one only when all its trials have ended. So the race is the same for an
 of workers, and after any crash. The round is in the log before its first trial is launched.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice, zip_longest
 
@@ -88,9 +89,10 @@ def next_round(
         return {}
     values = _values(study, done)
     keys = [row.architecture_key for row in racing]
-    tried = [_key_count(chosen, key) for key in keys]
-    searched = [len(values[key]) - _raced(done, key, study) for key in keys]
-    missing = [max(0, MIN_REPEATS - s - t) for s, t in zip(searched, tried, strict=True)]
+    tried = Counter(architecture.key for architecture in chosen.values())
+    raced = _values(study, {i: row for i, row in done.items() if is_race(i)})
+    alone = {key: len(values[key]) - len(raced.get(key, ())) for key in keys}
+    missing = [max(0, MIN_REPEATS - alone[key] - tried[key]) for key in keys]
     if any(missing):
         turns = zip_longest(*([i] * n for i, n in enumerate(missing)))
         picks = [i for i in chain.from_iterable(turns) if i is not None]
@@ -154,16 +156,3 @@ def _values(study: StudySpec, done: Mapping[int, TrialRow]) -> dict[str, list[fl
         if value is not None and row.status is TrialStatus.COMPLETE:
             found.setdefault(row.architecture_key, []).append(value)
     return found
-
-
-def _key_count(chosen: Chosen, key: str) -> int:
-    return sum(architecture.key == key for architecture in chosen.values())
-
-
-def _raced(done: Mapping[int, TrialRow], key: str, study: StudySpec) -> int:
-    """Return how many of an architecture's values are from the race."""
-    return sum(
-        is_race(i) and row.architecture_key == key and ranked_value(row.values, study) is not None
-        for i, row in done.items()
-        if row.status is TrialStatus.COMPLETE
-    )

@@ -26,11 +26,12 @@ def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool 
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except OSError as error:  # name the target file
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # name the target file
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,8 +21,8 @@ _MARK = b"nas-evidence/blake2b:"
 _SIZE = 32
 #: Hexadecimal digits of a checksum in text, and what surrounds it at the end of a file.
 _DIGITS = 32
-_JSON = (', "blake2b": "', '"}')
-_TOML = ("# blake2b ", "\n")
+_JSON = (b', "blake2b": "', b'"}')
+_TOML = (b"# blake2b ", b"\n")
 
 
 class DamagedError(UserError):
@@ -105,28 +105,30 @@ def read_sealed_toml(text: str | bytes, path: Path) -> str:
     return _unsealed_text(text, _TOML, path)
 
 
-def _sealed_text(body: str, around: tuple[str, str]) -> str:
-    return f"{body}{around[0]}{_digest(body)}{around[1]}"
+def _sealed_text(body: str, around: tuple[bytes, bytes]) -> str:
+    return body + _tail(body.encode(), *around).decode()
 
 
-def _unsealed_text(text: str | bytes, around: tuple[str, str], path: Path) -> str:
-    try:
-        whole = (text.decode() if isinstance(text, bytes) else text).rstrip("\0 \n")
-    except UnicodeDecodeError:
-        raise DamagedError(f"{path} is damaged: it is not UTF-8.").with_code("not-utf-8") from None
-    start, end = around[0], around[1].rstrip("\n")
+def _unsealed_text(text: str | bytes, around: tuple[bytes, bytes], path: Path) -> str:
+    start, end = around[0], around[1].rstrip(b"\n")
+    whole = (text.encode() if isinstance(text, str) else text).rstrip(b"\0 \n")
     n = len(start) + _DIGITS + len(end)
     body, tail = whole[:-n], whole[-n:]
+    try:
+        if tail == _tail(body, start, end):
+            return body.decode()
+        whole.decode()
+    except UnicodeDecodeError:
+        raise DamagedError(f"{path} is damaged: it is not UTF-8.").with_code("not-utf-8") from None
     if not tail.startswith(start) or not tail.endswith(end):
         raise DamagedError(f"{path} is damaged: it does not end with its checksum.").with_code(
             "checksum-missing"
         )
-    if tail != f"{start}{_digest(body)}{end}":
-        raise DamagedError(
-            f"{path} is damaged: its content does not match its checksum."
-        ).with_code("checksum-wrong")
-    return body
+    raise DamagedError(f"{path} is damaged: its content does not match its checksum.").with_code(
+        "checksum-wrong"
+    )
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+def _tail(body: bytes, start: bytes, end: bytes) -> bytes:
+    digest = hashlib.blake2b(body, digest_size=_DIGITS // 2).hexdigest()
+    return start + digest.encode() + end

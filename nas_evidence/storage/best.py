@@ -19,41 +19,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
-from typing import Protocol
 
 from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.storage.trial_row import TrialRow
 
 #: Fewest and most architectures that are estimated: of more, not all weights are kept, and an
 #: estimate may put any of them first.
 FEWEST, MOST = 8, 200
 
 
-class FinishedTrial(Protocol):
-    """What the ranking needs from a trial; a `TrialRow` has it."""
-
-    @property
-    def trial_id(self) -> int:
-        """Return its number in the study."""
-
-    @property
-    def architecture(self) -> ArchitectureSpec:
-        """Return what its replicates share."""
-
-    @property
-    def status(self) -> TrialStatus:
-        """Return how it ended."""
-
-    @property
-    def values(self) -> Mapping[str, float]:
-        """Return the last value of each score if valid, larger is better."""
-
-
 def ranked_value(values: Mapping[str, float], study: StudySpec) -> float | None:
     """Return the value of a trial by its scores, None if it has none."""
     known = [values.get(name) for name in study.ranking_scores]
-    return None if None in known else fmean(v for v in known if v is not None)
+    return None if None in known else fmean([v for v in known if v is not None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +78,14 @@ class Standings:
     Among equal ones the architecture tried first comes first.
     """
 
-    def __init__(self, study: StudySpec, trials: Iterable[FinishedTrial] = ()) -> None:
+    def __init__(self, study: StudySpec, trials: Iterable[TrialRow] = ()) -> None:
         self._study = study
         self._by_key: dict[str, Standing] = {}
         self._ordered: list[Standing] | None = None
         for trial in trials:
             self.add(trial)
 
-    def add(self, trial: FinishedTrial) -> Standing | None:
+    def add(self, trial: TrialRow) -> Standing | None:
         """Add a trial; return its architecture's standing, None if the trial does not count."""
         value = ranked_value(trial.values, self._study)
         if value is None or trial.status is not TrialStatus.COMPLETE:

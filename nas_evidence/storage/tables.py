@@ -39,7 +39,7 @@ from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import check_conditions
 from nas_evidence.storage.events import Merged
 from nas_evidence.storage.log import Log, read_log
-from nas_evidence.storage.state import State, attempt_of, is_part, stem_of
+from nas_evidence.storage.state import Attempt, State, attempt_of, is_part, stem_of
 from nas_evidence.storage.trial_row import TrialRow
 
 logger = logging.getLogger(__name__)
@@ -86,6 +86,9 @@ FOREIGN = "foreign: not named <trial>-a<attempt>.parquet"
 #: Number of single-attempt files in a table from which `compact` merges them.
 COMPACT_AT = 256
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+#: The tables of attempts that this process stored last, by digest of their files: `compact` need
+#: not parse those again.
+_WRITTEN: dict[str, pa.Table] = {}
 #: pandas types that hold missing integers and booleans without conversion to float.
 _PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
@@ -128,7 +131,11 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str
         path = folder / table / name
         stored = _stored(path) if committed else None
         if stored is None:
-            digests[table] = _write_table(path, tables[table])
+            # Uncompressed: so few rows become no smaller, and take twice as long.
+            digest = _write_table(path, tables[table], compression="none")
+            digests[table], _WRITTEN[digest] = digest, tables[table]
+            if len(_WRITTEN) > len(TABLES) * COMPACT_AT:
+                del _WRITTEN[next(iter(_WRITTEN))]
         elif not stored.equals(tables[table], check_metadata=False):
             raise UserError(
                 f"a committed attempt is never changed, but {path} holds another {table} table "
@@ -176,17 +183,12 @@ def read_stem(folder: Path, stem: str) -> list[TrialRow] | dict[Path, str]:
             frames[table] = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
     if torn:
         return torn
-    evidence, trials = frames["evidence"], frames["trials"]
-    keys = zip(trials["trial_id"], trials["attempt"], strict=True)
-    found = list[TrialRow]()
-    for i, (trial_id, attempt) in enumerate(keys):
-        own = evidence[(evidence["trial_id"] == trial_id) & (evidence["attempt"] == attempt)]
-        (row,) = rows_of(trials.iloc[i : i + 1], own)
-        if row.architecture_key != trials["architecture_key"].iloc[i]:
+    rows = rows_of(frames["trials"], frames["evidence"])
+    for row, key in zip(rows, frames["trials"]["architecture_key"], strict=True):
+        if row.architecture_key != key:
             problem = f"damaged: trial {row.trial_id} has the key of another architecture"
             return {folder / "trials" / f"{stem}.parquet": problem}
-        found.append(row)
-    return found
+    return rows
 
 
 def read_table(folder: Path, table: TableName) -> pd.DataFrame:
@@ -220,21 +222,14 @@ def read_tables(
     return {table: frames[table] for table in tables}, tuple(unreadable)
 
 
-def finished(folder: Path) -> dict[int, TrialRow]:
-    """Return the row of every finished trial, by trial id."""
-    tables, _ = read_tables(folder, ["trials", "evidence"])
-    return {row.trial_id: row for row in rows_of(tables["trials"], tables["evidence"])}
-
-
 def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
-    """Return the rows of the trials in two tables, in order of trial id."""
-    last = evidence.drop_duplicates(["trial_id", "estimator"], keep="last")
+    """Return the rows of the attempts in two tables, in the order of `trials`."""
+    last = evidence.drop_duplicates(["trial_id", "attempt", "estimator"], keep="last")
     last = last[last["valid"].fillna(False) & last["value"].notna()]
-    values: dict[int, dict[str, float]] = {}
-    for trial_id, estimator, value in zip(
-        last["trial_id"], last["estimator"], last["value"], strict=True
-    ):
-        values.setdefault(int(trial_id), {})[str(estimator)] = float(value)
+    values: dict[Attempt, dict[str, float]] = {}
+    columns = (last[name] for name in ("trial_id", "attempt", "estimator", "value"))
+    for trial_id, attempt, estimator, value in zip(*columns, strict=True):
+        values.setdefault((trial_id, attempt), {})[str(estimator)] = float(value)
     return [_row(cells, values) for cells in trials.to_dict("records")]
 
 
@@ -386,7 +381,7 @@ def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
             (folder / table / f"{stem}.parquet").unlink(missing_ok=True)
 
 
-def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]]) -> TrialRow:
+def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float]]) -> TrialRow:
     known = {str(name): cell for name, cell in cells.items() if not pd.isna(cell)}
     return TrialRow(
         trial_id=int(known["trial_id"]),
@@ -394,7 +389,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[int, Mapping[str, float]
         replicate=int(known["replicate"]),
         status=TrialStatus(known["status"]),
         architecture=ArchitectureSpec(family=known["family"], values=architecture_values(known)),
-        values=values.get(known["trial_id"], {}),
+        values=values.get((known["trial_id"], known["attempt"]), {}),
         costs={name: float(known[name]) for name in ALL_COSTS if name in known},
         cause=known.get("cause", ""),
         total_seconds=float(known.get("total_seconds", 0.0)),
@@ -458,13 +453,13 @@ def _finite_or_null(cell: Cell) -> Cell:
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
-def _write_table(path: Path, table: pa.Table) -> str:
+def _write_table(path: Path, table: pa.Table, compression: str = "zstd") -> str:
     """Write a table; return the digest of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = pa.BufferOutputStream()
     table = table.replace_schema_metadata(sealed(table))
     pq.write_table(
-        table, content, compression="zstd", use_dictionary=False, write_page_checksum=True
+        table, content, compression=compression, use_dictionary=False, write_page_checksum=True
     )
     whole = memoryview(content.getvalue())
     write_whole(path, whole)
@@ -479,8 +474,10 @@ def _stored(path: Path) -> pa.Table | None:
 
 def _load(path: Path) -> pa.Table | UnreadableFile:
     try:
-        content = pa.BufferReader(path.read_bytes())  # Arrow opens no path that is not UTF-8
-        with pq.ParquetFile(content, page_checksum_verification=True) as file:
+        content = path.read_bytes()  # Arrow opens no path that is not UTF-8
+        if (written := _WRITTEN.get(_digest(content))) is not None:
+            return written
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
         sound = is_sound(table)
     except (OSError, ValueError, pa.ArrowException) as error:  # or names that are not UTF-8

@@ -41,7 +41,7 @@ class TrialRow:
 
     @classmethod
     def of(cls, record: TrialRecord) -> "TrialRow":
-        """Return the row that `finished` reads back once `record` is written."""
+        """Return the row that `tables.rows_of` reads back once `record` is written."""
         last = {e.estimate.estimator: e.estimate for e in record.evaluations}
         costs = {name: getattr(record, name) for name in ALL_COSTS}
         return cls(

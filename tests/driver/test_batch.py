@@ -9,14 +9,14 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, asked_in, drive, facts_in, last_log, score_at, told_in
+from fakes import FakeExecutor, asked_in, drive, facts_in, finished, last_log, score_at, told_in
 from processes import in_a_process
 
 from nas_evidence.driver.plan import to_ask, to_tell
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.storage.faults import CRASH_POINTS
-from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.storage.tables import read_table
 
 study = partial(
     fakes.study,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import assert_same, found, run, start, write_study
-from fakes import FakeExecutor, drive, study
+from fakes import FakeExecutor, drive, finished, study
 from messages import refused
 from processes import wait_for
 from records import mlp
@@ -19,7 +19,6 @@ from nas_evidence.storage.log import Log
 from nas_evidence.storage.log_lines import fact_lines, log_lines
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
-from nas_evidence.storage.tables import finished
 
 
 class Asking(FakeExecutor):

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, Noisy, drive
+from fakes import FakeExecutor, Noisy, drive, finished
 from messages import refused
 
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.spec.record import is_race, n_searched
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.tables import finished
 
 study = partial(fakes.study, n_trials=8, finalists=3)
 

@@ -16,6 +16,7 @@ from fakes import (
     asked_in,
     drive,
     facts_in,
+    finished,
     last_log,
     record_of,
     told_in,
@@ -34,7 +35,7 @@ from nas_evidence.storage.events import Asked
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import MACHINE_LOSSES
-from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import Event, Lost
 
 study = partial(

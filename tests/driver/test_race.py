@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, Noisy, drive, facts_in, record_of
+from fakes import FakeExecutor, Noisy, drive, facts_in, finished, record_of
 
 from nas_evidence.driver.plan import RACE_REPLICATES, plan_race
 from nas_evidence.driver.race import (
@@ -20,7 +20,7 @@ from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.log import read_log
-from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.storage.tables import read_table
 from nas_evidence.storage.trial_row import TrialRow
 
 study = partial(fakes.study, n_trials=8, finalists=3)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes import Silent, asked_in, told_in
+from fakes import Silent, asked_in, finished, told_in
 from learning_curves import synthetic
 from simulated import SimulatedExecutor
 
@@ -20,7 +20,7 @@ from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage import budget
 from nas_evidence.storage import tables as store
-from nas_evidence.storage.tables import COMPACT_AT, finished, read_tables
+from nas_evidence.storage.tables import COMPACT_AT, read_tables
 
 pytestmark = pytest.mark.slow
 

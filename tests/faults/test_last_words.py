@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from commands import TINY, environment, run, start, write_study
+from fakes import finished
 from faulty import Cli
 from processes import processes
 
 from nas_evidence.driver.status import study_status
 from nas_evidence.storage.study_folder import locked, open_study
-from nas_evidence.storage.tables import finished
 from nas_evidence.workers.quiet import last_words
 
 pytestmark = pytest.mark.slow

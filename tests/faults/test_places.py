@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import write_study
-from fakes import FakeExecutor, last_log, leave_holder
+from fakes import FakeExecutor, finished, last_log, leave_holder
 from faulty import Cli, call, run, stopped, study
 from messages import refused
 from torch import nn
@@ -25,7 +25,6 @@ from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
 from nas_evidence.storage.holding import holder_in
 from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.study_folder import is_locked, locked, open_study
-from nas_evidence.storage.tables import finished
 
 SPEC = study(n_trials=3)
 

@@ -6,20 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from commands import found
-from fakes import FakeExecutor, compacted
+from fakes import FakeExecutor, compacted, finished
 from faulty import flipped, run, study
 from messages import refused
 
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.redo import ask_to_retry
-from nas_evidence.storage.tables import (
-    COMPACT_AT,
-    TABLES,
-    finished,
-    read_table,
-    read_tables,
-)
+from nas_evidence.storage.tables import COMPACT_AT, TABLES, read_table, read_tables
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import safetensors.numpy
 from commands import TINY, found, hashes, write_study
-from fakes import asked_in, compacted, last_log
+from fakes import asked_in, compacted, finished, last_log
 from faulty import Cli, Damage, call, flipped
 
 from nas_evidence.driver.restoration import restored_study
@@ -20,7 +20,6 @@ from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.log import Log
 from nas_evidence.storage.study_folder import read_study
-from nas_evidence.storage.tables import finished
 
 pytestmark = pytest.mark.slow
 

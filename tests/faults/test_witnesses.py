@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import TINY, hashes, write_study
-from fakes import FakeExecutor, facts_in, last_log
+from fakes import FakeExecutor, facts_in, finished, last_log
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
 
@@ -29,7 +29,7 @@ from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.log import Log, mend_log, read_log
 from nas_evidence.storage.study_folder import open_study, read_study
-from nas_evidence.storage.tables import file_digest, finished, read_study_tables
+from nas_evidence.storage.tables import file_digest, read_study_tables
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from commands import assert_same, found, run, study_text
+from fakes import finished
 from processes import wait_for
 from ray_head import TOKEN, Head
 
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.storage.tables import finished
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import finished
 from learning_curves import synthetic
 from messages import refused
 from proposal_spaces import SPACE, WIDE, score, shown, study
@@ -22,7 +23,6 @@ from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import StudyError, dump_study, parse_study
-from nas_evidence.storage.tables import finished
 from nas_evidence.workers.executor import Watcher
 
 #: Each with arguments under which it has learnt something after twenty trials.

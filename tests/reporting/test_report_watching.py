@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fakes import logged
+from fakes import finished, logged
 from messages import refused
 from records import mlp
 from searched import folder as study
@@ -23,7 +23,6 @@ from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.storage.events import Asked, Ended, Event, Launched, Stopped
 from nas_evidence.storage.log import Log, Past, events_since
 from nas_evidence.storage.study_folder import locked, read_study
-from nas_evidence.storage.tables import finished
 
 
 class Clock:

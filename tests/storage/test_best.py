@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from fakes import logged
+from fakes import finished, logged
 from records import at, laplace, mlp, record_with
 from searched import build_report
 
@@ -30,7 +30,7 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
-from nas_evidence.storage.tables import finished, read_study_tables, write_record
+from nas_evidence.storage.tables import read_study_tables, write_record
 from nas_evidence.storage.trial_row import TrialRow
 
 STUDY = StudySpec.model_validate(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import Silent, asked_in, study, told_in
+from fakes import Silent, asked_in, finished, study, told_in
 from messages import refused
 from toy_worker import Toy
 
@@ -42,7 +42,7 @@ from nas_evidence.storage.study_folder import (
     open_study,
     read_study,
 )
-from nas_evidence.storage.tables import finished, read_table
+from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import optuna
 import pytest
-from fakes import FakeExecutor, Silent, asked_in, told_in
+from fakes import FakeExecutor, Silent, asked_in, finished, told_in
 
 from nas_evidence.api.callbacks import Callbacks, InThread
 from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.driver.driver import Driver
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.tables import finished
 
 PASSWORD = "s3cr3t/with@signs"
 USER = "nas"

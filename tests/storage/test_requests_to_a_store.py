@@ -11,7 +11,7 @@ from pathlib import Path
 import fakes
 import pytest
 from counted_store import CountedStore
-from fakes import Silent, facts_in, last_log, record_of
+from fakes import Silent, facts_in, finished, last_log, record_of
 from faulty import flipped
 from records import asked, mlp
 from toy_worker import Toy
@@ -28,7 +28,7 @@ from nas_evidence.storage.log import Log, log_files, mend_log, piece, read_log
 from nas_evidence.storage.requests import is_open, request_name
 from nas_evidence.storage.store import UPLOADED_AT_ONCE, Store
 from nas_evidence.storage.study_folder import locked, open_study
-from nas_evidence.storage.tables import finished, write_record
+from nas_evidence.storage.tables import write_record
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker

@@ -10,7 +10,7 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import FakeExecutor, drive, facts_in, leave_holder
+from fakes import FakeExecutor, drive, facts_in, finished, leave_holder
 from faulty import flipped
 from messages import refused
 
@@ -23,7 +23,6 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import Log, Past, events_since, log_files, mend_log, piece, read_log
 from nas_evidence.storage.state import Spent
 from nas_evidence.storage.study_folder import holder_of, is_locked, locked, open_study
-from nas_evidence.storage.tables import finished
 
 study = partial(fakes.study, n_trials=4, plan={"epochs": 4, "online": {"every": 2}})
 

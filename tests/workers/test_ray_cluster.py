@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fakes
 import pytest
+from fakes import finished
 from ray_pools import (
     DATA,
     EPOCHS,
@@ -23,7 +24,6 @@ from ray_pools import (
 
 from nas_evidence.spec.record import LossKind, TrialRecord, TrialStatus
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.tables import finished
 from nas_evidence.workers.executor import Lost, Verdict
 from nas_evidence.workers.pool import Limits
 
