@@ -190,7 +190,6 @@ class Mirror(WorkingCopy):
             scratch = Path(temporary) / name
         super().__init__(scratch, self.uri)
         self.make_worker = partial(StoredWorker, self.uri)
-        self.check_answers = self.store.check_answers
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
         self._damaged: set[str] = set()  # joined objects of the log that are not used
         self._sent: dict[str, LocalStamp] = {}
@@ -234,6 +233,14 @@ class Mirror(WorkingCopy):
     def around(self, executor: Executor) -> Executor:
         """Return an executor that stores before a launch or a slice what must be durable."""
         return cast("Executor", MirroredExecutor(executor, self))
+
+    def check_answers(self) -> None:
+        """Check that the store answers soon.
+
+        Raises:
+            StoreError: if it does not.
+        """
+        self.store.check_answers()
 
     # --- from the store
 
