@@ -156,10 +156,10 @@ def test_a_lost_log_is_found_and_its_proposals_are_restored(folder: Path, cli: C
 
 def test_a_folder_of_another_format_is_not_repaired(folder: Path, cli: Cli) -> None:
     path = folder / "study.toml"
-    path.write_text(path.read_text().replace("format 3", "format 4", 1))
+    path.write_text(path.read_text().replace("format 4", "format 5", 1))
     before = hashes(folder)
     said = cli("repair", folder, code=2)[1]
-    assert "the format of a study folder must be 3, but it is 4" in said
+    assert "the format of a study folder must be 4, but it is 5" in said
     assert hashes(folder) == before
 
 
