@@ -18,7 +18,7 @@ from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpe
 from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.events import Asked
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import Log, log_files
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.tables import finished
 
@@ -227,7 +227,8 @@ def test_a_study_at_a_uri_is_repaired_there(
         name: one.tobytes() for name, one in weights.items()
     }
     events = re.compile(rb'"event":(?!"begin").*(?=, "blake2b")')
-    kept, lines = events.findall(part.read_bytes()), events.findall(log)
+    kept = events.findall(b"".join(path.read_bytes() for path in log_files(store)))
+    lines = events.findall(log)
     assert kept[: len(lines)] == lines, "every sound line is there"
     assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
     assert not (store / "lock").exists()
