@@ -212,7 +212,14 @@ class Mirror(WorkingCopy):
         self.store.check_answers()
         self.store.check()
         plain = Store(self.place)
-        get, put = partial(plain.get, "lock"), partial(plain.put, "lock")
+        get = partial(plain.get, "lock")
+
+        def put(content: bytes, *, if_absent: bool = False) -> None:
+            if content:
+                plain.put("lock", content, if_absent=if_absent)
+            else:
+                plain.delete(["lock"])
+
         with announced(self.place, get, put, Holder.is_dead_here, steal=steal):
             try:
                 self.pull()

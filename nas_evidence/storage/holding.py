@@ -68,7 +68,7 @@ def announced(
     Args:
         place: of the study.
         get: returns the content of its file `lock`, None without one.
-        put: writes it; with `if_absent` only if it is.
+        put: writes it, with `if_absent` only if it is; nothing, where nobody works.
         is_left: returns whether a holder is known to be dead.
         steal: take the study over from another host that has fallen silent.
 

@@ -108,7 +108,7 @@ class Log:
             raise taken_over(path.read_bytes(), self._folder) from None
         try:
             sync_folder(path.parent)
-            before = self._past.path or path
+            before = path.with_name(self._past.name or path.name)
             if events_since(self._folder, self._past)[0]:  # its process still writes
                 raise taken_over(before.read_bytes(), self._folder)
             self._append(file, _begin())
@@ -140,14 +140,14 @@ class Past:
     problems  what is wrong with it; a line that a crash cut short is not
     n_lines   how many lines count, and the number of the next one
     last      number of the last file, -1 if there is none
-    path      of the last file, None if there is none; `size` is where its last line ends, bytes
+    name      of the last file, "" if there is none; `size` is where its last line ends, bytes
     """
 
     state: State = field(default_factory=State)
     problems: list[str] = field(default_factory=list)
     n_lines: int = 0
     last: int = -1
-    path: Path | None = None
+    name: str = ""
     size: int = 0
 
 
@@ -232,8 +232,9 @@ def events_since(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], P
     superseded whose lines had been read.
     """
     paths = log_files(folder)
-    later = paths[paths.index(past.path) + 1 :] if past.path in paths else []
-    if past.path not in paths or min(map(_start, later), default=math.inf) < past.n_lines:
+    names = [path.name for path in paths]
+    known = names.index(past.name) + 1 if past.name in names else 0
+    if not known or min(map(_start, paths[known:]), default=math.inf) < past.n_lines:
         past = Past()
     return list(_scan(folder, past)), past
 
@@ -255,11 +256,11 @@ def mend_log(folder: Path, past: Past) -> Past:
 def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
     """Yield the events that count since `past`, each after its time; enter all in `past`."""
     paths = log_files(folder)
-    paths = paths[paths.index(past.path) if past.path in paths else 0 :]
+    paths = paths[next((i for i, path in enumerate(paths) if path.name == past.name), 0) :]
     ends = itertools.accumulate([math.inf, *map(_start, reversed(paths))], min)
     n_unread = 0
     for path, end in zip(paths, reversed([*ends][:-1]), strict=True):
-        past.path, past.size = path, past.size if path == past.path else 0
+        past.name, past.size = path.name, past.size if path.name == past.name else 0
         past.last = (numbers_in(path.as_posix()) or (0, 0))[1]
         suspects, late = list[int](), list[int]()
         with path.open("rb") as lines:

@@ -15,7 +15,7 @@ import nas_evidence.driver.driver as driver
 import nas_evidence.driver.race as race
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import LOG, Log
 from nas_evidence.storage.state import attempt_of, is_part
 from nas_evidence.storage.tables import TABLES
 
@@ -32,8 +32,8 @@ def seen(name: str, found: Any, *given: Any) -> Iterator[str]:
     """Yield the branches that a call takes, from what it is given or what it has found."""
     match name, given:
         case "_begun", (log,):
-            last = log._past.path
-            if last is not None and last.read_bytes()[-1:] not in (b"", b"\n"):
+            last = log._folder / LOG / log._past.name
+            if last.is_file() and last.read_bytes()[-1:] not in (b"", b"\n"):
                 yield "log: torn last line"
         case "mend_log", (_, past):
             for problem in past.problems:

@@ -18,7 +18,7 @@ from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpe
 from nas_evidence.spec.toml import differences, dump_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.events import Asked
-from nas_evidence.storage.log import Log
+from nas_evidence.storage.log import Log, log_files
 from nas_evidence.storage.study_folder import read_study
 
 pytestmark = pytest.mark.slow
@@ -155,10 +155,10 @@ def test_a_lost_log_is_found_and_its_proposals_are_restored(folder: Path, cli: C
 
 def test_a_folder_of_another_format_is_not_repaired(folder: Path, cli: Cli) -> None:
     path = folder / "study.toml"
-    path.write_text(path.read_text().replace("format 3", "format 4", 1))
+    path.write_text(path.read_text().replace("format 4", "format 5", 1))
     before = hashes(folder)
     said = cli("repair", folder, code=2)[1]
-    assert "the format of a study folder must be 3, but it is 4" in said
+    assert "the format of a study folder must be 4, but it is 5" in said
     assert hashes(folder) == before
 
 
@@ -226,7 +226,8 @@ def test_a_study_at_a_uri_is_repaired_there(
         name: one.tobytes() for name, one in weights.items()
     }
     events = re.compile(rb'"event":(?!"begin").*(?=, "blake2b")')
-    kept, lines = events.findall(part.read_bytes()), events.findall(log)
+    kept = events.findall(b"".join(path.read_bytes() for path in log_files(store)))
+    lines = events.findall(log)
     assert kept[: len(lines)] == lines, "every sound line is there"
     assert (store / "damaged" / "evidence-000001-a1.parquet").is_file()
     assert not (store / "lock").exists()

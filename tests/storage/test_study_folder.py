@@ -182,6 +182,19 @@ def test_a_process_whose_predecessor_still_writes_does_not_begin(tmp_path: Path)
     assert read_log(tmp_path).state.under_way == {0: 1, 1: 1}
 
 
+def test_a_folder_has_the_same_log_under_each_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Log(tmp_path)) as log:
+        log.write(Launched(trial_id=0, attempt=1))
+    monkeypatch.chdir(tmp_path.parent)
+    past = read_log(Path(tmp_path.name))
+    with closing(Log(tmp_path, past)) as log:
+        log.write(Launched(trial_id=0, attempt=2))
+    events, now = events_since(tmp_path, past)
+    assert (len(events), now is past) == (2, True)
+
+
 @pytest.mark.parametrize("size", [0, 1, 60, -1])
 def test_a_begin_that_a_crash_cut_short_is_no_damage_and_fences_all_the_same(
     tmp_path: Path, size: int
