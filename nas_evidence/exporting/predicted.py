@@ -100,14 +100,14 @@ class Prediction:
         return self.density
 
     @property
-    def mean(self) -> np.ndarray:
-        """Means of real targets [n, C]; like intervals not below the least possible value."""
-        return self.real.mean
+    def mean(self) -> np.ndarray | None:
+        """Means of real targets [n, C], like intervals not below the least possible value."""
+        return None if self.density is None else self.density.mean
 
     @property
-    def std(self) -> np.ndarray:
+    def std(self) -> np.ndarray | None:
         """Standard deviations of real targets [n, C]."""
-        return self.real.std
+        return None if self.density is None else self.density.std
 
     @property
     def low(self) -> np.ndarray:
@@ -149,7 +149,7 @@ class Prediction:
         """How unsure each row is: entropy in nats, or the mean standard deviation [n]."""
         if self.probabilities is not None:
             return entropy(self.probabilities)
-        return np.asarray(self.std.mean(1))
+        return np.asarray(self.real.std.mean(1))
 
     def at(self, rows: NDArray[np.int64]) -> "Prediction":
         """Return the predictions of some rows."""
@@ -177,7 +177,7 @@ class Prediction:
             columns = {f"p({c})": self.probabilities[:, i] for i, c in enumerate(self.classes)}
             return pd.DataFrame({"prediction": self.labels, **columns})
         assert self.std_model is not None
-        mean, std, columns = self.mean, self.std, {}
+        mean, std, columns = self.real.mean, self.real.std, {}
         low, high = self.real.interval(self.level)
         for i, name in enumerate(self.targets):
             end = f" of {name}" if len(self.targets) > 1 else ""
@@ -240,14 +240,14 @@ class Prediction:
     def _known(self, truth: Any) -> np.ndarray:
         """Return true labels as class numbers [n], or targets as numbers [n, C]."""
         truth = np.asarray(truth)
-        n = len(self.mean if self.probabilities is None else self.probabilities)
+        n = len(self.real.mean if self.probabilities is None else self.probabilities)
         if len(truth) != n:
             raise UserError(f"there are {n} predictions, but {len(truth)} true values").with_code(
                 "truth-length"
             )
         if self.probabilities is None:
             try:
-                values: np.ndarray = truth.astype(np.float64).reshape(self.mean.shape)
+                values: np.ndarray = truth.astype(np.float64).reshape(self.real.mean.shape)
             except ValueError:
                 named = ", ".join(map(repr, self.targets))
                 raise UserError(
