@@ -68,7 +68,7 @@ def submit(
         there = dict(address="http://127.0.0.1:8265", store="/nfs/digits")
         nas_evidence.submit("digits", n_trials=100, **there).job.id  # "nas-digits-1"
     """
-    check_known(submit, options)
+    check_known("submit", SubmitOptions, options)
     if not isinstance(study, str | Path):
         raise UserError(
             f"what is submitted must be a study file, a shipped study or a data file, but is a "
@@ -128,7 +128,7 @@ def resubmit(
     Example:
         nas_evidence.resubmit("/nfs/digits", address="http://127.0.0.1:8265", n_trials=200)
     """
-    check_known(resubmit, options)
+    check_known("resubmit", ResubmitOptions, options)
     warn = audience_for(options.pop("progress", None)).warn
     if store is None:
         if name is None:
