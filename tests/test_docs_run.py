@@ -241,6 +241,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from nas_evidence.api import estimators
     from nas_evidence.api import studies as study
     from nas_evidence.api.runs import Audience
+    from nas_evidence.cli import main  # noqa: F401  # verbs take their options from `search`
 
     search, resume = study.search, study.resume
     settings = {key: int(value) for key, value in (one.split("=") for one in SHORTER)}

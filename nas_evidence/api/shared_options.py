@@ -194,11 +194,10 @@ def with_options(options: Any) -> Callable[[_Function], _Function]:
     return decorated
 
 
-def check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Check that a function takes these options."""
-    if unknown := options.keys() - signature(function).parameters.keys():
-        near = get_close_matches(min(unknown), signature(function).parameters, n=1, cutoff=0.5)
+def check_known(function: str, shared: Any, options: Mapping[str, Any]) -> None:
+    """Check that a function takes these options, as Python does; suggest a close one."""
+    known = shared.__annotations__
+    if unknown := options.keys() - known:
+        near = get_close_matches(min(unknown), known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TypeError(
-            f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}{hint}"
-        )
+        raise TypeError(f"{function}() got an unexpected keyword argument {min(unknown)!r}{hint}")

@@ -609,7 +609,7 @@ def search(
     """
     from nas_evidence.driver.mirror import working_copy
 
-    check_known(search, options)
+    check_known("search", SearchOptions, options)
     run, overrides = run_of(options), overrides_of(options)
     if isinstance(data, str | Path):
         if y is not None:
@@ -675,7 +675,7 @@ def resume(
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
-    check_known(resume, options)
+    check_known("resume", RunOptions, options)
     run, audience = run_of(options), audience_for(options.get("progress"))
     store = working_copy(str(folder))
     with store.held(steal=run.steal):

@@ -68,7 +68,7 @@ def submit(
         there = dict(address="http://127.0.0.1:8265", store="/nfs/digits")
         nas_evidence.submit("digits", n_trials=100, **there).job.id  # "nas-digits-1"
     """
-    check_known(submit, options)
+    check_known("submit", SubmitOptions, options)
     if not isinstance(study, str | Path):
         raise UserError(
             f"what is submitted must be a study file, a shipped study or a data file, but is a "
@@ -110,6 +110,7 @@ def resubmit(
     *,
     address: str,
     name: str | None = None,
+    retry_failed: bool | Sequence[int] = False,
     **options: Unpack[ResubmitOptions],
 ) -> Submitted:
     """Resume a study as a job on a cluster; return at once.
@@ -118,6 +119,7 @@ def resubmit(
         store: study folder that all nodes see, or a URI; by default that of the last job.
         address: URL of the dashboard of a Ray cluster: "http://HOST:8265".
         name: of the study on the cluster; by default its own, if the store is seen from here.
+        retry_failed: run failed trials again, all, or those with these ids.
         options: see `nas_evidence.api.shared_options.ResubmitOptions`.
 
     Raises:
@@ -126,7 +128,7 @@ def resubmit(
     Example:
         nas_evidence.resubmit("/nfs/digits", address="http://127.0.0.1:8265", n_trials=200)
     """
-    check_known(resubmit, options)
+    check_known("resubmit", ResubmitOptions, options)
     warn = audience_for(options.pop("progress", None)).warn
     if store is None:
         if name is None:
@@ -146,7 +148,8 @@ def resubmit(
         raise UserError(f"{store} cannot be seen from here; give the study's --name.").with_code(
             "store-out-of-sight"
         )
-    words = as_arguments(address="auto", **options, steal=True)
+    retried = retry_failed if isinstance(retry_failed, bool) else ",".join(map(str, retry_failed))
+    words = as_arguments(address="auto", **options, steal=True, retry_failed=retried)
     return send(connect(address, warn), name, store, arguments=["resume", store, *words])
 
 

@@ -90,6 +90,8 @@ def resume(
 
     Example: nas-evidence resume runs/digits --trials 48
     """
+    if "retry_failed" in given:
+        given["retry_failed"] = trial_ids(given["retry_failed"]) or True
     if address is not None and address.startswith(("http://", "https://")):
         resubmit(address, name, folder, **given)
         return
@@ -98,8 +100,6 @@ def resume(
             "resume needs a study folder, or --address URL and --name NAME."
         ).with_code("resume-without-place")
     limit = _limit(given.pop("time_limit", None))
-    if "retry_failed" in given:
-        given["retry_failed"] = trial_ids(given["retry_failed"]) or True
     given = {"workers": None, "executor": "auto", **given}
     with speaking_commands():
         nas_evidence.resume(

@@ -45,6 +45,8 @@ def submit(
 
 def resubmit(address: str, name: str | None, store: str | None, **given: Any) -> None:
     """Resume a study as a job on a cluster: `resume --address URL`."""
+    for word in ("steal", "executor"):  # the job takes over what is lost, and joins its cluster
+        given.pop(word, None)
     with speaking_commands():
         found = nas_evidence.resubmit(store, address=address, name=name, progress=_Told(), **given)
     _say_submitted(found, address)

@@ -1,5 +1,6 @@
 """`--track` of a study that a cluster runs: passed on, and refused where nobody could read it."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -72,3 +73,17 @@ def test_a_tracker_that_nobody_could_read_is_refused_before_anything_is_sent(
         CliRunner().invoke(app, again, catch_exceptions=False)
     assert sent == []
     assert run.resubmit is cluster.resubmit
+
+
+def test_a_study_is_resumed_on_a_cluster_with_all_that_was_typed(sent: list[list[str]]) -> None:
+    words = ["resume", "/nfs/x", "--address", "http://127.0.0.1:1", "--name", "x", "--steal"]
+    more = ["--trials", "9", "--set", "finalists=2", "--time", "2h", "--executor", "ray"]
+    result = CliRunner().invoke(app, [*words, *more, "--retry-failed", "3,5"])
+    assert result.exit_code == 0, result.exception
+    (found,) = sent
+    assert found[:4] == ["resume", "/nfs/x", "--address", "auto"]
+    assert {*pairwise(found)} >= {
+        ("--trials", "9"), ("--set", "finalists=2"), ("--time", "2h"), ("--retry-failed", "3,5"),
+    }  # fmt: skip
+    assert "--steal" in found
+    assert "--executor" not in found
