@@ -196,7 +196,6 @@ class Inputs:
         return len(self.data) * a[0].numel() // a.shape[-1]
 
     def _add_rows(self, path: str, a: Tensor) -> None:
-        """Copy the rows of a batch behind those of earlier ones."""
         if path not in self.rows:
             self.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
         rows, n_before = self.rows[path]
@@ -360,7 +359,6 @@ def _drawn(
 
 
 def _rounding(layer: Layer) -> float:
-    """Return ε of the dtype that the sums of a layer are formed in."""
     return float(torch.finfo(next(layer.module.parameters()).dtype).eps)
 
 

@@ -145,7 +145,6 @@ class _Graph:
 
 @contextmanager
 def _differentiable(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Put the model into evaluation mode, with gradients."""
     parameters = list(model.parameters())
     with undisturbed(model):
         for parameter in parameters:

@@ -274,7 +274,6 @@ def checked_precision(
 
 
 def _not_finite(pass_: CurvaturePass, norms: Tensor) -> str:
-    """Return the condition that fails, or an empty string."""
     if not math.isfinite(pass_.log_likelihood):
         return f"the log likelihood is {pass_.log_likelihood}"
     if not bool(norms.isfinite().all()):

@@ -122,7 +122,6 @@ def late_given_early(
 def _of_real(
     layer: LastLayer, y: Tensor, n_early: int, likelihood: Gaussian, power: float
 ) -> float:
-    """Return the difference of two evidences of Bayesian linear regression."""
     beta = power / likelihood.noise_std**2
     phi, late = _fewer(layer.features * layer.precision.rsqrt()), y[n_early:]
     alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))

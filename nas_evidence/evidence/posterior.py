@@ -300,6 +300,5 @@ def _stored(parameters: Mapping[str, Tensor]) -> int:
 
 
 def _last_layer(parameters: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Return the names of the parameters of the last module that has any."""
     last = list(parameters)[-1].rpartition(".")[0]
     return tuple(name for name in parameters if name.rpartition(".")[0] == last)

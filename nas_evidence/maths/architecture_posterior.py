@@ -258,7 +258,6 @@ class ArchitecturePosterior:
 
     @property
     def _rest(self) -> NDArray[np.int64]:
-        """Return the positions of those that are not conditioned on."""
         return np.setdiff1d(np.arange(len(self._data.z)), self._which)
 
     def _condition(self) -> None:

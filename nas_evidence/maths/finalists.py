@@ -195,7 +195,6 @@ def _grid(data: _Data, exact: NDArray[np.bool_], cut: float) -> _Grid:
 
 
 def _noise_of(data: _Data, these: NDArray[np.bool_]) -> float:
-    """Return the standard deviation within these architectures."""
     return float(np.sqrt(data.within[these].sum() / (data.r[these] - 1).sum()))
 
 

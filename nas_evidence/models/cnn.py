@@ -88,7 +88,6 @@ def gain(name: str, values: Mapping[str, ParameterValue]) -> float:
 
 
 def _feature_map(depth: int, height: int, width: int) -> tuple[int, int]:
-    """Return height and width after all blocks."""
     return height >> (depth - 1), width >> (depth - 1)
 
 

@@ -288,7 +288,6 @@ class Folds(Scorer):
                 self._end(task, run, diverged=isinstance(over, DivergedError))
 
     def _end(self, task: FoldTask, run: Run, *, diverged: bool) -> None:
-        """Predict a fold, unless the training without it diverged."""
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
         if not diverged:
             predicted = self._predict(run.training, self.context.data, task)
@@ -469,7 +468,6 @@ def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Ten
 
 
 def _fitted(table: Tensor, targets: Tensor) -> float:
-    """Return the factor on the spread of the data predicted."""
     known = table[:, -1] > 0
     n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     outputs, spread = table[known, :-n_spread], table[known, -n_spread:]

@@ -87,7 +87,6 @@ def best_of(values: Mapping[str, float]) -> str:
 
 
 def _some_rows(arrays: ArrayData, seed: int) -> ArrayData:
-    """Return at most `MOST_ROWS` training rows, and no test rows."""
     generator = np.random.default_rng(derive_seed(seed, "rows of the scale"))
     rows = random_rows(arrays.n_train, min(MOST_ROWS, arrays.n_train), generator)
     x, y = arrays.x_train, arrays.y_train[rows]

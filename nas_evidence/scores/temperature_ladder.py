@@ -229,14 +229,12 @@ score = partial(sampled_score, "temperature_ladder", temperature_ladder_evidence
 
 
 def _unreliable(samples: LadderSamples) -> str:
-    """Return why neighbours do not overlap, or an empty string."""
     if samples.swap_probability < _FEW_SWAPS:
         return f"neighbours exchange with probability {samples.swap_probability:.2g}: more nodes"
     return ""
 
 
 def _with_first(state: Replicas, fresh: Replicas, n_nodes: int) -> Replicas:
-    """Return the replicas with the first one of each ladder replaced."""
     ladder = torch.arange(len(state.tilt), device=state.tilt.device)
     copies = fresh.permuted(ladder // n_nodes)
     return copies.where(ladder % n_nodes == 0, state)

@@ -143,7 +143,6 @@ def _example(model: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
 
 
 def _n_trained(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> int:
-    """Return the most networks that are in training at a time."""
     n_folds = sum(predicted_folds(plan, estimators, n_data).values())
     return max(1, min(MOST_TOGETHER, n_folds))
 

@@ -191,7 +191,6 @@ def _spread(likelihood: Likelihood) -> float:
 
 
 def _padded(values: Tensor, n: int) -> Tensor:
-    """Return `n` rows, of which those at the end repeat the first."""
     if len(values) == n:
         return values
     return torch.cat([values, values[:1].expand(n - len(values), *values.shape[1:])])

@@ -262,7 +262,6 @@ def spread_of(state: Training, plan: TrainingPlan) -> float:
 
 
 def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | None:
-    """Count an epoch and append its point to the curve; or return why it diverged."""
     state, plan = member.training, member.assignment.plan
     epoch = state.epoch + 1
     limit = loss_limit(plan, state.noise_std, member.data.n_outputs)

@@ -158,7 +158,6 @@ class OnlineLaplace:
         return likelihood_of(self._planned.plan, self.noise_std, self.temperature)
 
     def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Add the gradient of the prior before a step of the optimiser."""
         state, plan = self._state, self._planned.plan
         spread = state.noise_std if self._gaussian else state.temperature
         per_datum = spread**2 / (plan.likelihood_power * len(self._data.x_train))

@@ -26,19 +26,15 @@ each round, until precisions reach their bounds at e⁻¹² and e¹⁸, and the 
 
 The end of the alternation replaces the scheduled state if it has more evidence, by the Laplace
 value of the online curvature with the same random signs, and for labels only if it is near a mode,
-by `NEAR_MODE` or `CLOSER`: half-way there the evidence misjudges it, and on small images the log
-loss of such networks doubled and trebled. Where the first mode is not reached in half the budget,
-a settling with labels ends. With real targets it ends where evidence falls on the way to that
-mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more. Of 64 networks on eight sets the
-16 whose settled state is kept in the end never fell so, and the other 48 all did
-(docs/experiments/training-length.md). The mode at the scheduled hyperparameters comes first and
-is never kept: those were learned at no mode, and there the log loss rose on six of eight sets of
-labels. A linear network has a convex loss, unless its noise is an output, and always ends at one
-of the two modes, up to the rounding of its weights to float32.
+by `NEAR_MODE` or `CLOSER`: half-way there the evidence misjudges it. Where the first mode is not
+reached in half the budget, a settling with labels ends. With real targets it ends where evidence
+falls on the way to that mode: by `IN_VAIN`, or in a second round by `FURTHER_FALL` more
+(docs/experiments/training-length.md). The mode at the scheduled hyperparameters is never kept:
+those were learned at no mode. A linear network has a convex loss, unless its noise is an output,
+and always ends at one of the two modes, up to the rounding of its weights to float32.
 
-By default networks settle where the targets are real numbers: after 40 epochs the log loss fell by
-0.05 to 0.39 nats per datum on five sets, and for no network it rose. With labels no rule helped
-on every set (docs/experiments/settling.md), and only linear networks settle.
+By default networks settle where the targets are real numbers, and linear ones always
+(docs/experiments/settling.md).
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
 slice is one round of (a) and (b). The training is not changed before the settling ends.

@@ -214,7 +214,6 @@ def _joining(size: int, kernel: int, stride: int, pad: int) -> Tensor:
 
 
 def _is_product(module: nn.Conv2d, height: int, width: int) -> bool:
-    """Tell whether a convolution of such images is done as a product."""
     plain = module.groups == 1 and module.dilation == (1, 1) and module.padding_mode == "zeros"
     if not plain or isinstance(module.padding, str):
         return False
