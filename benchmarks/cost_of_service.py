@@ -19,6 +19,7 @@ plans        those grids on a virtual clock, on 8 and 64 workers: as fast as a c
              as GPUs of three kinds (assumed, see `GPUS`)
 folder       studies of `--finished` trials in a folder, CPU seconds: to read the log, to check the
              files, to the first launch, to the launch of 1,000 idle workers; `status`, the report
+redesign     what the log was to change: reads, lines, fsyncs, places of a width, lines of code
 store        a store of 20 ms a request: `--stored` finished trials until the first launch of a
              fresh driver, and until `status`; then the requests of a trial of twenty slices
 sweep        8 to 1024 workers, slices of 1 and 10 s: where the driver becomes the bottleneck
@@ -38,8 +39,10 @@ fsync takes meanwhile is stored too. `small` wants an idle machine.
 
 import argparse
 import contextlib
+import importlib
 import itertools
 import math
+import operator
 import os
 import re
 import resource
@@ -86,7 +89,8 @@ from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Asked, Ended, Launched, Merged, Told
-from nas_evidence.storage.log import Log, log_files, read_log
+from nas_evidence.storage.faults import CRASH_POINTS
+from nas_evidence.storage.log import LOG, Log, log_files, read_log
 from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.trial_row import TrialRow
@@ -104,6 +108,7 @@ from toy_worker import Toy
 Row = dict[str, Any]
 Options = argparse.Namespace
 BLOCK = 100
+PACKAGE = Path(nas_evidence.__file__).parent
 #: Seconds that a request to the store of `store` takes, and slices of a trial there.
 REQUEST_SECONDS, SLICES = 0.02, 20
 #: Workers that `folder` fills, and the most trials of which it writes the report.
@@ -952,6 +957,143 @@ def part_folder(options: Options) -> list[Row]:
     return found
 
 
+# --- the redesign of the log
+
+#: Rooms of the service.
+ROOMS = ("driver", "workers", "storage", "proposing", "jobs", "plumbing", "spec")
+#: What passes a call `advance` on, over Ray with a store.
+HOPS = (
+    "driver.mirror:MirroredExecutor.advance",
+    "workers.pool:Pool.advance",
+    "workers.pool:Pool._call",
+    "workers.on_ray:RayExecutor._ask",
+    "workers.on_ray:_Actor.call",
+    "workers.process:WorkerProcess.call",
+    "workers.stored:StoredWorker.advance",
+    "workers.worker:Worker.advance",
+    "workers.trial:Trial.advance",
+)
+#: What makes a checksum, each in a form of its own.
+CHECKSUMS = (
+    "plumbing.seals:sealed",
+    "plumbing.seals:seal_object",
+    "plumbing.seals:sealed_toml",
+    "plumbing.tensor_seals:sealed_tensors",
+    "plumbing.table_checksum:sealed",
+    "plumbing.sums:write_sums",
+    "storage.tables:file_digest",
+)
+#: At commit d34b7fd.
+BEFORE: dict[str, float] = {
+    "log_reads_until_first_launch": 10,
+    "log_lines_per_trial": 8.0,
+    "fsyncs_per_trial": 11.1,
+    "opening_300_trials_cpu_seconds": 0.72,
+    "places_of_a_width": 7,
+    "hops_of_advance": 9,
+    "crash_points": 10,
+    "checksum_formats": 7,
+    "service_lines": 13_423,
+    "service_files": 89,
+}
+
+
+def known(names: tuple[str, ...]) -> int:
+    """Return how many these are; each must be there."""
+    for name in names:
+        module, _, attribute = name.partition(":")
+        operator.attrgetter(attribute)(importlib.import_module(f"nas_evidence.{module}"))
+    return len(names)
+
+
+def reads_of_log(folder: Path, run: Callable[[], object]) -> int:
+    """Return how often a call opens the same file of the log to read it."""
+    opened = Counter[str]()
+    home, counts = str(folder / LOG), True
+
+    def look(event: str, given: tuple[Any, ...]) -> None:
+        if counts and event == "open" and str(given[0]).startswith(home):
+            opened[str(given[0])] += given[2] & os.O_ACCMODE == os.O_RDONLY
+
+    sys.addaudithook(look)  # for good
+    run()
+    counts = False
+    return max(opened.values(), default=0)
+
+
+def until_first_launch(asked: StudySpec, folder: Path) -> None:
+    """Resume a study until its first launch."""
+
+    class FirstLaunch(SimulatedExecutor):
+        def launch(self, launch: Launch) -> None:
+            raise Stop
+
+    with contextlib.suppress(Stop):
+        Driver(asked, folder, FirstLaunch(synthetic, workers=8, seed=0), Stamps()).run()
+
+
+def of_300_trials(scratch: Path) -> Row:
+    """Return what trials of three reports leave and cost, and what opening them again takes."""
+    n, asked, syncs, fsync = 300, study(300, "random"), Counter[str](), os.fsync
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name) / "study"
+        pool = Clocked(synthetic, workers=8, seed=0, ray_seconds=0.0, writes_files=False)
+        driver = Driver(asked, folder, pool, Stamps())
+
+        def counting(file: Any) -> None:
+            syncs["all"] += 1
+            fsync(file)
+
+        os.fsync = counting
+        try:
+            driver.run()
+        finally:
+            os.fsync = fsync
+        logs = [path for path in folder.glob("logs/**/*.jsonl") if path.is_file()]
+        n_lines = sum(path.read_bytes().count(b"\n") for path in logs)
+        began = time.process_time()
+        Driver(asked, folder, pool, Stamps())
+        opening = time.process_time() - began
+        reads = reads_of_log(folder, partial(until_first_launch, study(n + 8, "random"), folder))
+    return {
+        "log_reads_until_first_launch": reads,
+        "log_lines_per_trial": round(n_lines / n, 1),
+        "fsyncs_per_trial": round(syncs["all"] / n, 1),
+        "opening_300_trials_cpu_seconds": opening,
+        "driver_cpu_ms_per_trial": pool.driver_seconds / n * 1e3,
+    }
+
+
+def places_of_a_width(scratch: Path) -> int:
+    """Return how often the files of a study of one trial say the width of its network."""
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name) / "study"
+        small: Row = {"plan.epochs": 1, "dataset.max_train": 100, "dataset.max_test": 20}
+        small |= {"family": {"mlp": {"width": {"low": 4, "high": 64}}}, "finalists": 0}
+        nas_evidence.search("digits", n_trials=1, settings=small, out=folder, progress=False)
+        (proposed,) = read_log(folder).state.proposals.values()
+        said = re.compile(rb'"width\\*": ?%d\b' % int(proposed.values["width"]))
+        stored = [*folder.glob("logs/**/*.jsonl"), *folder.glob("models/*")]
+        found = sum(len(said.findall(path.read_bytes())) for path in stored if path.is_file())
+        return found + ("arch_width" in tables.read_table(folder, "trials"))
+
+
+def part_redesign(options: Options) -> list[Row]:
+    """Measure what the redesign of the log was to change."""
+    runs = [alone(of_300_trials, options.scratch) for _ in range(options.repeats)]
+    now = {name: of["median"] for name, of in spreads(runs).items()}
+    sources = [path for room in ROOMS for path in (PACKAGE / room).rglob("*.py")]
+    now |= {
+        "places_of_a_width": alone(places_of_a_width, options.scratch),
+        "hops_of_advance": known(HOPS),
+        "crash_points": len(CRASH_POINTS),
+        "checksum_formats": known(CHECKSUMS),
+        "service_lines": sum(path.read_bytes().count(b"\n") for path in sources),
+        "service_files": len(sources),
+    }
+    return [show({"what": key, "before": BEFORE.get(key), "now": now[key]}) for key in now]
+
+
 def left_at_store(n_trials: int, folder: Path) -> Row:
     """Return what a store takes with so many finished trials, made unless they are there."""
     asked = study(n_trials + 100, "qmc")
@@ -1108,6 +1250,7 @@ PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "slices": (part_slices, "scale.json", "slices"),
     "plans": (part_plans, "scale.json", "plans"),
     "folder": (part_folder, "scale.json", "folder"),
+    "redesign": (part_redesign, "log_redesign.json", "rows"),
     "store": (part_store, "scale.json", "store"),
     "sweep": (part_sweep, "scale.json", "sweep"),
     "plot": (part_plot, "", ""),

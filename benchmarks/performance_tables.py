@@ -369,6 +369,60 @@ def driver_and_disk() -> str:
     return table(header.split(","), lines)
 
 
+def folder() -> str:
+    """Return what studies with finished trials take in a folder."""
+    found = load("scale.json").get("folder") or {"results": []}
+    lines = [
+        [f"{r['trials']:,}",
+         *(f"{r[f'{name}_seconds']['median']:.1f}" for name in _RESUME),
+         f"{r['peak_mb']['median'] - r['imports_mb']['median']:.0f}",
+         f"{r['status_seconds']['median']:.1f}",
+         *(f"{r[name]['median']:.1f}" if name in r else "-" for name in _REPORT)]
+        for r in found["results"]
+    ]  # fmt: skip
+    header = "finished trials,read the log,check files,to the first launch,then 1 000 idle workers"
+    header += ",memory in MB,`status`,report,page in MB"
+    return table(header.split(","), lines)
+
+
+_RESUME = ("read", "check", "resume", "fill")
+_REPORT = ("report_seconds", "page_mb")
+
+
+def redesign() -> str:
+    """Return what the redesign of the log has changed."""
+    found = {row["what"]: row for row in load("log_redesign.json")["rows"]}
+    lines = [[title, *map(_number, (found[key]["before"], found[key]["now"]))]
+             for key, title in _REDESIGN.items()]  # fmt: skip
+    lines += [
+        [f"resuming {row['trials']:,} trials, s of CPU to the first launch",
+         _RESUME_BEFORE.get(row["trials"], "-"), f"{row['resume_seconds']['median']:.1f}"]
+        for row in (load("scale.json").get("folder") or {"results": []})["results"]
+    ]  # fmt: skip
+    return table(["", "before", "now"], lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value > 100 else f"{value:.3g}"
+
+
+_REDESIGN = {
+    "log_reads_until_first_launch": "reads of the log until the first launch",
+    "log_lines_per_trial": "lines of the log per trial, without folds",
+    "fsyncs_per_trial": "fsyncs per trial",
+    "opening_300_trials_cpu_seconds": "opening a finished study of 300 trials, s of CPU",
+    "driver_cpu_ms_per_trial": "driver, ms of CPU per trial of three reports",
+    "places_of_a_width": "places that say the width of a network",
+    "hops_of_advance": "functions that pass a call `advance` on, Ray with a store",
+    "crash_points": "crash points",
+    "checksum_formats": "forms of checksum",
+    "service_lines": "lines of the service's rooms",
+    "service_files": "files of them",
+}
+#: Continued from a part of the work, on a busy machine.
+_RESUME_BEFORE = {100_000: "56"}
+
+
 def store() -> str:
     """Return what a store of 20 ms a request takes of studies with finished trials."""
     rows = [row for row in load("scale.json")["store"]["results"] if "resume" in row]
@@ -409,6 +463,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "plans": plans,
     "other-plans": other_plans,
     "driver-and-disk": driver_and_disk,
+    "folder": folder,
+    "redesign": redesign,
     "store": store,
     "store-trial": store_trial,
 }
