@@ -22,7 +22,7 @@ MakeWorker = Callable[..., Any]
 
 
 def made_worker(
-    make: MakeWorker | None, arrays: ArrayData, resources: ResourceSpec, gpu_share: float
+    make: MakeWorker | None, arrays: Any, resources: ResourceSpec, gpu_share: float
 ) -> Any:
     """Return what `make` makes, by default a `Worker`, which imports torch."""
     if make is None:
