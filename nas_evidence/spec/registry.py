@@ -254,6 +254,21 @@ _ALL = [
 SCORES: Mapping[str, Score] = {score.name: score for score in _ALL}
 #: Those that cost nothing and are computed for every trial.
 FREE_SCORES = tuple(name for name, score in SCORES.items() if not score.on_request)
+#: Scores that are no longer here, and what to write instead.
+REMOVED: Mapping[str, str] = {
+    "last_layer_conditional": "conditional_evidence with `folds = 2` in [plan]",
+    "tangent_conditional": "conditional_evidence",
+    "tangent": "conditional_evidence",
+    "ntk_init": "conditional_evidence",
+    "conditional_full_ggn": "conditional_evidence",
+    "prequential_replay": "two_fold",
+    "prequential": "two_fold",
+    "prequential_accuracy": "two_fold_accuracy",
+    "prequential_epoch1_laplace": "prequential_epoch1",
+    "full_ggn_slq": "full_ggn, or kfac_ggn for large networks",
+    "stochastic_ggn": "kfac_ggn",
+    "thermodynamic_box": "thermodynamic",
+}
 #: The objective if a study names none: the first of these in its `estimators`.
 PREFERRED = ("conditional_evidence", "two_fold", "kfac_ggn")
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
@@ -275,6 +290,10 @@ def declared(name: str) -> Score:
     """
     if name in SCORES:
         return SCORES[name]
+    if name in REMOVED:
+        raise UserError(f"{name!r} is no longer a score; write {REMOVED[name]}").with_code(
+            "removed-score"
+        )
     if is_outside(name):
         return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
     near = difflib.get_close_matches(name, SCORES, n=1, cutoff=0.5)

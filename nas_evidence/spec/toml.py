@@ -52,6 +52,8 @@ TABLES: Mapping[str, type[Frozen]] = {
 }
 
 
+#: Keys that are no longer here, and what to do instead.
+REMOVED = {"stop": "remove it: a search runs `n_trials`, and the report says what more would gain"}
 #: Version of what a study folder holds, and the first line of its study file.
 FORMAT = 4
 _FORMAT_LINE = "# nas-evidence study folder, format {}"
@@ -396,6 +398,8 @@ def _reason(error: ErrorDetails) -> Mistake:
 def _unknown(name: str, places: _Places) -> Mistake:
     table, _, key = name.rpartition(".")
     where, place = f" in [{table}]" if table else "", places.of(name)
+    if name in REMOVED:
+        return Mistake("removed-key", f"{place}: `{name}` is no longer a key; {REMOVED[name]}")
     if table == "family":
         own = "a family of your own needs the key 'module'"
         text = f"{place}: unknown family '{key}'{_known(key, FAMILY_PARAMETERS)} ({own})"

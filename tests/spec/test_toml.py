@@ -7,8 +7,10 @@ from typing import Literal, get_args, get_origin
 
 import pytest
 import study_reference
+from messages import refused
 
 from nas_evidence.spec.domains import IntRange, keys_of
+from nas_evidence.spec.registry import REMOVED, SCORES, declared
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
 from nas_evidence.spec.toml import (
     TABLES,
@@ -56,10 +58,17 @@ def test_reading_back_a_dumped_study_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_study_folder_of_another_version_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    path = write(tmp_path, dump_study(parse_study(GOOD, "x")).replace("format 3", "format 1", 1))
-    says = f"{path}: the format of a study folder must be 3, but it is 1: another version"
+    path = write(tmp_path, dump_study(parse_study(GOOD, "x")).replace("format 4", "format 1", 1))
+    says = f"{path}: the format of a study folder must be 4, but it is 1: another version"
     with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
         load_study(path)
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_a_score_that_went_is_refused_with_what_to_write_instead(name: str) -> None:
+    with refused("removed-score", REMOVED[name]):
+        declared(name)
+    assert REMOVED[name].split(",")[0].split(" ")[0] in SCORES
 
 
 @pytest.mark.parametrize("name", sorted(shipped_studies()))
@@ -164,6 +173,11 @@ def test_a_wrong_key_of_the_head_is_one_mistake(tmp_path: Path) -> None:
         ('name = "x"\nseed = "1"', "seed must be an integer, but got '1'"),
         ('name = "x"\nestimators = "sotl"', "estimators must be a list, but got 'sotl'"),
         ('nam = "x"', "unknown key 'nam'; did you mean 'name'?"),
+        (
+            'name = "x"\nstop = "auto"',
+            "`stop` is no longer a key; remove it: a search runs `n_trials`, and the report says "
+            "what more would gain",
+        ),
     ]:
         (found,) = mistakes(tmp_path, f"{head}\n{data}")
         assert found.partition(": ")[2] == said
