@@ -421,7 +421,7 @@ def rows_of_table(
         return table[known_column(table, name, place)] if named else None  # type: ignore[index]
 
     return Rows(
-        frame.drop(columns=[*targets, *spec.columns_of_rows]),
+        frame.drop(columns=[*targets, *spec.columns_of_rows], errors="ignore"),
         y,
         test,
         None if test is None else _targets(test, targets, there),

@@ -43,12 +43,18 @@ def test_labels_of_any_kind_are_a_classification(y: Any, classes: tuple[Any, ...
     assert result.sentence.startswith(f"classification, {len(classes)} classes: ")
 
 
-@pytest.mark.parametrize("y", [[0.5, 1.5, 2.0], list(range(30)), [[0.1, 2.0], [3.0, 4.0]]])
+@pytest.mark.parametrize("y", [[0.5, 1.5, 2.0], list(range(30))])
 def test_other_numbers_are_a_regression_and_the_sentence_says_how_to_change_it(y: Any) -> None:
     result = found(y)
     assert result.train.dtype == np.float64
     assert result.train.ndim == 2
     assert result.sentence.endswith("; --task classification to change")
+
+
+def test_several_columns_of_numbers_are_a_regression_and_nothing_else() -> None:
+    result = found([[0.1, 2.0], [3.0, 4.0]])
+    assert result.train.tolist() == [[0.1, 2.0], [3.0, 4.0]]
+    assert result.sentence == "regression, 2 targets from 0.1 to 4"
 
 
 @given(
