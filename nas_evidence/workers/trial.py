@@ -54,7 +54,7 @@ from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 9
+CHECKPOINT_VERSION = 10
 
 
 def device_for(gpu_share: str | float) -> torch.device:
