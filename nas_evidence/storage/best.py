@@ -92,7 +92,7 @@ class Standings:
             return None
         key, values = trial.architecture.key, {trial.trial_id: value}
         if before := self._by_key.get(key):
-            values = dict(sorted([*before.values.items(), *values.items()]))
+            values = dict(sorted({**before.values, **values}.items()))
         self._by_key[key] = now = Standing(trial.architecture, values)
         if self._ordered is None or len(self._by_key) <= MOST + 1:
             self._ordered = None
