@@ -183,7 +183,7 @@ class Mirror(WorkingCopy):
             scratch = Path(temporary) / name
         super().__init__(scratch, self.uri)
         self.make_worker = partial(StoredWorker, self.uri)
-        self.check_answers = self.store.check_answers
+        self.check_answers = self.store.check_answers  # type: ignore[method-assign]
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
         self._damaged: set[str] = set()  # joined objects of the log that are not used
         self._sent: dict[str, LocalStamp] = {}
