@@ -35,7 +35,7 @@ class InlineExecutor:
         self._busy_seconds = 0.0
         share = 1.0 if resources.gpus == "auto" else float(resources.gpus)
         self._worker: Any = None
-        if arrays is not None:
+        if arrays is not None or make_worker is not None:
             self._worker = made_worker(make_worker, arrays, resources, share)
         self._calls: deque[Callable[[], Event]] = deque()
         self._launch: Launch | None = None
