@@ -18,7 +18,7 @@ from nas_evidence.proposing.startup import misfit
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import ranked_value
-from nas_evidence.storage.log import read_log
+from nas_evidence.storage.redo import find_done
 from nas_evidence.storage.study_folder import read_study
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -82,7 +82,7 @@ def warm_trials(study: StudySpec) -> list[Found]:
     folder = Path(study.warm_start)
     _check_comparable(study, read_study(folder), folder)
     groups: dict[str, list[TrialRow]] = {}
-    for row in read_log(folder).state.rows.values():
+    for _, row in sorted(find_done(folder).done.items()):
         if _values(row, study) is not None and misfit(study, row.architecture) is None:
             groups.setdefault(row.architecture_key, []).append(row)
     if not groups:
