@@ -112,12 +112,12 @@ def mortality(death: Death, compact_at: int) -> Iterator[None]:
         if type(event).__name__ in ("AtRung", "AttemptLost", "Ended", "Merged", "Again"):
             assert read_log(log._folder).state == log.state
 
-    def table(path: Path, content: Any) -> str:
+    def table(path: Path, content: Any, **how: Any) -> str:
         if death.knocks():
             path.parent.mkdir(exist_ok=True)
             (path.parent / f".{path.name}.dead").write_bytes(b"PAR1")
             raise Killed
-        digest = write_table(path, content)
+        digest = write_table(path, content, **how)
         death.step()
         return digest
 
