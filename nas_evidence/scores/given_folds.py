@@ -158,7 +158,7 @@ def density_estimate(folds: Sequence[Fold], *, in_time: bool) -> EvidenceEstimat
     if failed := [one for one in densities if one.log_density is None]:
         return EvidenceEstimate(
             estimator=NAME, value=-math.inf, relation=relation, seconds=seconds, valid=False,
-            note=failed[0].note,
+            note=next((f.failure for f in folds if f.log_predictive is None), failed[0].note),
         )  # fmt: skip
     errors = [one.standard_error for one in densities if one.standard_error is not None]
     n, of = len(folds), "the earlier ones" if in_time else "the others"

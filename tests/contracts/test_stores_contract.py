@@ -129,7 +129,6 @@ def test_the_guard_is_asked_before_each_file_that_changes(store: Store, tmp_path
     store.guard = guard
     changes: list[Callable[[], object]] = [
         lambda: store.put("new", b""),
-        lambda: store.put("new", b"", if_absent=True),
         lambda: store.upload({f"{i}": tmp_path / "x" for i in range(30)}),
         lambda: store.delete(["old", "older"]),
     ]

@@ -128,7 +128,7 @@ def test_cancel_says_when_the_driver_ends_before_it_hears(tmp_path: Path) -> Non
     driver.start()
     try:
         lock = tmp_path / "lock"
-        wait_for(lambda: lock.exists() and lock.read_text())
+        wait_for(lambda: lock.exists() and lock.read_text().strip())
 
         def leave(seconds: float) -> None:
             over.set()

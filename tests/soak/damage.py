@@ -270,7 +270,7 @@ def short() -> Iterator[None]:
         patch.setattr(page, "write_page", lambda path, *_, **__: path.write_text("a page"))
         patch.setattr(templating, "_environment", functools.cache(templating._environment))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        patch.setattr(runs, "_forecast_told", lambda *_, **__: contextlib.nullcontext())
+        patch.setattr(runs.Left, "forecast_told", lambda *_, **__: contextlib.nullcontext())
         patch.setattr(on_test_rows, "predict_test", _fitted_once(on_test_rows.predict_test))
         yield
 
