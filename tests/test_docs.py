@@ -47,6 +47,7 @@ def broken_links(page: Path) -> list[str]:
     return broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken_links(page) == []
@@ -161,6 +162,7 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(one[1].replace("...", ""), comments=True) for one in found if one]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: p.stem)
 def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
     verbs = get_command(app).commands

@@ -56,6 +56,7 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_or_the_committed_results_give(name: str) -> None:
     command, made = PAGES[name]
@@ -82,6 +83,7 @@ def test_make_pages_runs_every_script_that_makes_a_page() -> None:
         assert script in target[0], script
 
 
+@pytest.mark.slow
 def test_every_table_stands_on_a_page_and_is_closed() -> None:
     pages = [(performance_tables.DOCS / p).read_text("utf-8") for p in performance_tables.PAGES]
     used = [performance_tables._TABLE.findall(text) for text in pages]
@@ -95,6 +97,7 @@ def test_every_table_stands_on_a_page_and_is_closed() -> None:
         ranking.written("# Ranking\n", ["small"])
 
 
+@pytest.mark.slow
 def test_a_gallery_without_results_is_another_page() -> None:
     other = gallery.gallery_page([], gallery.listed())
     assert other != gallery.written()

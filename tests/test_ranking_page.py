@@ -95,6 +95,7 @@ def test_what_is_attainable_in_closed_form() -> None:
     assert np.isnan(judge.between_seeds(losses[:, :1]))
 
 
+@pytest.mark.slow
 def test_a_difference_has_the_interval_of_the_same_draws_for_both_scores() -> None:
     rng = np.random.default_rng(0)
     loss = rng.normal(size=(18, 1)) + 0.5 * rng.normal(size=(18, 3))
@@ -138,6 +139,7 @@ def test_a_pool_is_judged_by_its_files_and_a_run_of_it_goes_on_where_it_stopped(
     assert judge.judged(found, ["e5"])["scores"]["e5"] == {"rho": 1, "regret": 0}
 
 
+@pytest.mark.slow
 def test_a_replayed_search_meets_different_architectures_and_tpe_uses_what_it_is_told() -> None:
     pool = "waveform72"
     depths, widths = pools.POOLS["wide"][f"{pool}-search"].networks["mlp"]

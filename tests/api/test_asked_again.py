@@ -62,6 +62,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_a_preset_is_keys_and_what_is_given_besides_wins(home: Path) -> None:
     asked = asked_for(str(home / "tiny.toml"), [*preset_overrides("quick"), "plan.folds=5"])
     assert (asked.spec.n_trials, asked.spec.plan.folds, asked.spec.finalists) == (8, 5, 0)

@@ -153,6 +153,7 @@ def test_the_example_of_search_runs_as_it_stands(
     assert found["study"].leaderboard()["rank"].tolist() == [1]
 
 
+@pytest.mark.slow
 def test_a_search_in_python_prints_and_refuses_in_the_words_of_python(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -369,6 +370,7 @@ def test_probabilities_are_those_of_predict_in_the_order_of_the_classes(
     np.testing.assert_array_equal(found, classified.predictor().predict_proba(table()))
 
 
+@pytest.mark.slow
 def test_a_study_at_a_uri_is_searched_loaded_reported_and_resumed(tmp_path: Path) -> None:
     uri = (tmp_path / "there").as_uri()
     frame = table().drop(columns="price")
@@ -385,6 +387,7 @@ def test_a_study_at_a_uri_is_searched_loaded_reported_and_resumed(tmp_path: Path
     assert pickle.loads(pickle.dumps(again)).ranking["rank"].tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_damaged_study_is_verified_and_repaired(
     classified: nas_evidence.Study, tmp_path: Path
 ) -> None:

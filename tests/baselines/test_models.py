@@ -201,6 +201,7 @@ def test_a_comparison_is_read_back_and_a_damaged_one_is_none(tmp_path: Path) -> 
     assert read_comparison(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_the_baselines_leave_the_random_state_of_torch_alone() -> None:
     arrays = load(DatasetSpec(name="diabetes", max_train=40), seed=0)
     before = torch.get_rng_state()

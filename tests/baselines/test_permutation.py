@@ -58,6 +58,7 @@ class _Linear(BaseEstimator):
         return np.asarray(x @ BETA)
 
 
+@pytest.mark.slow
 def test_importance_is_that_of_scikit_learn_within_the_noise_of_permutations() -> None:
     x, y = linear()
     theirs = permutation_importance(

@@ -74,6 +74,7 @@ def test_what_the_log_of_a_study_says_moves_no_cursor(tmp_path: Path, cli: Cli) 
         assert "\033" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [NASTY, "--help"])
 def test_a_store_in_a_printed_command_is_one_word_and_no_option(
     store: str, cli: Cli, monkeypatch: pytest.MonkeyPatch

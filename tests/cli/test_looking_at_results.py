@@ -147,6 +147,7 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     assert status_in(working_copy(str(nothing)))["best"] is None
 
 
+@pytest.mark.slow
 def test_the_report_is_served_to_who_knows_the_token_and_nothing_else_is(tmp_path: Path) -> None:
     folder(tmp_path, [])
     report = tmp_path / "report"

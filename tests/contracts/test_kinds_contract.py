@@ -31,6 +31,7 @@ def test_a_kind_of_blocks_has_a_spectrum_for_every_tensor(kind: str) -> None:
     assert [len(s) for s in curvature.spectra()] == list(curvature.sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_determinant_and_effective_parameters_fit_each_other(kind: str, name: str) -> None:
@@ -57,6 +58,7 @@ def test_log_determinant_and_effective_parameters_fit_each_other(kind: str, name
     torch.testing.assert_close(none, torch.zeros_like(none), rtol=0, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_is_a_function_of_its_arguments_and_changes_none(kind: str, name: str) -> None:

@@ -198,6 +198,7 @@ def test_a_silent_store_is_asked_again(store: Store, monkeypatch: pytest.MonkeyP
 # --- a service that takes 20 ms a request
 
 
+@pytest.mark.slow
 def test_a_thousand_files_are_removed_by_one_request() -> None:
     store = Store(f"counted://{uuid.uuid4().hex}/study")
     for number in range(1024):

@@ -92,6 +92,7 @@ def _case(name: str) -> Case:
         return Case(Routed().double(), x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DENSE)
 @pytest.mark.parametrize("name", ["tied", "words", "batch", "routed"])
 def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
@@ -117,6 +118,7 @@ def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
     assert_close(found.value, expected, rtol=1e-10, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", DENSE)
 @pytest.mark.parametrize("batched", [True, False])

@@ -25,6 +25,7 @@ BLOCK_KINDS = tuple(k for k in KINDS if not k.startswith("full"))
 EXACT_BLOCK_KINDS = tuple(k for k in BLOCK_KINDS if not k.endswith("_mc"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["diag_ef", "diag_ggn"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_diagonal_kind_is_the_diagonal_of_the_dense_matrix(name: str, kind: str) -> None:
@@ -37,6 +38,7 @@ def test_a_diagonal_kind_is_the_diagonal_of_the_dense_matrix(name: str, kind: st
         assert_close(found.diagonal(), block.diagonal(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in CASES if n != "conv_groups"])
 def test_kfac_matches_patches_and_gradients_taken_one_by_one(name: str) -> None:
     c = case(name)
@@ -111,6 +113,7 @@ def test_kfac_trace_of_a_conv_flatten_net_is_near_the_exact_one() -> None:
     assert 0.5 <= ratio <= 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT_BLOCK_KINDS)
 def test_one_by_one_convolution_equals_linear(kind: str) -> None:
     c = case("mlp")
@@ -130,6 +133,7 @@ def test_one_by_one_convolution_equals_linear(kind: str) -> None:
         assert_close(a.sort()[0], b.sort()[0], rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "conv_stride_padding", "residual", "sequence"])
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.endswith("_mc")])
 def test_batches_and_order_do_not_matter(kind: str, name: str) -> None:
@@ -152,6 +156,7 @@ def test_duplicated_data_double_the_curvature(kind: str) -> None:
         assert_close(2 * a, b, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_mc")])
 def test_monte_carlo_mean_is_the_exact_curvature(kind: str) -> None:
     c = case("residual")
@@ -203,6 +208,7 @@ def _state(c: Case) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_left_as_it_was(kind: str) -> None:
     c = case("residual")
@@ -347,6 +353,7 @@ def test_what_has_no_kronecker_factors_is_refused_by_name(reason: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reason", [r for r in REFUSED if r not in (*HOPELESS, "batch norm", "rows")]
 )
@@ -391,6 +398,7 @@ def test_arguments_are_checked() -> None:
         curvature_pass("diag_ef", *arguments, batch_size=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT_BLOCK_KINDS)
 def test_float32_agrees_with_float64(kind: str) -> None:
     c = case("residual")

@@ -55,6 +55,7 @@ def _compare(
     assert not torch.equal(first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_draws_of_one_sweep_are_those_of_one_sweep_each(kind: str, name: str) -> None:

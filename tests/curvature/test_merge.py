@@ -47,6 +47,7 @@ def agree(kind: str, c: Case, merged: CurvaturePass, whole: CurvaturePass) -> No
             assert_close(one.value, other.value, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["regression", "sequence", "conv_groups", "residual"])
 @pytest.mark.parametrize("kind", SUMS)
 def test_ragged_shards_add_up_to_one_pass(
@@ -66,6 +67,7 @@ def test_full_matrices_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     agree("full_ggn", c, shards[0] + shards[1], run("full_ggn", c))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [(1, 2), (3, 7), (1, 6), (8,)])
 @pytest.mark.parametrize("kind", ["full_ggn", "full_ef"])
 def test_shards_of_any_form_add_up_to_the_form_of_the_whole(

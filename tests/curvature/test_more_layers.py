@@ -206,6 +206,7 @@ def test_order_and_batches_do_not_matter(kind: str, name: str) -> None:
     assert_close(other.curvature.log_det_ratio(c.prior_precision), one, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no rule", "attention", "norms", "branching"])
 def test_a_parameter_without_kronecker_factors_has_its_exact_block(name: str) -> None:
     c = model_case(name)
@@ -240,6 +241,7 @@ class ByHand(nn.Module):
         return self.head((h + self.out(a))[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "attention by position"])
 @pytest.mark.parametrize("kind", [*EXACT, "full_ggn"])
 def test_attention_has_the_curvature_of_its_linear_layers(kind: str, name: str) -> None:
@@ -312,6 +314,7 @@ class OneHot(nn.Module):
         return self.head(torch.tanh(self.words(units) + self.places(places)).sum(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["words", "column"])
 @pytest.mark.parametrize("kind", EXACT)
 def test_an_embedding_has_the_curvature_of_a_linear_layer_on_unit_vectors(
@@ -331,6 +334,7 @@ def test_an_embedding_has_the_curvature_of_a_linear_layer_on_unit_vectors(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv1d", "conv1d dilated", "conv1d circular"])
 @pytest.mark.parametrize("kind", EXACT)
 def test_a_convolution_along_one_axis_is_one_over_images_of_height_one(

@@ -68,6 +68,7 @@ def decaying(
     return found, pass_.curvature
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_data", [300, 1000])
 def test_float32_factors_of_a_spectrum_that_decays_give_the_evidence_of_float64(
     n_data: int,

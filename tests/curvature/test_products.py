@@ -37,6 +37,7 @@ def dense(c: Case) -> Tensor:
     return POWER * reference.full_ggn(model, c.x, c.noise_std) + torch.diag(joint.precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_products_match_the_dense_gauss_newton_matrix(name: str) -> None:
     c = case(name)
@@ -77,6 +78,7 @@ def test_products_do_not_depend_on_the_batch() -> None:
     assert_close(many, 2 * one - few.precision * vector, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kfac_ggn", "diag_ggn", "block_ggn", "ekfac_ggn"])
 @pytest.mark.parametrize("name", ["mlp", "regression", "conv_plain", "residual"])
 def test_the_decrement_by_products_matches_the_dense_one(name: str, kind: str) -> None:

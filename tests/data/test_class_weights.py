@@ -45,6 +45,7 @@ def loaded(folder: Path, table: pd.DataFrame, **keys: Any) -> ArrayData:
     return load(DatasetSpec(name="table", path=str(folder / "t.csv"), target="y", **keys), seed=1)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=50))
 def test_balanced_is_that_of_scikit_learn(drawn: list[int]) -> None:
     present, y = np.unique(drawn, return_inverse=True)

@@ -87,6 +87,7 @@ def test_arrays_are_read_without_torch_and_without_scikit_learn():
 # --- stratified subsets
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     counts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
@@ -691,6 +692,7 @@ def test_fashion_mnist_is_the_real_one(shared: Path):
     assert data.std.item() / 255 == pytest.approx(0.3530, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_mnist_is_the_real_one(shared: Path):
     spec = DatasetSpec(name="mnist", max_train=5000)
     data = load(spec, seed=0, data_root=str(shared / "data"))

@@ -71,6 +71,7 @@ class Lazy:
         """Not the rows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     ["nullable", "arrow types", "categories", "pyarrow", "converts", "streams", "duckdb"],

@@ -164,6 +164,7 @@ def test_a_feature_that_orders_the_target_almost_alone_is_found() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits", "diabetes"])
 def test_no_honest_data_set_is_accused(name: str) -> None:
     data = getattr(datasets, f"load_{name}")()

@@ -145,6 +145,7 @@ WRITERS: dict[str, Callable[[pd.DataFrame, Path], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_table_is_the_same_study_in_every_format(name: str, tmp_path: Path) -> None:
     WRITERS[name](PEOPLE, tmp_path / name)
@@ -176,6 +177,7 @@ CELLS = {
 READ_ALIKE = [(kind, separator) for kind in CELLS for separator in (",", ";")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "separator"), READ_ALIKE)
 def test_a_row_of_a_file_is_read_alone_as_it_was_in_training(
     kind: str, separator: str, tmp_path: Path

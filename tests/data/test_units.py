@@ -51,6 +51,7 @@ def only(score: str) -> list[str]:
     return [f'estimators=["{score}"]', f'objective="{score}"']
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.integers(2, 10), st.booleans())
 def test_a_division_has_whole_units_and_no_empty_part(
     codes: list[int], n_parts: int, in_time: bool
@@ -182,6 +183,7 @@ def test_a_way_of_writing_times_that_is_not_read_is_told_with_those_that_are(
         loaded(tmp_path, table, time_column="day")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "overrides", "says"),
     [

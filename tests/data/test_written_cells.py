@@ -30,6 +30,7 @@ def test_columns_with_integers_for_names_are_found_again() -> None:
     assert list(frame.columns) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -53,6 +54,7 @@ def test_numbers_are_read_as_they_are_written(
     assert read_frame(tmp_path / "t.csv").to_dict("list") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decimal", [".", ","])
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
 def test_what_pandas_writes_is_read_again_whatever_the_decimal_sign(
@@ -185,6 +187,7 @@ def rows(cells: list[str], separator: str = ",") -> str:
     return "\n".join([f"c{separator}y", *lines])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cells", "new", "expected"),
     [

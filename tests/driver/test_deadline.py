@@ -65,6 +65,7 @@ def test_the_time_of_a_process_begins_when_it_begins() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_without_time_for_a_trial_there_is_none_and_nothing_is_lost(tmp_path: Path) -> None:
     assert run(study(), tmp_path, FakeExecutor(), 0.0) == []
     assert run(study(finalists=0), tmp_path, FakeExecutor(), 1.5) == []

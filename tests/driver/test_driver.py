@@ -81,6 +81,7 @@ def test_a_finished_study_runs_nothing_and_more_trials_only_the_rest(tmp_path: P
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_assignments_do_not_depend_on_the_number_of_workers(tmp_path: Path, workers: int) -> None:
     # Start-up points and a random sampler: proposals do not depend on what was told.
@@ -179,6 +180,7 @@ def test_a_slice_may_take_five_times_the_longest_and_at_least_the_limit(tmp_path
     assert executor.timeouts == [50.0, 500.0, 500.0, 500.0, 500.0, 500.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [TrialStatus.DIVERGED, TrialStatus.FAILED])
 def test_a_failure_is_a_row_and_never_told_as_a_value(tmp_path: Path, status: TrialStatus) -> None:
     executor = FakeExecutor(misbehave=lambda a: status if a.trial_id == 3 else None)

@@ -57,6 +57,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return table(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_a_grid_runs_longest_first_with_the_results_of_any_order(
     tmp_path: Path, plain: list[object], workers: int
@@ -75,6 +76,7 @@ def test_trials_that_all_start_at_once_are_not_compared(
     assert table(tmp_path) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "times"), [("launched", 4), ("written", 2), ("told", 3)])
 def test_after_an_end_in_between_the_rest_runs_longest_first(
     tmp_path: Path,

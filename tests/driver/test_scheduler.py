@@ -38,6 +38,7 @@ def alone(scores: list[float]) -> dict[int, Point | None]:
     return {i: (score,) for i, score in enumerate(scores)}
 
 
+@pytest.mark.slow
 @given(st.lists(SCORES, min_size=1, max_size=20, unique=True), st.integers(2, 4))
 def test_halving_keeps_exactly_the_best_share(scores: list[float], reduction: int) -> None:
     verdicts = all_at_once(alone(scores), study(reduction=reduction))
@@ -46,6 +47,7 @@ def test_halving_keeps_exactly_the_best_share(scores: list[float], reduction: in
     assert kept == set(best[: max(1, len(scores) // reduction)])
 
 
+@pytest.mark.slow
 @given(st.lists(SCORES, min_size=1, max_size=20))
 def test_the_median_rule_prunes_what_is_below_the_others_median(scores: list[float]) -> None:
     for i, reason in all_at_once(alone(scores), study("median")).items():
@@ -54,6 +56,7 @@ def test_the_median_rule_prunes_what_is_below_the_others_median(scores: list[flo
         assert (reason is not None) == below
 
 
+@pytest.mark.slow
 @given(st.permutations(list(range(7))), st.sampled_from(["halving", "median"]))
 def test_the_order_of_arrival_decides_nothing_in_a_cohort(order: list[int], rule: str) -> None:
     points = alone([-0.5, -0.1, -0.5, -0.9, -0.2, -0.3, -0.3])
@@ -106,6 +109,7 @@ POINTS = st.integers(2, 3).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(POINTS)
 def test_ranks_follow_the_fronts_that_peeling_finds(points: list[Point]) -> None:

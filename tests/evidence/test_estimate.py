@@ -91,6 +91,7 @@ def test_gradient_of_the_log_likelihood_is_autograds(name: str) -> None:
     assert_close(found, torch.cat([g.flatten() for g in expected]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.endswith("_mc")])
 def test_gradient_norm_is_that_of_the_dense_matrix(kind: str) -> None:
     c = case("residual")
@@ -118,6 +119,7 @@ def test_gradient_norm_is_that_of_the_dense_matrix(kind: str) -> None:
     assert_close(found, (g @ torch.linalg.solve(h, g)).item(), rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_diagnosis_costs_nothing_when_not_asked_for(kind: str) -> None:
     c = case("mlp")
@@ -144,6 +146,7 @@ class _Divide(nn.Module):
         return outputs / self.temperature
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if "ggn" in k and not k.endswith("_mc")])
 def test_a_power_of_two_is_the_data_seen_twice(kind: str) -> None:
     # ... in each of value and distance from the mode, Gaussian normaliser included.

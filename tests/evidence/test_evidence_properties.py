@@ -171,6 +171,7 @@ def test_diagonal_block_and_full_are_ordered_on_any_net(
     assert c.estimate("full_ef").value + slack >= c.estimate("diag_ef").value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("name", ["branches of classes", "branches of real outputs"])
 def test_data_seen_three_times_are_a_third_of_the_prior(kind: str, name: str) -> None:
@@ -184,6 +185,7 @@ def test_data_seen_three_times_are_a_third_of_the_prior(kind: str, name: str) ->
     assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [50.0, 1e4])
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ DEFINED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DEFINED)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_value_is_met(name: str, kind: str) -> None:
@@ -32,6 +33,7 @@ def test_one_column_is_near_the_exact_value_of_a_trained_net(name: str, kind: st
     assert abs(found.value - definition[kind.removesuffix("_mc")]) < 20
 
 
+@pytest.mark.slow
 def test_float32_is_near_float64() -> None:
     c, definition = golden("digits_cnn")
     c.model, c.x = c.model.float(), c.x.float()

@@ -47,6 +47,7 @@ def value(kind: str, c: Case) -> float:
     return c.estimate(kind, batch_size=5).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_outputs", [1, 3])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,6 +114,7 @@ def test_empirical_fisher_of_regression_scales_with_the_fourth_power_of_the_nois
     assert_close(half.curvature.trace(), 16 * one.curvature.trace())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_full_block_and_diagonal_are_nested(name: str) -> None:
     c = case(name)

@@ -67,6 +67,7 @@ def by_dense_algebra(
     return log_q(len(x)) - log_q(n_early)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "n", "width", "n_outputs", "power"),
     [
@@ -268,6 +269,7 @@ def test_a_layer_without_an_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) 
         late_given_early(*classes(40, 5), 30, Categorical())
 
 
+@pytest.mark.slow
 def test_hold_out_sets_of_every_size_add_up_to_the_evidence() -> None:
     """Fong & Holmes (2020), Proposition 2, on features that are fixed.
 

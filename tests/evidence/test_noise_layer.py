@@ -78,6 +78,7 @@ def _by_dense_algebra(layer: LastLayer, y: Tensor, n_early: int, power: float) -
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "d", "n_targets", "power"),
     [(50, 3, 1, 1.0), (30, 3, 2, 1.0), (40, 5, 1, 1.7), (24, 30, 1, 1.0)],
@@ -90,6 +91,7 @@ def test_the_value_is_that_of_dense_algebra(n: int, d: int, n_targets: int, powe
     assert found.standard_error is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [1, 2])
 def test_a_small_layer_is_close_to_its_integral(d: int) -> None:
     """The weights of the log precision are integrated on a grid; 40 data given 30 or 160."""

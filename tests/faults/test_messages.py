@@ -139,6 +139,7 @@ def test_a_port_of_another_service_is_told() -> None:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["data://x/y", "data:text/plain,x", "nothing://x", "zip://x.zip"])
 def test_a_store_that_cannot_be_written_is_refused_without_retries(
     uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def test_a_tilde_that_no_shell_has_expanded_is_the_home_for_every_part(
 PLACES = ["ftp://user:tops3cret@host/x", "file://user:tops3cret@/x", "s3://b/x?password=tops3cret"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

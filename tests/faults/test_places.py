@@ -130,6 +130,7 @@ def test_the_sentence_about_a_disk_names_place_and_remedy() -> None:
     assert str(disk_stop(Path("/a"), cause)).startswith(said)
 
 
+@pytest.mark.slow
 def test_a_search_on_a_full_disk_ends_with_one_sentence_and_the_code_of_a_failed_job(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

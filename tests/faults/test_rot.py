@@ -14,6 +14,7 @@ from nas_evidence.training.checkpoint import load_checkpoint, read_checkpoint, s
 STATE = {"a": torch.arange(50.0), "epoch": 3, "names": ["x", "y"]}
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_checkpoint_is_read_as_another_state(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, 3, STATE)
     sound, chance = path.read_bytes(), random.Random(0)
@@ -30,6 +31,7 @@ def test_a_flipped_checkpoint_costs_a_slice_and_not_the_trial(tmp_path: Path) ->
     assert load_checkpoint(tmp_path) == {"epoch": 2}
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_weights_is_read_as_other_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     tensors = {"w": torch.randn(7, 3), "b": torch.zeros(3, dtype=torch.float64)}

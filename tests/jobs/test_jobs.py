@@ -384,6 +384,7 @@ def server() -> Iterator[http.server.HTTPServer]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "text", "token", "message"),
     [

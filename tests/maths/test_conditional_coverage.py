@@ -67,6 +67,7 @@ def _warns(x: np.ndarray, y: np.ndarray, n_folds: int = 5) -> bool:
     return any(fails(one.inside_90, one.n) for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "studies"), [(60, 400), (300, 400), (2000, 150), (20_000, 40)])
 @pytest.mark.parametrize("noise", ["normal", "heavy tails"])
 def test_where_the_noise_is_the_same_everywhere_a_warning_is_rare(

@@ -42,6 +42,7 @@ def test_of_two_classes_it_is_a_threshold(first: float, second: float, seed: int
     np.testing.assert_array_equal(given_both, decided(p, at))
 
 
+@pytest.mark.slow
 @given(WEIGHTS, st.floats(1e-3, 1e3), st.integers(0, 2**31))
 def test_only_the_ratios_of_the_weights_count(
     w: NDArray[np.float64], times: float, seed: int
@@ -51,6 +52,7 @@ def test_only_the_ratios_of_the_weights_count(
     assert one == pytest.approx(other)
 
 
+@pytest.mark.slow
 @given(WEIGHTS, st.integers(0, 2**31))
 def test_metrics_are_those_of_scikit_learn(w: NDArray[np.float64], seed: int) -> None:
     """The accuracy with the weight of its class for each datum, all others without."""

@@ -34,6 +34,7 @@ def test_with_a_step_for_each_dimension_both_limits_are_the_eigenvalue(
     torch.testing.assert_close(high, expected, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [60, 300])
 @pytest.mark.parametrize("spectrum", ["even", "one_out", "close_pair", "negative"])
 def test_the_truth_is_between_the_limits(size: int, spectrum: str) -> None:

@@ -105,6 +105,7 @@ def test_a_perfect_score_has_rho_one_and_no_regret() -> None:
     assert 0.2 < result.rho_interval.low < 0.6  # six pairs in the same order prove little
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "rho"), [(6, 0.89), (6, 0.97), (8, 0.97), (11, 0.6)])
 def test_an_interval_of_few_pairs_holds_rho_as_often_as_it_says(n: int, rho: float) -> None:
     rng, plan = np.random.default_rng(0), resampling_plan(n, seed=0, n_resamples=300)

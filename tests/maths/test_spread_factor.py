@@ -23,6 +23,7 @@ def objective(logits: Tensor, labels: Tensor, factor: float, rows: float) -> flo
     return float(logs.gather(1, labels[:, None]).sum() + rows * own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("rows", [0, 7.5, 160])
 def test_the_factor_of_classes_is_the_best_of_a_fine_grid(times: float, rows: float) -> None:
@@ -32,6 +33,7 @@ def test_the_factor_of_classes_is_the_best_of_a_fine_grid(times: float, rows: fl
     assert class_factor(logits, labels, rows=rows) == pytest.approx(best, rel=1.2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 13])
 def test_the_factor_of_real_targets_is_the_best_of_a_fine_grid(rows: float) -> None:
     z = 1.7 * torch.randn(60, 2, generator=torch.Generator().manual_seed(1)).double()

@@ -141,6 +141,7 @@ def test_identity_is_the_standardisation_of_the_data_to_the_last_bit() -> None:
     assert np.array_equal(again.standardised(y), scale.standardised(y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shifted_log", "yeo_johnson", "sinh_arcsinh"])
 @pytest.mark.parametrize(
     "y",
@@ -160,6 +161,7 @@ def test_no_scale_with_parameters_is_much_less_likely_than_identity(
     assert log_likelihood(name, y) >= log_likelihood("identity", y) - 0.005 * len(y)
 
 
+@pytest.mark.slow
 def test_no_other_parameter_is_likelier_than_the_fitted_one() -> None:
     """Brute force over a fine grid in the bounds of the fit."""
     y = skewed(200)
@@ -170,6 +172,7 @@ def test_no_other_parameter_is_likelier_than_the_fitted_one() -> None:
         assert other.sum() <= fitted + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("unit", [1e-6, 100.0])
 def test_densities_do_not_depend_on_the_unit_of_the_targets(name: str, unit: float) -> None:
@@ -187,6 +190,7 @@ def test_many_zeros_do_not_draw_the_shift_to_them() -> None:
     assert fit("yeo_johnson", y).parameters[1, 0] >= least * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_is_deterministic_and_does_not_depend_on_the_order(name: str) -> None:
     y = skewed(MOST_FITTED + 1000)
@@ -215,6 +219,7 @@ def test_json_keeps_a_scale_to_the_last_bit(name: str) -> None:
         assert np.array_equal(getattr(again, field), getattr(scale, field))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parameters"), CASES[1:])
 def test_the_density_integrates_to_one_and_has_the_mean_and_the_spread_of_integrals(
     name: str, parameters: tuple[float, ...]

@@ -21,6 +21,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", FAMILIES)
 def test_every_kind_covers_every_layer_of_an_example(example: str) -> None:
     name, values, shape, n_outputs = FAMILIES[example]

@@ -55,6 +55,7 @@ def test_a_network_with_channels_last_computes_the_same(name: str) -> None:
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn", "ekfac_ggn"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_curvature_does_not_depend_on_the_order_of_channels(name: str, kind: str) -> None:

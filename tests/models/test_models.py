@@ -70,6 +70,7 @@ def test_registry_has_the_families_a_study_may_name():
     assert tuple(FAMILIES) == tuple(FAMILY_PARAMETERS)
 
 
+@pytest.mark.slow
 def test_cnn_counts_are_the_62_published_ones_up_to_16_and_42_a_block():
     rows = published("CNN")
     assert len(rows) == 62

@@ -28,6 +28,7 @@ def forecast(spec: StudySpec, widths: range, scale: float = 1.0) -> float | None
     return gain_of_further(spec, Proposer(spec), [*known, failed])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "posterior", "random", "qmc", "grid"])
 def test_each_sampler_has_a_gain_in_the_unit_of_the_score(sampler: str) -> None:
     spec = study(sampler={"name": sampler}, n_trials=60)

@@ -166,6 +166,7 @@ def test_one_worker_and_three_and_a_study_that_goes_on_propose_the_same(
     assert run(tmp_path / "again", 2) == calm
 
 
+@pytest.mark.slow
 def test_a_sequence_goes_on_where_it_was() -> None:
     spec = spec_of("QMCSampler", family={"mlp": WIDE["mlp"]})
     depths = [one.values["depth"] for one in searched(spec, 6 + 16)[6:]]

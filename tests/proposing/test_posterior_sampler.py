@@ -185,6 +185,7 @@ def test_idle_workers_are_filled_from_one_fit(monkeypatch: pytest.MonkeyPatch) -
     assert fits[4:] == [13]
 
 
+@pytest.mark.slow
 def test_what_was_drawn_before_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither with few running trials nor with many, of one objective or two."""
     monkeypatch.setattr(posterior_sampler, "MOST_RUNNING", 3)

@@ -254,6 +254,7 @@ def test_a_pruned_or_infeasible_trial_repels(bad: ProposalResult, name: str) -> 
     assert sum(wide(good.draw(seed)) for seed in range(40)) / 40 > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["proposal", "warm"])
 def test_no_trial_of_the_past_is_overlooked(last: str) -> None:
     """Optuna's sampler leaves out the trial that is asked for, by its number."""

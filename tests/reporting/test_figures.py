@@ -86,6 +86,7 @@ def test_outside_text_cannot_leave_its_place_in_a_figure() -> None:
     ElementTree.fromstring(str(svg))  # well-formed
 
 
+@pytest.mark.slow
 def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
     tmp_path: Path,
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
     assert measured(report_on(study, judged.model_copy(update={"trial_id": 2}))) is None
 
 
+@pytest.mark.slow
 def test_the_history_has_each_trial_the_best_until_then_and_those_without_a_score(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +146,7 @@ def test_the_history_has_each_trial_the_best_until_then_and_those_without_a_scor
     assert history(report_on(load(tmp_path / "one", records[:1]))) is None
 
 
+@pytest.mark.slow
 def test_the_scatter_is_of_what_ranks(tmp_path: Path) -> None:
     def both(one: TrialRecord, first: float, second: float) -> TrialRecord:
         more = [
@@ -169,6 +172,7 @@ def test_the_scatter_is_of_what_ranks(tmp_path: Path) -> None:
     assert f"(rho {rho[report.trust.main]:.2f}" in report.verdict
 
 
+@pytest.mark.slow
 def test_of_many_architectures_the_first_and_evenly_spaced_others_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

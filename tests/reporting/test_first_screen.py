@@ -155,6 +155,7 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
     assert worth_sentence(study, only) == sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rivals", [2, 3, 5])
 def test_no_is_said_of_equal_models_as_seldom_as_its_interval_states(
     tmp_path: Path, rivals: int
@@ -175,6 +176,7 @@ def test_no_is_said_of_equal_models_as_seldom_as_its_interval_states(
     assert noes / n_studies < 0.03  # 0.025 and a standard error; 0.04 to 0.09 uncorrected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("likelihood", "metric", "values", "best"),
     [
@@ -394,6 +396,7 @@ def test_tables_that_contradict_each_other_are_one_sentence(tmp_path: Path) -> N
         ranked_study(replace(tables, trials=other))
 
 
+@pytest.mark.slow
 def test_a_study_is_called_by_its_folder_too_where_that_has_another_name(tmp_path: Path) -> None:
     folder(tmp_path / "b<i>", [record(key, key) for key in range(3)])
     page = build_report(tmp_path / "b<i>").html.read_text(encoding="utf-8")

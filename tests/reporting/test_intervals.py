@@ -60,6 +60,7 @@ def test_intervals_that_fail_in_a_quartile_are_a_warning_and_others_one_sentence
         assert coverage_warning(study, nothing) == intervals_sentence(nothing) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "lowest", "options"),
     [
@@ -102,6 +103,7 @@ def test_on_a_scale_only_a_noise_of_each_row_is_left(
     assert coverage_warning(study, compared(SKEWED)).endswith(end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [GOOD, SKEWED])
 def test_page_text_and_first_screen_have_quartiles_pit_and_crps(
     tmp_path: Path, inside: tuple[float, ...]
@@ -125,6 +127,7 @@ def test_page_text_and_first_screen_have_quartiles_pit_and_crps(
     assert (bool(found.intervals), len(found.advice)) == (not warned, int(warned))
 
 
+@pytest.mark.slow
 def test_classes_and_few_rows_have_no_such_pictures(tmp_path: Path) -> None:
     place = folder(tmp_path, [record(1, 1)])
     write_comparison(place, compared((), task="labels", pit=(), lowest=None, metrics={}))

@@ -81,6 +81,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_correlations_in_python_are_those_of_the_file(folder: Path, paths: ReportPaths) -> None:
     found = nas_evidence.load(folder).correlations
     written = pd.read_csv(paths.correlations)

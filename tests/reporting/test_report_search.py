@@ -221,6 +221,7 @@ def test_the_values_of_the_page_are_json_and_three_tables_are_csv(tmp_path: Path
     assert "place" not in found  # a report is passed on
 
 
+@pytest.mark.slow
 def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_first(
     tmp_path: Path,
 ) -> None:

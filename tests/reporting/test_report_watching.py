@@ -119,6 +119,7 @@ def test_a_report_is_written_on_change_and_facts_are_computed_again_with_results
     assert "data-reload" not in page
 
 
+@pytest.mark.slow
 def test_each_line_of_the_log_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

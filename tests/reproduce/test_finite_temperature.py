@@ -50,6 +50,7 @@ def test_energies_and_losses_have_their_closed_forms(generator: torch.Generator)
     assert found.swap_probability > 0.2
 
 
+@pytest.mark.slow
 def test_a_box_confines_every_replica(generator: torch.Generator) -> None:
     box = torch.full((2,), 0.5, dtype=torch.float64)
     path = Path(flat, differentiable(lambda w: -0.5 * (w - 3).square().sum(1)), box)

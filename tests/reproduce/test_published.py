@@ -229,6 +229,7 @@ def test_a_prior_that_was_not_learned_in_time_is_not_compared(
         check(one, "MNIST CNN")
 
 
+@pytest.mark.slow
 def test_papers_are_named_by_authors_and_year() -> None:
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listing.returncode:

@@ -37,6 +37,7 @@ def test_optimised_samples_have_the_mean_and_variance_of_the_posterior_predictiv
     assert bool(((ratio - 1).abs() < 5 * (2 / n) ** 0.5).all())
 
 
+@pytest.mark.slow
 def test_long_descents_end_at_the_optimum_and_short_ones_do_not() -> None:
     closed = draws(4)
     torch.testing.assert_close(draws(4, 3000), closed, rtol=0, atol=1e-8)

@@ -49,6 +49,7 @@ def test_few_data_have_five_folds_and_many_two(likelihood: str, few: int) -> Non
     assert [with_numbers(plan, n).folds for n in (few - 1, few)] == [5, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folds", "other"), [(2, "two_fold"), (5, "five_fold"), (10, "ten_fold")])
 def test_cross_validation_of_equal_folds_shares_its_trainings(
     folds: int, other: str, data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -68,6 +69,7 @@ def test_cross_validation_of_equal_folds_shares_its_trainings(
         assert found_in(both, other).value == found_in(alone, other).value
 
 
+@pytest.mark.slow
 def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
     data: TensorData, tmp_path: Path
 ) -> None:
@@ -91,6 +93,7 @@ def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
     assert terms["log_predictive_as_trained", "fold 3"] == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_one_fold_is_one_half(data: TensorData, tmp_path: Path) -> None:
     one = found_in(run(assignment_of(NAME, folds=1), data, tmp_path / "one"))
     two = found_in(run(assignment_of(NAME, folds=2), data, tmp_path / "two"))
@@ -99,6 +102,7 @@ def test_one_fold_is_one_half(data: TensorData, tmp_path: Path) -> None:
     assert one.per_datum == pytest.approx(one.value / 25)
 
 
+@pytest.mark.slow
 def test_the_first_fold_alone_is_the_score_at_the_first_rung(
     data: TensorData, tmp_path: Path
 ) -> None:
@@ -140,6 +144,7 @@ def test_a_fold_that_diverges_leaves_no_estimate(data: TensorData, tmp_path: Pat
     assert found.note == "the training on 40 data diverged"
 
 
+@pytest.mark.slow
 def test_real_targets_have_it_too(tmp_path: Path) -> None:
     real = to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
     given = assignment_of(NAME, epochs=4, likelihood="gaussian")

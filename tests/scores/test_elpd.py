@@ -38,6 +38,7 @@ def real() -> TensorData:
     return to_tensors(load(DatasetSpec(name="diabetes", max_train=40), seed=0), "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
 def test_it_is_what_the_networks_without_a_fold_say_of_each_datum_of_it(
     likelihood: str, data: TensorData, real: TensorData, tmp_path: Path
@@ -63,6 +64,7 @@ def test_it_is_what_the_networks_without_a_fold_say_of_each_datum_of_it(
     assert found.note == f"{n} data predicted in 5 folds"
 
 
+@pytest.mark.slow
 def test_the_evidence_of_the_same_folds_costs_no_training_more_and_changes_nothing(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

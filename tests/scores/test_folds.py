@@ -198,6 +198,7 @@ def test_a_report_before_training_has_the_score_once_all_folds_are_predicted(
     assert [report.scores.get("two_fold") for report in said[:2]] == [None, estimate.per_datum]
 
 
+@pytest.mark.slow
 def test_what_is_predicted_has_not_been_seen(data: TensorData, tmp_path: Path) -> None:
     """Other labels in the fold that is predicted leave the other predictions' training alone."""
     given = assignment_of(estimators=("two_fold",), folds=2)

@@ -27,6 +27,7 @@ def study(**keys: object) -> StudySpec:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_laplace_scores_are_taken_at_the_end_and_followed_ones_at_every_evaluation(
     tmp_path: Path,
 ) -> None:

@@ -33,6 +33,7 @@ def data() -> TensorData:
     return of_three_classes(40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1.0, 0.4])
 def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     power: float, data: TensorData, tmp_path: Path

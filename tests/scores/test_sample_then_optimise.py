@@ -44,6 +44,7 @@ def test_ensembles_of_a_linear_model_have_the_mean_of_exact_draws_and_bound_the_
     assert terms["largest_slope"] < 1e-3
 
 
+@pytest.mark.slow
 def test_a_label_does_not_change_what_is_predicted_before_it() -> None:
     """Both labels of the last datum in the order share the probability of those before it."""
     torch.manual_seed(0)

@@ -69,6 +69,7 @@ def test_groups_are_averaged_as_folds_are(tmp_path: Path) -> None:
     assert found.value == pytest.approx(sum(each.values()) / 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units", [in_groups(), in_time()])
 def test_a_fold_is_what_a_network_trained_on_other_groups_or_earlier_times_predicts(
     units: Units, tmp_path: Path
@@ -110,6 +111,7 @@ def test_no_score_learns_from_later_rows(name: str, tmp_path: Path) -> None:
     assert one.value != other.value
 
 
+@pytest.mark.slow
 def test_a_trial_keeps_no_prediction_of_the_first_block(tmp_path: Path) -> None:
     units = in_time()
     trial = Trial.start(given("conditional_evidence", folds=5), data(units), tmp_path)

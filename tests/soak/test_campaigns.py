@@ -91,6 +91,7 @@ def test_a_driver_that_does_not_look_for_its_successor_is_found_out(
     assert "changed: by a driver after it had been taken over" in found.wrong
 
 
+@pytest.mark.slow
 def test_one_other_bit_in_any_table_is_a_difference(tmp_path: Path) -> None:
     study = crashes.simulated_study("plain", n_trials=4)
     for place in ("one", "other"):
@@ -105,6 +106,7 @@ def test_one_other_bit_in_any_table_is_a_difference(tmp_path: Path) -> None:
         assert differing(one, changed) == [f"differ: {name}"]
 
 
+@pytest.mark.slow
 def test_a_campaign_goes_on_and_first_tries_again_what_was_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_evaluation_epochs_follow_frequency_and_burn_in_and_end_with_the_last() 
     assert plan.evaluation_epochs() == (15, 20, 22)
 
 
+@pytest.mark.slow
 @given(epochs=st.integers(6, 3000), burn_in=st.integers(0, 2000))
 def test_automatic_updates_are_five_at_least_with_a_sixth_of_the_epochs_after_each(
     epochs: int, burn_in: int

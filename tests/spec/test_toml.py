@@ -337,6 +337,7 @@ def loaded_example(folder: Path, text: str) -> StudySpec:
     return load_study(write(folder, head + text + tail + family))
 
 
+@pytest.mark.slow
 def test_every_key_has_a_meaning_and_a_row() -> None:
     for table, kind in TABLES.items():
         meanings = study_reference.meanings(kind)

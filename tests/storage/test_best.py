@@ -298,6 +298,7 @@ def test_the_race_decides_among_those_that_it_trained_again_by_their_estimates()
     assert estimates == sorted(estimates, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_estimates_do_not_depend_on_the_order_of_arrival() -> None:
     records = searched()
     expected = Standings(FEW_ROWS, rows(*records)).first()
@@ -323,6 +324,7 @@ def test_the_sampler_is_told_what_ranks() -> None:
     assert result_of(rows(one), by_score).values == (-100.0,)
 
 
+@pytest.mark.slow
 def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
     records = written(tmp_path, searched())
     values = values_of(records)
@@ -344,6 +346,7 @@ def test_all_agree_on_the_first_by_the_estimate(tmp_path: Path) -> None:
     assert abs(study.winner.estimate - per_datum) < 3 * study.winner.estimate_error
 
 
+@pytest.mark.slow
 def test_the_first_screen_says_why_the_best_score_alone_is_not_the_first(tmp_path: Path) -> None:
     records = written(tmp_path, searched())
     values = values_of(records)

@@ -356,6 +356,7 @@ def objects(uri: str) -> tuple[list[str], list[str]]:
     return [n for n in names if "-" in n], [n for n in names if "-" not in n]
 
 
+@pytest.mark.slow
 def test_every_256_objects_are_fetched_as_one_and_stay(uri: str) -> None:
     state = flushed(uri, 3 * 256 + 5)
     joined, pieces = objects(uri)
@@ -376,6 +377,7 @@ def test_every_256_objects_are_fetched_as_one_and_stay(uri: str) -> None:
     assert read_log(pulled(uri)).n_lines == 1 + 773 + 1 + 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 100, -1])
 def test_instead_of_a_damaged_joined_object_its_pieces_are_read(
     uri: str, size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

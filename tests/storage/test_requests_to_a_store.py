@@ -143,6 +143,7 @@ def test_a_trial_asks_its_store_for_little(uri: str) -> None:
     assert rest <= 24 * n_trials, CountedStore.requests
 
 
+@pytest.mark.slow
 def test_who_asks_for_the_status_fetches_no_terms_curves_models_or_logs(uri: str) -> None:
     filled(uri, 20)
     store = Store(uri)
@@ -229,6 +230,7 @@ def pulled(uri: str) -> Path:
     return KEPT[-1].folder
 
 
+@pytest.mark.slow
 def test_cancelling_fetches_who_holds_the_study_and_nothing_of_its_results(uri: str) -> None:
     filled(uri, 20)
     driver = Mirror(uri)

@@ -132,6 +132,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wakes_at", [1, 4, 7, 10])
 def test_a_driver_that_was_superseded_changes_nothing_more_and_says_who_has_it(
     tmp_path: Path, wakes_at: int

@@ -125,6 +125,7 @@ def tensors_of(block: Block) -> list[torch.Tensor]:
     return [value for value in vars(block).values() if isinstance(value, torch.Tensor)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [

@@ -57,6 +57,7 @@ def test_newton_is_a_fixed_point_of_mackay() -> None:
     assert_close(curvature.effective_parameters(delta) / NORMS, delta, rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["tensor", "scalar"])
 def test_newton_and_adam_agree_to_a_thousandth_of_a_nat(groups: str) -> None:
     curvature = spectral_problem()
@@ -89,6 +90,7 @@ def test_no_nearby_precision_has_more_evidence() -> None:
             assert _evidence(curvature, NORMS, moved) < best
 
 
+@pytest.mark.slow
 def test_dead_tensors_stop_at_the_bounds_or_stay() -> None:
     zero, some = torch.zeros(3).double(), torch.ones(3).double()
     names = ("unused", "flat", "neither")
@@ -108,6 +110,7 @@ def test_one_precision_for_all_is_stationary() -> None:
     assert_close(curvature.effective_parameters(one).sum(), (one * NORMS).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["newton", "adam"])
 def test_binning_a_large_spectrum_costs_no_accuracy(method: str) -> None:
     curvature = spectral_problem(sizes=(300_000, 9_000, 5_000, 3))

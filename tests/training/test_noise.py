@@ -112,6 +112,7 @@ def _value(passed: CurvaturePass, kind: str, norms: Tensor, z: Tensor, kappa: fl
 KINDS = ("diag_ggn", "kfac_ggn", "block_ggn", "full_ggn", "diag_ef", "kfac_ef", "full_ef")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kappa", [1.0, 3.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_derivatives_are_autograds(kind: str, kappa: float) -> None:
@@ -133,6 +134,7 @@ def test_derivatives_are_autograds(kind: str, kappa: float) -> None:
     assert bool((torch.linalg.eigvalsh(hessian) < 0).all())  # concave
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1e-4, 1.0, 1e6])
 @pytest.mark.parametrize("n", [2, 9])  # P = 26 parameters beside 4 and 18 targets
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,6 +251,7 @@ def test_blocks_by_themselves_miss_the_optimum_of_the_full_matrix() -> None:
     assert fits[0] > fits[1] + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["diag_ggn", "diag_ef", "kfac_ggn", "full_ggn"])
 @pytest.mark.parametrize("highest_std", [0.5, math.inf])
 @pytest.mark.parametrize("highest", [1e-3, 0.3, 3.0])

@@ -118,6 +118,7 @@ def test_the_mode_of_a_linear_model_is_ridge_regression(n_outputs: int, kappa: f
     assert_close(model.bias.detach(), mode[3], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_steps_stay_stable_when_the_noise_is_small() -> None:
     plan = full_batch(epochs=200, noise_std=1e-3, **GAUSSIAN, online={"burn_in": 1000})
     data = _in_double(real_data(1))
@@ -165,6 +166,7 @@ def test_prior_noise_and_evidence_end_at_the_maximum_of_the_exact_evidence() -> 
     assert_close(state.best_evidence, best, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn"])
 @pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
 def test_a_likelihood_power_of_two_is_every_datum_twice(likelihood: str, kind: str) -> None:

@@ -131,6 +131,7 @@ def test_the_value_is_the_laplace_evidence_taken_by_brute_force() -> None:
     assert laplace.log_evidence() == pytest.approx(expected, rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curvature", ["diag_ggn", "kfac_ggn", "ekfac_ggn"])
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
 def test_an_update_never_lowers_the_evidence(likelihood: str, curvature: str) -> None:
@@ -281,6 +282,7 @@ def test_the_page_about_it_runs_as_it_stands(capsys: pytest.CaptureFixture[str])
     assert 0.5 < float(re.findall(r"noise (\d\.\d+)", said)[0]) < 0.9
 
 
+@pytest.mark.slow
 def test_a_noise_of_each_row_is_learned_as_an_output() -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=random)

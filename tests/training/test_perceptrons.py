@@ -32,6 +32,7 @@ def written_out(models: list[nn.Sequential]) -> tuple[Perceptrons, Tensor]:
     return Perceptrons(theta, [p.shape for p in parameters[0]]), theta
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 4),
     widths=st.lists(st.integers(1, 5), min_size=2, max_size=5),

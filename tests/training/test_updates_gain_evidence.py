@@ -86,6 +86,7 @@ def gain_of_an_update(state: Training, data: TensorData, given: Assignment) -> f
     return evidence(state, data, given) - before
 
 
+@pytest.mark.slow
 def test_a_wide_network_that_has_learned_little_does_not_lose_evidence_in_an_update() -> None:
     """Noise was fitted with high precisions, and kept when they were not allowed to rise."""
     data, gains = noisy_sine(), []

@@ -76,6 +76,7 @@ def prepared(launches: list[Launch]) -> list[Launch]:
     return launches
 
 
+@pytest.mark.slow
 def test_events_come_in_the_order_of_time_and_again_the_same(tmp_path: Path) -> None:
     logs = []
     for _ in range(2):
