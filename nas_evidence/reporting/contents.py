@@ -224,7 +224,7 @@ def trust_verdict(study: Study, judged: Trust) -> str:
     if not known:
         held_out = declared(study.spec.objective).trainings > 0
         instead = (
-            f"{score} is itself measured on rows that were not trained on."
+            "It is itself measured on rows that were not trained on."
             if held_out
             else f"docs/explanation/ranking.md says how {score} ranks on other data."
         )
