@@ -78,8 +78,9 @@ from _common import (
 from _no_op import SPACE, Stamps, Stop, clocks, ray_workers, study, tune_space, wide_study
 
 import nas_evidence
+from nas_evidence.api.control import status_in
 from nas_evidence.driver.driver import Driver
-from nas_evidence.driver.mirror import Mirror
+from nas_evidence.driver.mirror import Mirror, working_copy
 from nas_evidence.driver.status import study_status
 from nas_evidence.proposing.startup import grid_points
 from nas_evidence.spec.divisions import predicted_folds
@@ -930,13 +931,15 @@ def looked_at(n_trials: int, folder: Path, report: bool) -> Row:
     """Return what `status` takes of a study, and the report."""
     wide_study(n_trials)
     began = time.process_time()
-    assert study_status(folder).n_finished == n_trials
+    assert status_in(working_copy(str(folder)))["n_finished"] == n_trials
     found: Row = {"status_seconds": time.process_time() - began}
     if report:
-        from nas_evidence.reporting.page import build_report
+        from nas_evidence.reporting.contents import report_on
+        from nas_evidence.reporting.page import write_report
+        from nas_evidence.reporting.study_tables import load_study_tables
 
         began = time.process_time()
-        page = build_report(folder).html
+        page = write_report(report_on(load_study_tables(folder)), folder / "report").html
         found["report_seconds"] = time.process_time() - began
         found["page_mb"] = page.stat().st_size / 1e6
     return found

@@ -47,7 +47,10 @@ def decide(trial_id: int, at_rung: Mapping[int, Point | None], study: StudySpec)
 
     >>> from nas_evidence.spec.study import DatasetSpec
     >>> study = StudySpec(
-    ...     name="s", dataset=DatasetSpec(name="digits"), family={}, pruning={"rule": "halving"}
+    ...     name="s",
+    ...     dataset=DatasetSpec(name="digits"),
+    ...     family={"linear": {}},
+    ...     pruning={"rule": "halving"},
     ... )
     >>> decide(2, {1: (-0.5,), 2: (-0.9,), 3: (-0.7,), 4: (-0.6,)}, study)
     'conditional_evidence -0.9 is 4th of 4'
