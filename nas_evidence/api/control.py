@@ -199,13 +199,11 @@ def status_of(at: There) -> Status:
 def status_in(store: "WorkingCopy") -> dict[str, Any]:
     """Return the values of `Status` that a folder has."""
     from nas_evidence.driver.status import study_status
-    from nas_evidence.reporting.study_tables import load_study_tables
 
     now = study_status(store.folder)
     best = None
-    if now.best is not None and (first := (shown := load_study_tables(store.folder)).winner):
-        unit = shown.objective_unit
-        best = {"trial_id": first.trial_id, now.objective: first.objective, "unit": unit}
+    if now.best is not None:
+        best = {"trial_id": now.best.trial_id, now.objective: now.value, "unit": now.unit}
     return {
         "name": now.name,
         "state": now.state,

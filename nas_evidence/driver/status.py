@@ -1,5 +1,7 @@
 """The status of a study, from what is on disk."""
 
+import math
+import statistics
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,11 @@ from nas_evidence.storage.best import Standings
 from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
+from nas_evidence.storage.tables import per_datum_of
 from nas_evidence.storage.trial_row import TrialRow
+
+#: Units of an objective.
+_PER_DATUM, _PLAIN = "nats per datum", "larger is better"
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class StudyStatus:
     state   "running", "stopped", "budget spent" or "finished"
     running architectures of the trials under way, by trial id
     best    the trial that represents the best architecture (see `best.py`), None while none ranks
+    value   the objective of that architecture, in `unit`; the mean over its trials
     n_raced finished trials of the race of the finalists, which come on top of `n_trials`
     holder  which process works on it, if one does
     """
@@ -31,6 +38,8 @@ class StudyStatus:
     by_status: dict[str, int]
     running: dict[int, ArchitectureSpec]
     best: TrialRow | None
+    value: float
+    unit: str
     objective: str
     n_raced: int = 0
     holder: Holder | None = None
@@ -57,7 +66,14 @@ def study_status(folder: Path) -> StudyStatus:
     else:
         state = "budget spent" if known.spent.exceeds(study.budget) else "stopped"
 
-    best = Standings(study, done.values()).best
+    first, best, value, unit = Standings(study, done.values()).best, None, math.nan, ""
+    if first is not None:
+        best, objective = done[first.trial_id], study.objective
+        value, unit = statistics.fmean(done[i].values[objective] for i in first.values), _PLAIN
+        per_datum = per_datum_of(folder, known, best, objective)
+        if per_datum is not None:  # of as many data in every trial
+            of_best = best.values[objective]
+            value, unit = value * per_datum / of_best if of_best else per_datum, _PER_DATUM
     return StudyStatus(
         name=study.name,
         state=state,
@@ -66,7 +82,9 @@ def study_status(folder: Path) -> StudyStatus:
         running={i: known.architecture(i, study.replicates) for i in sorted(known.under_way)}
         if alive
         else {},
-        best=None if best is None else done[best.trial_id],
+        best=best,
+        value=value,
+        unit=unit,
         objective=study.objective,
         n_raced=len(done) - n_searched(done),
         holder=holder_of(folder) if alive else None,

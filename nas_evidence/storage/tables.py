@@ -191,6 +191,18 @@ def read_stem(folder: Path, stem: str) -> list[TrialRow] | dict[Path, str]:
     return rows
 
 
+def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> float | None:
+    """Return a trial's last value of an estimator per datum; None if it has none, or no file."""
+    stem = state.stems.get((row.trial_id, row.attempt), "")
+    table = _stored(folder / "evidence" / f"{stem}.parquet")
+    if table is None:
+        return None
+    mine = {"trial_id": row.trial_id, "attempt": row.attempt, "estimator": estimator}
+    cells = table.select([*mine, "per_datum"]).to_pylist()
+    values = [one["per_datum"] for one in cells if mine.items() <= one.items()]
+    return values[-1] if values else None
+
+
 def read_table(folder: Path, table: TableName) -> pd.DataFrame:
     """Return one table of a study, with the last finished attempt of each trial.
 
