@@ -64,17 +64,25 @@ def unpacked(export: bytes) -> "Predictor":
         return Predictor.load(folder)
 
 
-def _base() -> tuple[type, type, type]:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+if TYPE_CHECKING:  # scikit-learn has no types, and a class of no type takes any argument
 
-    return BaseEstimator, ClassifierMixin, RegressorMixin
+    class _Estimator:
+        def __getattr__(self, name: str) -> Any: ...
+        def __getstate__(self) -> dict[str, Any]: ...
+        def __setstate__(self, state: dict[str, Any]) -> None: ...
+        def __sklearn_tags__(self) -> Any: ...
 
+    class _Classifier: ...
 
-_Estimator, _Classifier, _Regressor = _base()
+    class _Regressor: ...
+else:
+    from sklearn.base import BaseEstimator as _Estimator
+    from sklearn.base import ClassifierMixin as _Classifier
+    from sklearn.base import RegressorMixin as _Regressor
 
 
 @dataclass(eq=False, repr=False)
-class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
+class _Evidence(_Estimator):
     """What both estimators share.
 
     Args:
@@ -207,7 +215,7 @@ class _Evidence(_Estimator):  # type: ignore[misc, valid-type]
 
 
 @dataclass(eq=False, repr=False)
-class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-type]
+class EvidenceClassifier(_Classifier, _Evidence):
     """Classification by the best architecture of a search; `classes_` after `fit`.
 
     Args:
@@ -233,7 +241,7 @@ class EvidenceClassifier(_Classifier, _Evidence):  # type: ignore[misc, valid-ty
 
 
 @dataclass(eq=False, repr=False)
-class EvidenceRegressor(_Regressor, _Evidence):  # type: ignore[misc, valid-type]
+class EvidenceRegressor(_Regressor, _Evidence):
     """Regression by the best architecture of a search.
 
     Args:
