@@ -919,7 +919,7 @@ def resumed_in_folder(n_trials: int, folder: Path) -> Row:
     reading = read - began
     return {
         "read_seconds": reading,
-        "check_seconds": checked - read - reading,
+        "check_seconds": checked - read,
         "resume_seconds": at_first - read,
         "fill_seconds": launched - at_first,
         "peak_mb": peak_megabytes(),

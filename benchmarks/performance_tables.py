@@ -380,8 +380,8 @@ def folder() -> str:
          *(f"{r[name]['median']:.1f}" if name in r else "-" for name in _REPORT)]
         for r in found["results"]
     ]  # fmt: skip
-    header = "finished trials,read the log,check files,to the first launch,then 1 000 idle workers"
-    header += ",memory in MB,`status`,report,page in MB"
+    header = "finished trials,read the log,read it and check files,to the first launch,"
+    header += "then 1 000 idle workers,memory in MB,`status`,report,page in MB"
     return table(header.split(","), lines)
 
 
@@ -420,7 +420,7 @@ _REDESIGN = {
     "service_files": "files of them",
 }
 #: Continued from a part of the work, on a busy machine.
-_RESUME_BEFORE = {100_000: "56"}
+_RESUME_BEFORE = {100_000: "56, extrapolated"}
 
 
 def store() -> str:
