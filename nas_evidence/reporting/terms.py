@@ -146,7 +146,7 @@ def explanation(study: Study, compared: pd.DataFrame | None) -> str:
 
 def gap_sentence(compared: pd.DataFrame, trial_ids: Sequence[int]) -> str:
     """Say how fit and complexity set the first two apart."""
-    if len(trial_ids) < 2:
+    if len(trial_ids) < 2 or not {*trial_ids} <= {*compared.index}:  # or their file is damaged
         return ""
     first, second = (
         compared.loc[trial_id].iloc[1 : 1 + compared.attrs["n_parts"]] for trial_id in trial_ids

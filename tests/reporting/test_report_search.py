@@ -233,6 +233,7 @@ def test_every_trial_can_be_compared_those_that_stand_for_their_architecture_fir
     assert found.index.tolist() == [21, 11, 20, 10, 5]
     assert found["trial"].iloc[-1] == "pruned at epoch 10: mlp, width 7 (trial 5)"
     assert "gains 0.1000 by its fit" in gap_sentence(found, [21, 11])  # 0.21 against 0.11
+    assert gap_sentence(found, [21, 999]) == ""  # whose file of terms is damaged
     alone = load(tmp_path / "one", records[:2])
     assert len(term_table(alone)) == 2
     assert "Against the second" not in report_on(alone).why
