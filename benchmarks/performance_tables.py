@@ -407,7 +407,7 @@ def _number(value: float | None) -> str:
 
 
 _REDESIGN = {
-    "log_reads_until_first_launch": "reads of the log until the first launch",
+    "log_reads_until_first_launch": "opens of the log until the first launch, one to read all",
     "log_lines_per_trial": "lines of the log per trial, without folds",
     "fsyncs_per_trial": "fsyncs per trial",
     "opening_300_trials_cpu_seconds": "opening a finished study of 300 trials, s of CPU",
