@@ -38,10 +38,8 @@ def result_of(trials: Collection[TrialRow], study: StudySpec) -> ProposalResult:
 
 def excesses(trial: TrialRow, limits: LimitSpec) -> dict[str, float]:
     """Return by how much a trial exceeds each limit, relative to the limit."""
-    allowed = {name: limit for name, limit in limits if limit is not None}
-    found = {
-        name: trial.costs[name] / allowed[name] - 1 for name in allowed if name in trial.costs
-    }
+    there = limits.given.items()
+    found = {name: trial.costs[name] / limit - 1 for name, limit in there if name in trial.costs}
     if trial.status is TrialStatus.INFEASIBLE and not any(e > 0 for e in found.values()):
         found["architecture"] = 1.0  # cannot be built for this data
     return found

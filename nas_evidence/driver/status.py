@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nas_evidence.driver.race import is_finished
+from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.best import Standings
@@ -50,6 +51,7 @@ class StudyStatus:
         return sum(self.by_status.values()) - self.n_raced
 
 
+@uncollected()
 def study_status(folder: Path) -> StudyStatus:
     """Return the status of the study in `folder`.
 

@@ -22,7 +22,7 @@ _SIZE = 32
 #: Hexadecimal digits of a checksum in text, and what surrounds it at the end of a file.
 _DIGITS = 32
 _JSON = (b', "blake2b": "', b'"}')
-_TOML = (b"# blake2b ", b"\n")
+_TOML = (b"# blake2b ", b"")
 
 
 class DamagedError(UserError):
@@ -63,9 +63,9 @@ def seal_object(text: str) -> str:
     return _sealed_text(text[:-1], _JSON)
 
 
-def unsealed_object(text: str | bytes, path: Path) -> str:
+def unsealed_object(text: str | bytes, path: Path) -> bytes:
     """Return the text that `seal_object` got; errors as of `read_sealed_json`."""
-    return _unsealed_text(text, _JSON, path) + "}"
+    return _unsealed_text(text, _JSON, path) + b"}"
 
 
 def read_sealed_json(text: str | bytes, path: Path) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def is_sealed_json(path: Path) -> bool:
 
 def sealed_toml(text: str) -> str:
     """Return lines of TOML with their checksum as a comment in the last line."""
-    return _sealed_text(text, _TOML)
+    return _sealed_text(text, _TOML) + "\n"
 
 
 def read_sealed_toml(text: str | bytes, path: Path) -> str:
@@ -102,21 +102,22 @@ def read_sealed_toml(text: str | bytes, path: Path) -> str:
     Raises:
         DamagedError: they do not match their checksum.
     """
-    return _unsealed_text(text, _TOML, path)
+    return _unsealed_text(text, _TOML, path).decode()
 
 
 def _sealed_text(body: str, around: tuple[bytes, bytes]) -> str:
-    return body + _tail(body.encode(), *around).decode()
+    start, end = around
+    return body + (start + _digest(body.encode()) + end).decode()
 
 
-def _unsealed_text(text: str | bytes, around: tuple[bytes, bytes], path: Path) -> str:
-    start, end = around[0], around[1].rstrip(b"\n")
+def _unsealed_text(text: str | bytes, around: tuple[bytes, bytes], path: Path) -> bytes:
+    start, end = around
     whole = (text.encode() if isinstance(text, str) else text).rstrip(b"\0 \n")
     n = len(start) + _DIGITS + len(end)
     body, tail = whole[:-n], whole[-n:]
+    if tail == start + _digest(body) + end:
+        return body
     try:
-        if tail == _tail(body, start, end):
-            return body.decode()
         whole.decode()
     except UnicodeDecodeError:
         raise DamagedError(f"{path} is damaged: it is not UTF-8.").with_code("not-utf-8") from None
@@ -129,6 +130,5 @@ def _unsealed_text(text: str | bytes, around: tuple[bytes, bytes], path: Path) -
     )
 
 
-def _tail(body: bytes, start: bytes, end: bytes) -> bytes:
-    digest = hashlib.blake2b(body, digest_size=_DIGITS // 2).hexdigest()
-    return start + digest.encode() + end
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGITS // 2).hexdigest().encode()

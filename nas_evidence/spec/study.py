@@ -429,6 +429,11 @@ class LimitSpec(Frozen):
     memory_bytes: Annotated[Count, Unit("bytes")] | None = None
     """Largest estimated memory of training."""
 
+    @cached_property
+    def given(self) -> dict[str, int]:
+        """Return the limits that there are, by name."""
+        return {name: limit for name, limit in self if limit is not None}
+
 
 class BudgetSpec(Frozen):
     """When a study stops before its last trial; may change between runs of a study."""

@@ -65,8 +65,9 @@ class Log:
         self._folder = folder
         self._past = past or read_log(folder)
         self.state, self.problems = self._past.state, self._past.problems
-        self._number, self._line = self._past.last + 1, self._past.n_lines
+        self._line = self._past.n_lines
         self._file: io.FileIO | None = None
+        self._next = folder / piece(self._past.last + 1)  # which nobody has created yet
 
     def write(self, event: Event, *, durable: bool = False) -> None:
         """Append an event and apply it; a `durable` one survives a power failure.
@@ -90,9 +91,8 @@ class Log:
         Raises:
             StudyStoppedError: if one has.
         """
-        path = self._folder / piece(self._number + (self._file is not None))
-        if os.path.lexists(path):
-            raise taken_over(path.read_bytes(), self._folder)
+        if os.path.lexists(self._next):
+            raise taken_over(self._next.read_bytes(), self._folder)
 
     def close(self) -> None:
         """Close the file."""
@@ -100,7 +100,7 @@ class Log:
             self._file.close()
 
     def _begun(self) -> io.FileIO:
-        path = self._folder / piece(self._number)
+        path = self._next
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = path.open("xb", buffering=0)
@@ -111,6 +111,7 @@ class Log:
             before = path.with_name(self._past.name or path.name)
             if events_since(self._folder, self._past)[0]:  # its process still writes
                 raise taken_over(before.read_bytes(), self._folder)
+            self._next = self._folder / piece(self._past.last + 2)
             self._append(file, _begin())
         except BaseException:
             file.close()
@@ -317,8 +318,7 @@ def _read(line: bytes) -> tuple[int, float, Event] | None:
     if head is None:
         return None
     try:
-        text = unsealed_object(line, _PLACE)
-        event = EVENT.validate_json("{" + text[head.end() :])
+        event = EVENT.validate_json(b"{" + unsealed_object(line, _PLACE)[head.end() :])
     except (DamagedError, ValueError, RecursionError):
         return None
     return int(head[1]), float(head[2]), event

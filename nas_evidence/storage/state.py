@@ -127,13 +127,17 @@ class State:
 
     def apply(self, event: log.Event) -> None:
         """Enter one event."""
-        match event:
-            case log.Began():
-                self.in_order = False
+        match event:  # the most frequent ones first
             case log.Asked():
                 self.proposals[event.number] = event.architecture
             case log.Launched():
                 self.under_way[event.trial_id] = event.attempt
+            case log.Ended():
+                self._ended(event)
+            case log.Told():
+                self.results[event.number] = event
+            case log.Began():
+                self.in_order = False
             case log.AtRung():
                 self.rungs.setdefault(event.epoch, {}).setdefault(event.trial_id, event.point)
             case log.Judged():
@@ -144,15 +148,11 @@ class State:
                 self.again[event.trial_id] = event.attempt
                 self.losses.pop(event.trial_id, None)
                 self.shares.pop(event.trial_id, None)
-            case log.Ended():
-                self._ended(event)
             case log.Merged():
                 for attempt in event.attempts:
                     self.files.pop(self.stems.get(attempt, ""), None)
                     self.stems[attempt] = event.part
                 self.files[event.part] = event.files
-            case log.Told():
-                self.results[event.number] = event
             case log.RaceRound():
                 self.race |= zip(event.trial_ids, event.architectures, strict=True)
             case log.Used():

@@ -457,8 +457,8 @@ def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec) -> pa.Table
         "nas_evidence.study": spec.name,
         "nas_evidence.study_seed": str(spec.seed),
     }
-    finite = [{name: _finite_or_null(cell) for name, cell in row.items()} for row in rows]
-    return pa.Table.from_pylist(finite, schema=schema.with_metadata(metadata))
+    columns = {name: [_finite_or_null(row.get(name)) for row in rows] for name in schema.names}
+    return pa.Table.from_pydict(columns, schema=schema.with_metadata(metadata))
 
 
 def _finite_or_null(cell: Cell) -> Cell:
