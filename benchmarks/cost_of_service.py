@@ -22,7 +22,7 @@ folder       studies of `--finished` trials in a folder, CPU seconds: to read th
 redesign     what the log was to change: reads, lines, fsyncs, places of a width, lines of code
 store        a store of 20 ms a request: `--stored` finished trials until the first launch of a
              fresh driver, and until `status`; then the requests of a trial of twenty slices
-sweep        8 to 1024 workers, slices of 1 and 10 s: where the driver becomes the bottleneck
+sweep        8 to 1024 workers, slices of 1 to 15 s: where the driver becomes the bottleneck
 plot         draws the sweep
 
 In `plans` and `sweep` the driver, the log and the files are the real ones, trials take virtual
@@ -568,13 +568,16 @@ SHAPES = {
 GPUS = {"slow": (2e12, 0.3), "middle": (10e12, 0.15), "fast": (40e12, 0.05)}
 #: Seconds; five epochs and an evaluation of the largest network take an hour on a slow GPU.
 SLICE_TIMEOUT = 1e6
-#: Grid, device, workers, replicates.
+#: Orders of the trials of a grid.
+LONGEST, OF_GRID = "longest first", "of the grid"
+#: Grid, device, workers, replicates, order.
 PLANS = (
-    ("fashion_mnist", "core", 64, 1),
-    *((name, "middle", workers, 1) for name in GRIDS for workers in (8, 64)),
-    ("cifar10", "slow", 64, 1),
-    ("cifar10", "fast", 64, 1),
-    ("cifar10", "middle", 64, 5),
+    ("fashion_mnist", "core", 64, 1, LONGEST),
+    *((name, "middle", workers, 1, LONGEST) for name in GRIDS for workers in (8, 64)),
+    *((name, "middle", 8, 1, OF_GRID) for name in GRIDS),
+    ("cifar10", "slow", 64, 1, LONGEST),
+    ("cifar10", "fast", 64, 1, LONGEST),
+    ("cifar10", "middle", 64, 5, LONGEST),
 )
 #: Architectures above this are not timed: flops of a training step.
 TIMED_FLOPS = 5e10
@@ -615,7 +618,11 @@ def ray_seconds_per_slice() -> float:
 
 
 def simulate(
-    study: StudySpec, curves: Callable[[Assignment], SimulatedTrial], scratch: Path, workers: int
+    study: StudySpec,
+    curves: Callable[[Assignment], SimulatedTrial],
+    scratch: Path,
+    workers: int,
+    flops: Callable[[ArchitectureSpec], float] | None = None,
 ) -> dict[str, Any]:
     """Run a study on simulated workers in a new folder and return what it cost."""
     n_fsyncs, fsync = 0, os.fsync
@@ -629,7 +636,7 @@ def simulate(
         folder = Path(name) / "study"
         pool = Clocked(curves, workers=workers, seed=0, ray_seconds=ray_seconds_per_slice())
         watcher = Stamps()
-        driver = Driver(study, folder, pool, watcher)
+        driver = Driver(study, folder, pool, watcher, flops=flops)
         os.fsync = counting
         try:
             driver.run()
@@ -827,9 +834,9 @@ def part_plans(options: Options) -> list[Row]:
 
 
 def simulate_plan(
-    name: str, device: str, workers: int, replicates: int, scratch: Path
+    name: str, device: str, workers: int, replicates: int, order: str, scratch: Path
 ) -> dict[str, Any]:
-    """Simulate one grid."""
+    """Simulate one grid, the longest trials first or in the order of the grid."""
     rows = read_json(RESULTS / "scale.json")["slices"]["results"]
     epoch_seconds = core_epoch(rows) if device == "core" else gpu_epoch(device)
     of_grid = [row for row in rows if row["grid"] == name]
@@ -843,12 +850,15 @@ def simulate_plan(
         "grid": name,
         "device": device,
         "replicates": replicates,
+        "order": order,
         "epochs_of_a_trial": costs | {"whole": whole, "plain": study.plan.epochs},
         "longest_slice_seconds": max(main / n_slices, costs["fold"]) * longest,
         "longest_trial_seconds": whole * longest,
         "device_seconds": replicates * whole * total,
     }
-    return asked | simulate(study, curves_of(seconds, costs), scratch, workers)
+    flops = {row["key"]: float(row["flops"]) for row in of_grid}
+    known = (lambda one: flops[one.key]) if order == LONGEST else None
+    return asked | simulate(study, curves_of(seconds, costs), scratch, workers, known)
 
 
 # --- store
@@ -1202,10 +1212,10 @@ def swept(sampler: str, slice_seconds: float, workers: int, scratch: Path) -> di
 def part_sweep(options: Options) -> list[Row]:
     """Simulate from 8 to 1024 workers."""
     lines = (("qmc", 10.0), ("qmc", 1.0), ("tpe", 10.0))
+    # The proposals of TPE for 1,000 workers alone take a quarter of an hour.
+    most = [(1024, ("qmc", seconds)) for seconds in (15.0, 10.0, 1.0)]
     found = []
-    for n, (sampler, seconds) in itertools.product((8, 64, 256, 1024), lines):
-        if (n, sampler) == (1024, "tpe"):
-            continue  # its proposals alone take a quarter of an hour
+    for n, (sampler, seconds) in [*itertools.product((8, 64, 256), lines), *most]:
         found.append(show(alone(swept, sampler, seconds, n, options.scratch)))
         if options.small:
             break

@@ -299,18 +299,25 @@ def plans() -> str:
     """Return the published grids on simulated GPUs."""
     rows = load("scale.json")["plans"]["results"]
     chosen = [r for r in rows if r["device"] == "middle" and r["replicates"] == 1]
+    found = {(r["grid"], r["workers"], r["order"]): r for r in chosen}
     lines = []
     for name in dict.fromkeys(r["grid"] for r in chosen):
-        few, many = (next(r for r in chosen if (r["grid"], r["workers"]) == (name, w))
-                     for w in (8, 64))  # fmt: skip
+        of_grid = found[name, 8, "of the grid"]
+        few, many = (found[name, workers, "longest first"] for workers in (8, 64))
+        least = max(few["longest_trial_seconds"], few["device_seconds"] / 8)
         lines.append([
             f"`{name}`", few["trials"], hours(few["device_seconds"]),
-            f"{hours(few['longest_trial_seconds'])} h",
-            *(f"{hours(r['wall_seconds'])} h, {100 * r['idle_share']:.0f} %" for r in (few, many)),
+            hours(few["longest_trial_seconds"]),
+            _took(of_grid), _took(few), hours(least), _took(many),
         ])  # fmt: skip
-    header = ["grid", "trials", "GPU hours", "longest trial", "8 GPUs: wall, idle",
-              "64 GPUs: wall, idle"]  # fmt: skip
+    header = ["grid", "trials", "GPU hours", "longest trial, h",
+              "8 GPUs, order of the grid: h, idle", "8 GPUs, longest first", "least possible, h",
+              "64 GPUs, longest first"]  # fmt: skip
     return table(header, lines)
+
+
+def _took(row: Mapping[str, Any]) -> str:
+    return f"{hours(row['wall_seconds'])}, {100 * row['idle_share']:.0f} %"
 
 
 def hours(seconds: float) -> str:
@@ -367,6 +374,24 @@ def driver_and_disk() -> str:
     header = "64 GPUs,slices of main trainings,driver in ms per trial (of it Ray),of a core"
     header += ",memory in MB,files,Parquet in MB,log in MB,fsyncs per trial"
     return table(header.split(","), lines)
+
+
+def sweep() -> str:
+    """Return the driver's share of a core and the idle share of workers, by number of workers."""
+    rows = load("scale.json")["sweep"]["results"]
+    names = {"qmc": "quasi-random", "tpe": "TPE"}
+    lines = sorted({(r["sampler"], -r["slice_seconds"]) for r in rows})
+    cells = {(r["workers"], r["sampler"], -r["slice_seconds"]): _load(r) for r in rows}
+    trials = {r["workers"]: r["trials"] for r in rows}
+    return table(
+        ["workers", "trials", *(f"{names[sampler]}, {-s:.0f} s" for sampler, s in lines)],
+        [[n, trials[n], *(cells.get((n, *line), "-") for line in lines)] for n in sorted(trials)],
+    )
+
+
+def _load(row: Mapping[str, Any]) -> str:
+    driver, idle = (100 * row[key] for key in ("driver_share_of_a_core", "idle_share"))
+    return f"{driver:.{0 if driver > 9.5 else 1}f} %, {idle:.0f} %"
 
 
 def folder() -> str:
@@ -463,6 +488,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "plans": plans,
     "other-plans": other_plans,
     "driver-and-disk": driver_and_disk,
+    "sweep": sweep,
     "folder": folder,
     "redesign": redesign,
     "store": store,
