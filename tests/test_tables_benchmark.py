@@ -10,7 +10,7 @@ import tables as script
 
 
 def test_the_page_says_of_tuned_boosting_what_its_results_give() -> None:
-    text = script.PAGE.read_text(encoding="utf-8")
+    text = " ".join(script.PAGE.read_text(encoding="utf-8").split())
     runs = json.loads(script.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
     assert {run["data"] for run in runs} == {*script.UNSEEN}
     k, n = len(script.verdict(runs)), len(script.UNSEEN)
