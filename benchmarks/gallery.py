@@ -39,30 +39,31 @@ IMAGES = ROOT / "docs" / "images" / "reproduce"
 PAGE = ROOT / "docs" / "experiments" / "papers.md"
 
 
-_HEAD = [
-    "# Which share of the published figures and tables agrees?",
-    "",
-    "**Verdict.** {verdict}",
-    "",
-    "**Rule written before.** In each script of `benchmarks/reproduce/`, applied to all cells;",
-    "that it was fixed before each run is not recorded.",
-    "",
-    "`nas-evidence reproduce NAME` made these figures and tables in the short version.",
-    "[benchmarks/reproduce/results](../../benchmarks/reproduce/results) has every number. The",
-    "documentation site (`make docs`) shows them all beside the published ones. The page",
-    "*Published figures in full* has the values that differ, each with its reason.",
-    "",
-    "A cell is one published number, or one comparison that the paper states, in one setting.",
-    "The rule of a script says when a cell agrees. It holds for all cells that ran, also in",
-    'settings that the paper does not state. "reproduced": all agree; "in part": some;',
-    '"differs": none. Short versions run fewer cells than the paper has. Where they are far',
-    "smaller than the published experiment, the rule compares orders, not numbers.",
-    "",
-]
+_HEAD = """\
+# Which share of the published figures and tables agrees?
+
+**Verdict.** {verdict}
+
+**Rule written before.** In each script of `benchmarks/reproduce/`; that it was fixed before each
+run is not recorded.
+**Script and results.** `nas-evidence reproduce NAME`, in the short version;
+[benchmarks/reproduce/results](../../benchmarks/reproduce/results) has every number. The site
+(`make docs`) shows each beside the published one, with the rule of its script.
+
+A cell is one published number, or one comparison that the paper states, in one setting. The rule
+of a script says when a cell agrees, also in settings that the paper does not state. Short versions
+run fewer cells than the paper has. Where they are far smaller than the published experiment, the
+rule compares orders, not numbers.
+
+{usual}
+
+Cells that agree, of those that ran:
+
+"""
 
 
 def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) -> str:
-    """Return the gallery as Markdown: all rows, then claim, rule and finding of each result.
+    """Return the gallery as Markdown: all rows, then claim and finding of each result.
 
     Args:
         results: as kept in `results/`.
@@ -70,22 +71,22 @@ def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) 
     """
     by_name = {result["name"]: result for result in results}
     usual = _usual_place(by_name.values())
-    head = [line.format(verdict=_verdict(rows)) for line in _HEAD]
-    lines = [*head, *([usual, ""] if usual else [])]
-    lines += ["| paper | figure | script | status | agree |", "|---|---|---|---|---|"]
-    for row in rows:
-        name = f"`{row.name}`" if row.name else ""
-        lines.append(f"| {row.paper} | {row.figure} | {name} | {row.status} | {row.agree} |")
+    lines = [_HEAD.format(verdict=_verdict(rows), usual=usual).rstrip(), ""]
+    lines += ["| paper | all | some | none, or not run |", "|---|---|---|---|"]
+    for paper in dict.fromkeys(row.paper for row in rows):
+        cells = {"reproduced": "", "in part": "", "other": ""}
+        for row in (row for row in rows if row.paper == paper):
+            kind = row.status if row.status in cells else "other"
+            said = f"{row.figure} ({row.agree or row.status})"
+            cells[kind] += f", {said}" if cells[kind] else said
+        lines.append(f"| {paper} | {' | '.join(cells.values())} |")
     for title, of_paper in _papers(by_name, rows):
         lines += ["", f"## {title}", ""]
         for one in of_paper:
             picture = f"[{one['figure']}](../images/reproduce/{one['name']}.png)"
             figure = picture if one["has_figure"] else one["figure"]
             agree = f"{one['status']}, {share_of(kept_cells(one))}"
-            lines.append(
-                f"- **{figure}**: {one['claim']} A cell agrees if {one['rule']}. "
-                f"**{agree}**: {one['why']}."
-            )
+            lines.append(f"- **{figure}** ({agree}). Claim: {one['claim']} Ours: {one['why']}.")
     return "\n".join(lines) + "\n"
 
 

@@ -60,11 +60,6 @@ from nas_evidence.workers.trial import Trial
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "spread.csv"
-#: Of the first split, before means were held: evidence by network, and tests by scale.
-CHOICES, SCALES = (RESULTS.with_name(f"spread_{what}.csv") for what in ("choice", "scales"))
-#: Of the tables kept aside, after both looks: means and medians as predictions.
-POINTS = RESULTS.with_name("spread_points.csv")
-NETWORKS = ((1, 8, 2), (1, 64, 2), (2, 64, 2), (1, 64, 5))
 PAGE = HERE.parent / "docs" / "experiments" / "spread.md"
 LEVEL = 0.9
 MOST_ROWS, MOST_TRAIN, MOST_TEST = 20_000, 1000, 4000
@@ -660,80 +655,19 @@ def beside(found: pd.DataFrame) -> str:
     return table(header, lines)
 
 
-def of_choices() -> str:
-    """Return the lead over `identity` of the scale each network chooses, and what it is worth.
-
-    On the first split of the tables to choose on: evidence, and test log density of the network
-    2x64 on the scale, nats per datum.
-    """
-    tested = pd.read_csv(SCALES).pivot_table("log_density", "table", "method", sort=False)
-    worth = tested.sub(tested["identity"], axis=0)
-    lines = []
-    for name, of in pd.read_csv(CHOICES).groupby("table", sort=False):
-        cells = [str(name)]
-        for depth, width, folds in NETWORKS:
-            own = of[(of["depth"] == depth) & (of["width"] == width) & (of["folds"] == folds)]
-            found = []
-            for _, one in own.groupby("seed"):
-                values = one.set_index("scale")["conditional_evidence"].dropna().to_dict()
-                scale = scale_choice.best_of(values)
-                found.append(f"{scale} {worth.loc[name, scale]:+.3f}")
-            cells.append("<br>".join(dict.fromkeys(found)))
-        best = worth.loc[name].idxmax()
-        lines.append([*cells, f"{best} {worth.loc[name, best]:+.3f}"])
-    header = [f"{depth}x{width}, {folds} folds" for depth, width, folds in NETWORKS]
-    return table(["table", *header, "best of the test"], lines)
-
-
-def of_points() -> str:
-    """Return RMSE and MAE of predicted means and medians, as ratios to the means of `identity`."""
-    found = results(POINTS)
-    keys, lines = ("rmse", "mae", "median_rmse", "median_mae"), []
-    means = found.groupby(["table", "method"], sort=False)[list(keys)].mean()
-    for name in dict.fromkeys(found["table"]):
-        ours, base = means.loc[name, "auto"], means.loc[name, "identity"]
-        lines.append([name, *(ours[key] / base[key.removeprefix("median_")] for key in keys)])
-    lines.append(["geometric mean", *(geometric(line[k] for line in lines) for k in (1, 2, 3, 4))])
-    header = ["table", "RMSE of means", "MAE of means", "RMSE of medians", "MAE of medians"]
-    return table(header, [[name, *map(said, values)] for name, *values in lines])
-
-
-def of_tables(found: pd.DataFrame) -> str:
-    """Return where each table is from, its target, rows and splits."""
-    rows = found.groupby("table")["rows"].first()
-    lines = [
-        [
-            name, "UCI" if of.source is None else ", ".join(of.source),
-            of.target if not of.stored else f"exp of {of.target}", f"{rows.get(name, 0):,}",
-            str(n_splits(int(rows.get(name, 0)))), of.part,
-        ]
-        for name, of in TABLES.items()
-    ]  # fmt: skip
-    return table(["table", "package, item", "target", "rows", "splits", ""], lines)
-
-
 def written(page: str) -> str:
     """Return the page with its tables as the committed results give them."""
     found = results(RESULTS)
-    parts = {part: of_part(found, part) for part in (CHOSEN, ASIDE, SECOND)}
+    aside = of_part(found, ASIDE)
     made = {
-        "tables": of_tables(found),
-        "choice": of_choices(),
-        "points": of_points(),
-        **{
-            f"points-{part}": "\n".join(
-                points(found, arm, part) for arm in JUDGED if arm in set(parts[part]["method"])
-            )
-            for part in (ASIDE, SECOND)
-        },
-        **{
-            f"{what}-{part}": of(own)
-            for what, of in (("density", densities), ("errors", errors), ("coverage", coverages))
-            for part, own in parts.items()
-            if (what, part) != ("errors", CHOSEN)
-        },
-        "beside": beside(parts[ASIDE]),
-    }  # fmt: skip
+        f"points-{part}": "\n".join(
+            points(found, arm, part)
+            for arm in JUDGED
+            if arm in set(of_part(found, part)["method"])
+        )
+        for part in (ASIDE, SECOND)
+    }
+    made |= {"density-aside": densities(aside), "beside": beside(aside)}
     return filled(page, made)
 
 

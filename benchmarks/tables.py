@@ -32,7 +32,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import tempfile
@@ -46,7 +45,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pandas as pd
-from _common import read_json, write_json
+from _common import filled, read_json, write_json
 from _sets import r_frame, stored
 from scipy.stats import beta
 from sklearn import ensemble, linear_model
@@ -68,19 +67,12 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "tables.json"
 RIVALS = RESULTS.with_name("rivals.json")
 ON_UNSEEN = RESULTS.with_name("rivals_unseen.json")
-ON_1000 = RESULTS.with_name("rivals_1000.json")
 PAGE = HERE.parent / "docs" / "experiments" / "tables.md"
 CLASSES = ("australian", "cancer", "ionosphere", "satellite", "waveform")
 REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "wine-quality-red")
 #: Most training and test rows, so that the table takes minutes and not hours.
 MOST_TRAIN, MOST_TEST = 1000, 2000
 LEVEL = 0.9
-MEASURES = {
-    "classes": ("accuracy", "log_loss", "ece"),
-    "real": ("rmse", "nll", "coverage"),
-}
-WORDS = {"ece": "calibration error"}
-_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 N_TRIALS, N_FOLDS, SEED = 24, 5, 0
 ENSEMBLE = "nas-evidence, ensemble of 3"
 OURS = {"nas-evidence": None, ENSEMBLE: 3}
@@ -314,25 +306,24 @@ def _place(run: Mapping[str, Any]) -> tuple[int, int, int]:
     return (CLASSES + REAL).index(run["data"]), methods.index(run["method"]), run["split"]
 
 
-def rows(kind: str, runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row per data set and method: mean ± standard deviation over the splits.
-
-    Args:
-        kind: "classes" or "real".
-        runs: of all sets.
-    """
-    first, *_ = MEASURES[kind]
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for run in runs:
-        if first in run:
-            groups.setdefault((run["data"], run["method"]), []).append(run)
+def of_defaults(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table: log loss or RMSE, mean ± standard deviation over the splits."""
+    methods = {
+        "nas-evidence": "",
+        "HistGradientBoosting": "",
+        "linear": "LogisticRegression Ridge",
+    }
     lines = []
-    for (data, method), group in groups.items():
-        cells = [spread([run[key] for run in group]) for key in MEASURES[kind]]
-        seconds = statistics.mean(run["cpu_seconds"] for run in group)
-        sizes = f"{group[0]['n_train']:,} / {group[0]['n_test']:,}"
-        lines.append([data, sizes, str(len(group)), method, *cells, f"{seconds:.1f}"])
-    return lines
+    for name in dict.fromkeys(run["data"] for run in runs):
+        own = [run for run in runs if run["data"] == name]
+        key = "log_loss" if "log_loss" in own[0] else "rmse"
+        by_method = [
+            [run[key] for run in own if run["method"] in names] for names in methods.values()
+        ]
+        sizes = f"{own[0]['n_train']:,} / {own[0]['n_test']:,}"
+        splits = str(len({run["split"] for run in own}))
+        lines.append([name, sizes, splits, *(spread(v) if v else "" for v in by_method)])
+    return table(["data", "rows trained / tested", "splits", *methods], lines)
 
 
 def spread(values: Sequence[float]) -> str:
@@ -561,24 +552,16 @@ def share_interval(k: int, n: int) -> tuple[float, float]:
 
 def written(page: str) -> str:
     """Return the page with its tables as the committed results give them."""
-    runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
-
-    def made(found: re.Match[str]) -> str:
-        names = [WORDS.get(key, key.replace("_", " ")) for key in MEASURES[found[2]]]
-        header = ["data", "rows trained / tested", "n", "method", *names, "CPU seconds"]
-        return f"{found[1]}{table(header, rows(found[2], runs))}{found[3]}"
-
-    page = _TABLE.sub(made, page)
-    for mark, path, kinds in (
-        ("rivals", RIVALS, (CLASSES, REAL)),
-        ("rivals on unseen tables", ON_UNSEEN, (UNSEEN_CLASSES, UNSEEN_REAL)),
-        ("rivals on 1,000 rows", ON_1000, (CLASSES, REAL)),
-    ):
-        own = json.loads(path.read_text(encoding="utf-8"))["runs"]
-        begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
-        head, rest = page.split(begin)
-        page = f"{head}{begin}{of_rivals(own, *kinds)}{end}{rest.split(end)[1]}"
-    return page
+    defaults, seen, unseen = (
+        json.loads(path.read_text(encoding="utf-8"))["runs"]
+        for path in (RESULTS, RIVALS, ON_UNSEEN)
+    )
+    made = {
+        "defaults": of_defaults(defaults),
+        "rivals": of_rivals(seen, CLASSES, REAL),
+        "rivals on unseen tables": of_rivals(unseen, UNSEEN_CLASSES, UNSEEN_REAL),
+    }
+    return filled(page, made)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import tables as script
 
 
 def test_the_page_says_of_tuned_boosting_what_its_results_give() -> None:
-    text = script.PAGE.read_text(encoding="utf-8")
+    text = " ".join(script.PAGE.read_text(encoding="utf-8").split())
     runs = json.loads(script.ON_UNSEEN.read_text(encoding="utf-8"))["runs"]
     assert {run["data"] for run in runs} == {*script.UNSEEN}
     k, n = len(script.verdict(runs)), len(script.UNSEEN)
@@ -69,8 +69,6 @@ def test_a_measurement_goes_on_where_it_stopped(
     script.measure(tmp_path, ["kin8nm"], 3, 4, to)
     assert calls == [0, 1, 2]
     runs = json.loads(to.read_text(encoding="utf-8"))["runs"]
-    (row,) = script.rows("real", runs)
-    assert row[:4] == ["kin8nm", "40 / 10", "3", "Ridge"]
-    assert row[4:7] == ["1.000 ± 0.000", "2.000 ± 0.000", "0.900 ± 0.000"]
+    assert "| kin8nm | 40 / 10 | 3 |  |  | 1.000 ± 0.000 |" in script.of_defaults(runs)
     with pytest.raises(SystemExit, match="n_trials"):
         script.measure(tmp_path, ["kin8nm"], 3, 8, to)

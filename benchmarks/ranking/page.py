@@ -22,8 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "experiments" / "ranking-pools.md"
 #: Which tables each page has.
 PAGES = {
-    PAGE: ("small", "seeds", "ahead", "large", "accuracy", "own", "ahead-own", "ahead-large",
-           "search", "new-pools"),
+    PAGE: ("small", "large", "own", "new-pools"),
     ROOT / "docs" / "explanation" / "ranking.md": (
         "overview", "density", "folds", "worth", "hold-out",
     ),
@@ -37,17 +36,16 @@ POOLS = {
     "mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar": "CIFAR-10",
     "satellite1000": "Satellite", "digits1297": "digits 8x8", "mnist1000": "MNIST",
     "fmnist1000": "Fashion-MNIST", "cifar5000": "CIFAR-10", "fmnist10000": "Fashion-MNIST",
-    "fmnist60000": "Fashion-MNIST", "waveform72": "Waveform", "kin8nm72": "kin8nm",
-    "mnist72": "MNIST", "satellite_own": "Satellite, 6 classes",
+    "fmnist60000": "Fashion-MNIST", "satellite_own": "Satellite, 6 classes",
     "waveform_own": "Waveform, 3 classes", "australian_own": "Australian credit, 2 classes",
     "ionosphere_own": "ionosphere, 2 classes", "kin8nm_own": "kin8nm, real",
     "boston_own": "Boston housing, real",
 }  # fmt: skip
 SMALL = (
-    "two_fold", "tangent_conditional", "last_layer_conditional", "five_fold", "heldout_10",
-    "kfac_ggn", "sotl", "n_parameters",
+    "two_fold", "last_layer_conditional", "five_fold", "heldout_10", "kfac_ggn", "sotl",
+    "n_parameters",
 )  # fmt: skip
-LARGE = tuple(score for score in SMALL if score not in ("tangent_conditional", "five_fold"))
+LARGE = tuple(score for score in SMALL if score != "five_fold")
 OVERVIEW = (
     "last_layer_conditional", "two_fold", "heldout_10", "kfac_ggn", "sotl", "n_parameters",
 )  # fmt: skip
@@ -59,9 +57,7 @@ FEW = {
 }  # fmt: skip
 #: Pools of the group `folds` with classes.
 CLASSES = ("satellite", "waveform", "australian", "satellite150", "fashion", "cancer", "synth5")
-SEARCHED = ("two_fold", "last_layer_conditional", "heldout_10", "kfac_ggn")
-COST = {"two_fold": "1", "tangent_conditional": "1", "last_layer_conditional": "1",
-        "five_fold": "4", "heldout_10": "0.9"}  # fmt: skip
+COST = {"two_fold": "1", "last_layer_conditional": "1", "five_fold": "4", "heldout_10": "0.9"}
 Pool = Mapping[str, Any]
 
 
@@ -98,25 +94,6 @@ def by_one_seed(pools: Sequence[Pool], scores: Sequence[str]) -> str:
         lines.append([name, "", "", top, *cells])
     lines.append(["cost in trainings", "", "", "", *(COST.get(s, "0") for s in scores)])
     return markdown(header, lines)
-
-
-def by_three_seeds(pools: Sequence[Pool], scores: Sequence[str] = SMALL[:5]) -> str:
-    """Return rho of the means over seeds, with intervals."""
-
-    def cell(pool: Pool, score: str) -> str:
-        ends = pool["scores"].get(score, {}).get("rho_of_mean_95")
-        if ends is None:
-            return "-"
-        return f"{number(_of(pool, score, 'rho_of_mean'))} ({ends[0]:.2f} to {ends[1]:.2f})"
-
-    lines = [
-        [POOLS[p["pool"]], number(p["attainable_of_mean"]), *(cell(p, s) for s in scores)]
-        for p in pools
-    ]
-    means = [number(_mean([_of(pool, s, "rho_of_mean") for pool in pools])) for s in scores]
-    means.insert(0, number(_mean([pool["attainable_of_mean"] for pool in pools])))
-    header = ["pool", "attainable", *(f"`{s}`" for s in scores)]
-    return markdown(header, [*lines, ["mean", *means]])
 
 
 def _kinds(small: Sequence[Pool], large: Sequence[Pool]) -> Mapping[str, Sequence[Pool]]:
@@ -257,7 +234,6 @@ def held_out(worth: Mapping[str, Any]) -> str:
 
 def new_pools(worth: Mapping[str, Any]) -> str:
     """Return rho with the loss of other seeds, pool by pool, and what the default is worth."""
-    scores = ("e5", "plain5", "estimate", "two_fold", "kfac_ggn", "sotl")
     lines = []
     for group, found in worth.items():
         for name, pool in found["pools"].items() if group != "folds" else ():
@@ -265,12 +241,12 @@ def new_pools(worth: Mapping[str, Any]) -> str:
             low, high = (judged_rows(v, pool["fresh"]) for v in one["rows_90"])
             lines.append([
                 name, "real" if pool["real"] else "classes", f"{pool['n_data']:,}",
-                number(pool["attainable"]), *(number(_of(pool, s, "rho")) for s in scores),
+                number(pool["attainable"]),
+                *(number(_of(pool, s, "rho")) for s in ("e5", "plain5", "estimate")),
                 f"{judged_rows(one['rows'], pool['fresh'])} ({low} to {high})",
             ])  # fmt: skip
     header = ["pool", "target", "rows", "attainable", "`conditional_evidence`", "`elpd`",
-              "estimate of their mean", "`two_fold`", "`kfac_ggn`", "`sotl`",
-              "rows that the first is worth (90 %)"]  # fmt: skip
+              "estimate of their mean", "rows that the first is worth (90 %)"]  # fmt: skip
     return markdown(header, lines)
 
 
@@ -311,70 +287,19 @@ def density(measured: Mapping[str, Any]) -> str:
     return markdown(["rows", "density / training of a fold", "networks"], lines)
 
 
-def second_targets(pools: Sequence[Pool], scores: Sequence[str]) -> str:
-    """Return rho with accuracy, and what the first choice loses, pool by pool."""
-    lines = [
-        [POOLS[p["pool"]], f"{p['n_data']:,}"]
-        + [f"{number(_of(p, s, 'rho_second'))}, {number(_of(p, s, 'regret_points'), 1)}"
-           for s in scores]
-        for p in pools
-    ]  # fmt: skip
-    return markdown(["pool", "data", *(f"`{s}`" for s in scores)], lines)
-
-
-def ahead(differences: Sequence[Mapping[str, Any]]) -> str:
-    """Return differences of rho between scores that cost at least half a training."""
-    lines = [
-        [f"`{d['one']}`", f"`{d['other']}`", f"{d['difference']:+.2f}",
-         f"{d['low']:+.2f} to {d['high']:+.2f}", f"{d['ahead_on']} of {d['n']}"]
-        for d in differences
-        if {d["one"], d["other"]} <= {*SMALL[:5], "n_parameters"}
-    ]  # fmt: skip
-    header = ["score", "minus", "rho", "90 %", "ahead, of pools times seeds"]
-    return markdown(header, lines)
-
-
-def searches(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the regret of random search and what TPE changes."""
-    found = {(r["pool"], r["score"], r["trials"], r["sampler"]): r for r in rows}
-    lines = []
-    for pool, score in dict.fromkeys((r["pool"], r["score"]) for r in rows):
-        if score not in SEARCHED:
-            continue
-        cells = [POOLS[pool], f"`{score}`"]
-        for n in (24, 36):
-            random, tpe = (found[pool, score, n, sampler] for sampler in ("random", "tpe"))
-            cells.append(f"{random['found_best_score']:.0%}, {tpe['found_best_score']:.0%}")
-            low, high = tpe["regret_nats_minus_random_95"]
-            cells.append(
-                f"{random['regret_nats']:.3f}, {tpe['regret_nats']:.3f} "
-                f"({low:+.3f} to {high:+.3f})"
-            )
-        lines.append(cells)
-    header = ["pool", "score", "24 trials: finds the best score", "test log loss lost",
-              "36 trials: finds the best score", "test log loss lost"]  # fmt: skip
-    return markdown(header, lines)
-
-
 def tables() -> Mapping[str, str]:
     """Return every table by its name, made from the committed results."""
-    wide, large, own, search, folds, cost, worth = (
+    wide, large, own, folds, cost, worth = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in (
-            "ranking_wide", "ranking_large", "ranking_own", "search_replay", "ranking_folds",
+            "ranking_wide", "ranking_large", "ranking_own", "ranking_folds",
             "conditional_evidence_cpu", "ranking_worth",
         )
     )  # fmt: skip
     return {
         "small": by_one_seed(wide["pools"], SMALL),
-        "seeds": by_three_seeds(wide["pools"]),
-        "ahead": ahead(wide["differences"]),
         "large": by_one_seed(large["pools"], LARGE),
-        "accuracy": second_targets(large["pools"], LARGE),
         "own": by_one_seed(own["pools"], LARGE),
-        "ahead-own": ahead(own["differences"]),
-        "ahead-large": ahead(large["differences"]),
-        "search": searches(search["rows"]),
         "overview": overview(wide["pools"], large["pools"]),
         "trust": trust(folds, large["pools"], worth),
         "worth": worth_of(worth),
