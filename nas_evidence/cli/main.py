@@ -13,9 +13,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from nas_evidence.cli.check_family import check_family
 from nas_evidence.cli.look import status
@@ -118,6 +119,15 @@ def _root(
         raise typer.Exit(0)
 
 
+class _Verb(TyperCommand):
+    """Shows its arguments in the usage as `metavar` has them; typer puts braces around them."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words after the name of the verb."""
+        arguments = (p for p in self.params if p.param_type_name == "argument")
+        return ["[OPTIONS]", *(p.metavar or p.name.upper() for p in arguments)]
+
+
 #: What does now what verbs of other names did.
 MOVED = {
     "validate": "search STUDY --dry-run",
@@ -136,7 +146,7 @@ VERBS = {
 for group, verbs in VERBS.items():
     for verb in verbs:
         name = "audit" if verb is audit_estimators else None  # a room has that name
-        app.command(name, rich_help_panel=group)(verb)
+        app.command(name, cls=_Verb, rich_help_panel=group)(verb)
 
 
 def _say_interrupted() -> None:

@@ -39,6 +39,9 @@ _FULL = {
     errno.ENOLCK: _ELSE,
     errno.ENOTSUP: _ELSE,
     errno.EXDEV: _ELSE,
+    errno.EISDIR: "move that folder away",
+    errno.ENOTDIR: "move away the file that is where a folder belongs",
+    errno.ELOOP: "remove that link",
 }
 _FULL_TEXT = re.compile(
     rf"\[Errno ({'|'.join(map(str, _FULL))})\]"

@@ -50,7 +50,8 @@ from nas_evidence.storage.state import State
 LOG = "logs/events"
 _PLACE = Path(LOG)
 _HEAD = re.compile(rb'\{"line": (\d+), "t": ([\d.]+), ')
-_NAME = re.compile(rf"(?:.*/)?{LOG}/(\d+)(?:-(\d+))?\.jsonl")
+_NUMBER = "([0-9]{6}|[1-9][0-9]{6,})"  # as `piece` writes it: else a copy could hide a file
+_NAME = re.compile(rf"(?:.*/)?{LOG}/{_NUMBER}(?:-{_NUMBER})?\.jsonl")
 
 
 class Log:

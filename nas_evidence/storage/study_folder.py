@@ -124,10 +124,13 @@ def refuse_links(folder: Path) -> None:
                     f"{folder}/{path.relative_to(home)} is neither a file nor a folder, but a "
                     "pipe, a socket or a device; remove it."
                 ).with_code("not-file-or-folder")
-            if stat.S_ISLNK(mode) and not path.resolve().is_relative_to(home):
+            if not stat.S_ISLNK(mode):
+                continue
+            target = Path(os.path.realpath(path))  # `resolve` raises where links lead in a circle
+            if not target.is_relative_to(home):
                 raise UserError(
-                    f"{folder}/{path.relative_to(home)} is a link to {path.resolve()}, outside of "
-                    "the study; put what it leads to in its place, or remove it."
+                    f"{folder}/{path.relative_to(home)} is a link to {target}, outside of the "
+                    "study; put what it leads to in its place, or remove it."
                 ).with_code("link-outside")
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import resource
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
 from nas_evidence.storage.holding import holder_in
-from nas_evidence.storage.log import Log, read_log
+from nas_evidence.storage.log import Log, piece, read_log
 from nas_evidence.storage.study_folder import is_locked, locked, open_study
 
 SPEC = study(n_trials=3)
@@ -179,6 +180,27 @@ def test_a_pipe_in_the_folder_is_named_and_nobody_waits_for_it(
     for verb in ("verify", "report", "status", "resume", "repair"):
         said = cli(verb, tmp_path, code=2)[1]
         assert f"{tmp_path}/{place} is neither a file nor a folder" in said
+
+
+def _circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("place", "odd"),
+    [("lock", Path.mkdir), (piece(0), Path.mkdir), (piece(0), _circle)],
+)
+def test_a_folder_or_a_circle_of_links_in_the_place_of_a_file_is_one_sentence(
+    tmp_path: Path, cli: Cli, place: str, odd: Callable[[Path], None]
+) -> None:
+    open_study(tmp_path, SPEC)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).unlink(missing_ok=True)
+    odd(tmp_path / place)
+    for verb in ("resume", "repair"):
+        said = cli(verb, tmp_path, code=1)[1]
+        assert said.startswith(f"error: cannot read or write at {tmp_path}/{place}: ")
+        assert said.count("\n") == 1
 
 
 def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:

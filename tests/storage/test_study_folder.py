@@ -20,7 +20,16 @@ from nas_evidence.spec.study import BudgetSpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Log, Past, events_since, log_files, mend_log, piece, read_log
+from nas_evidence.storage.log import (
+    LOG,
+    Log,
+    Past,
+    events_since,
+    log_files,
+    mend_log,
+    piece,
+    read_log,
+)
 from nas_evidence.storage.state import Spent
 from nas_evidence.storage.study_folder import holder_of, is_locked, locked, open_study
 
@@ -194,6 +203,16 @@ def test_a_folder_has_the_same_log_under_each_of_its_names(
         log.write(Launched(trial_id=0, attempt=2))
     events, now = events_since(tmp_path, past)
     assert (len(events), now is past) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["0000000.jsonl", "00000.jsonl", "000000-0.jsonl", "0 (2).jsonl"])
+def test_a_copy_under_another_name_hides_no_file_of_the_log(tmp_path: Path, name: str) -> None:
+    with closing(Log(tmp_path)) as log:
+        log.write(Launched(trial_id=0, attempt=1))
+        (tmp_path / LOG / name).write_bytes((tmp_path / piece(0)).read_bytes())
+        log.write(Launched(trial_id=1, attempt=1))
+    assert read_log(tmp_path).state.under_way == {0: 1, 1: 1}
+    assert log_files(tmp_path) == [tmp_path / piece(0)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, -1])
