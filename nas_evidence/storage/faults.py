@@ -41,7 +41,6 @@ _FULL = {
     errno.EXDEV: _ELSE,
     errno.EISDIR: "move that folder away",
     errno.ENOTDIR: "move away the file that is where a folder belongs",
-    errno.ELOOP: "remove that link",
 }
 _FULL_TEXT = re.compile(
     rf"\[Errno ({'|'.join(map(str, _FULL))})\]"

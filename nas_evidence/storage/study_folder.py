@@ -105,7 +105,7 @@ def _near(folder: Path) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder with a link that leads out of it, or with what is neither file nor folder.
+    """Refuse a folder with a link out of it or to nothing, or with what is no file and no folder.
 
     What is written there would go elsewhere; who reads a pipe waits for ever.
 
@@ -127,10 +127,12 @@ def refuse_links(folder: Path) -> None:
             if not stat.S_ISLNK(mode):
                 continue
             target = Path(os.path.realpath(path))  # `resolve` raises where links lead in a circle
-            if not target.is_relative_to(home):
+            inside = target.is_relative_to(home)
+            if not inside or not path.exists():
+                where = "where nothing is" if inside else "outside of the study"
                 raise UserError(
-                    f"{folder}/{path.relative_to(home)} is a link to {target}, outside of the "
-                    "study; put what it leads to in its place, or remove it."
+                    f"{folder}/{path.relative_to(home)} is a link to {target}, {where}; put what "
+                    "it leads to in its place, or remove it."
                 ).with_code("link-outside")
 
 

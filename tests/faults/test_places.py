@@ -5,7 +5,6 @@ import logging
 import os
 import resource
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -182,21 +181,29 @@ def test_a_pipe_in_the_folder_is_named_and_nobody_waits_for_it(
         assert f"{tmp_path}/{place} is neither a file nor a folder" in said
 
 
-def _circle(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-@pytest.mark.parametrize(
-    ("place", "odd"),
-    [("lock", Path.mkdir), (piece(0), Path.mkdir), (piece(0), _circle)],
-)
-def test_a_folder_or_a_circle_of_links_in_the_place_of_a_file_is_one_sentence(
-    tmp_path: Path, cli: Cli, place: str, odd: Callable[[Path], None]
+@pytest.mark.parametrize("place", ["lock", piece(0)])
+@pytest.mark.parametrize("leads_to", ["nowhere", "itself"])
+def test_a_link_to_nothing_is_refused_by_name(
+    tmp_path: Path, cli: Cli, place: str, leads_to: str
 ) -> None:
     open_study(tmp_path, SPEC)
-    (tmp_path / place).parent.mkdir(exist_ok=True)
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name if leads_to == "itself" else leads_to)
+    for verb in ("status", "verify", "resume", "repair"):
+        said = "".join(cli(verb, tmp_path, code=None))
+        assert f"{path} is a link to " in said
+        assert "where nothing is; put what it leads to in its place, or remove it." in said
+
+
+@pytest.mark.parametrize("place", ["lock", piece(0)])
+def test_a_folder_in_the_place_of_a_file_is_one_sentence(
+    tmp_path: Path, cli: Cli, place: str
+) -> None:
+    open_study(tmp_path, SPEC)
     (tmp_path / place).unlink(missing_ok=True)
-    odd(tmp_path / place)
+    (tmp_path / place).mkdir(parents=True)
     for verb in ("resume", "repair"):
         said = cli(verb, tmp_path, code=1)[1]
         assert said.startswith(f"error: cannot read or write at {tmp_path}/{place}: ")
