@@ -40,6 +40,7 @@ from nas_evidence.storage.faults import (
     is_disk_full,
     is_memory_full,
     is_memory_limited,
+    is_out_of_place,
     is_read_only,
 )
 
@@ -101,7 +102,7 @@ def main() -> None:
                 f"error: {error}; install it again in a clone: pip install --force-reinstall ."
             )
             sys.exit(1)
-        if is_disk_full(error) or is_read_only(error):
+        if is_disk_full(error) or is_read_only(error) or is_out_of_place(error):
             err.print(f"error: {about_disk(error)}")
             sys.exit(1)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own usage errors

@@ -210,6 +210,15 @@ def test_a_folder_in_the_place_of_a_file_is_one_sentence(
         assert said.count("\n") == 1
 
 
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(tmp_path: Path, cli: Cli) -> None:
+    open_study(tmp_path, SPEC)
+    (tmp_path / "models").rmdir()
+    (tmp_path / "models").touch()
+    said = cli("resume", tmp_path, code=1)[1]
+    assert said.startswith(f"error: cannot read or write at {tmp_path}/models: File exists; move")
+    assert said.count("\n") == 1
+
+
 def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:
     arrays = load(DatasetSpec(name="digits", max_train=60, max_test=10), seed=0)
     network = Exported(nn.Flatten(), torch.zeros(()), torch.ones(()))
