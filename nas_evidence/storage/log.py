@@ -125,6 +125,7 @@ class Log:
             file = path.open("xb", buffering=0)
         except FileExistsError:  # another process was faster
             raise taken_over(path.read_bytes(), self._folder) from None
+        self._next = self._folder / piece(self._past.last + 2)  # to read on moves `last`
         try:
             sync_folder(path.parent)
             before = path.with_name(self._past.name or path.name)
@@ -133,7 +134,6 @@ class Log:
                     f"{_who(before.read_bytes())} was still at work on {self._folder}; both have "
                     "stopped. Nothing is lost: resume the study."
                 ).with_code("still-at-work")
-            self._next = self._folder / piece(self._past.last + 2)
             self._append(file, _begin())
         except BaseException:
             file.close()

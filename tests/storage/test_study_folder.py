@@ -220,6 +220,20 @@ def test_what_a_superseded_process_had_begun_to_write_counts_for_nobody(tmp_path
     assert past.problems == ["line 3 of 000000.jsonl: of a process that was superseded"]
 
 
+@pytest.mark.parametrize("n_before", [0, 1, 2])
+def test_a_process_looks_for_the_very_next_file_however_many_went_before(
+    tmp_path: Path, n_before: int
+) -> None:
+    for attempt in range(n_before):
+        with closing(Log(tmp_path)) as log:
+            log.write(Launched(trial_id=0, attempt=attempt))
+    with closing(Log(tmp_path)) as asleep:
+        asleep.write(Launched(trial_id=1, attempt=1))
+        (tmp_path / piece(n_before + 1)).touch()
+        with refused("taken-over"):
+            asleep.check()
+
+
 def test_of_two_processes_that_take_a_study_up_one_creates_the_next_file(tmp_path: Path) -> None:
     with closing(Log(tmp_path)) as one, closing(Log(tmp_path)) as other:
         other.check = lambda: None  # type: ignore[method-assign]  # both have looked
