@@ -46,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let the collector end what the libraries hold: triton's would tell of leaks."""
+    """Let the collector free what the libraries hold; else triton reports leaks at exit."""
     gc.unfreeze()
 
 

@@ -13,9 +13,10 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 from nas_evidence.cli.check_family import check_family
 from nas_evidence.cli.look import status
@@ -39,6 +40,7 @@ from nas_evidence.storage.faults import (
     is_disk_full,
     is_memory_full,
     is_memory_limited,
+    is_out_of_place,
     is_read_only,
 )
 
@@ -100,7 +102,7 @@ def main() -> None:
                 f"error: {error}; install it again in a clone: pip install --force-reinstall ."
             )
             sys.exit(1)
-        if is_disk_full(error) or is_read_only(error):
+        if is_disk_full(error) or is_read_only(error) or is_out_of_place(error):
             err.print(f"error: {about_disk(error)}")
             sys.exit(1)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's own usage errors
@@ -116,6 +118,15 @@ def _root(
     if version:
         out.print(f"nas-evidence {__version__}")
         raise typer.Exit(0)
+
+
+class _Verb(TyperCommand):
+    """Shows its arguments in the usage as `metavar` has them; typer puts braces around them."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words after the name of the verb."""
+        arguments = (p for p in self.params if p.param_type_name == "argument")
+        return ["[OPTIONS]", *(p.metavar or p.name.upper() for p in arguments)]
 
 
 #: What does now what verbs of other names did.
@@ -136,7 +147,7 @@ VERBS = {
 for group, verbs in VERBS.items():
     for verb in verbs:
         name = "audit" if verb is audit_estimators else None  # a room has that name
-        app.command(name, rich_help_panel=group)(verb)
+        app.command(name, cls=_Verb, rich_help_panel=group)(verb)
 
 
 def _say_interrupted() -> None:

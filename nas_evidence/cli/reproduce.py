@@ -17,7 +17,7 @@ ROOM = "nas_evidence_reproduce"  # the name under which scripts import each othe
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A name of --list.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A name of --list.")] = None,
     list_all: Annotated[
         bool, typer.Option("--list", help="Show every figure and table, with its result.")
     ] = False,

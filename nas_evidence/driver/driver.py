@@ -219,7 +219,7 @@ class Driver:
     @uncollected()
     def _recover(self) -> None:
         """Finish what a killed process left half done; plan the remaining trials."""
-        self._log.check()
+        self._log.begin()  # what an earlier process has stored since is not to be removed
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if home.name.isdecimal() and int(home.name) in self._done:
                 shutil.rmtree(home, ignore_errors=True)
@@ -320,6 +320,7 @@ class Driver:
         attempt = 1 + max([self._redo.get(trial_id, 0), launched, *map(_number, earlier)])
         assignment = planned.model_copy(update={"attempt": attempt})
         folder = home / f"attempt-{attempt}"
+        self._log.check()
         folder.mkdir(parents=True)
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         resume_from = with_checkpoint[-1] if with_checkpoint else None

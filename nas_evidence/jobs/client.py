@@ -107,9 +107,11 @@ class RayClient:
                     runtime_env=runtime,
                     metadata=dict(metadata),
                 )
-            except RuntimeError:  # its text is a traceback of the server
+            except RuntimeError as error:  # its text is a traceback of the server
                 if any(job.id == job_id for job in self.jobs()):
                     raise IdTakenError(job_id).with_code("job-id-taken") from None
+                if "status code 4" in str(error):  # another try gets the same answer
+                    raise _refused(self.address, str(error)) from None
                 raise NotReadyError(
                     f"{self.address} accepts no jobs: the agent of its head has not started; "
                     "if that lasts, see dashboard_agent.log there (another Ray on that "
@@ -211,12 +213,17 @@ def _about_connection(address: str, error: Exception, *, is_one: bool) -> Unreac
             "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
         ).with_code("cluster-silent")
     if is_one:
-        first = str(error).strip().partition("\n")[0][:300]
-        return UnreachableError(f"{address} refused: {first}").with_code("cluster-refused")
+        return _refused(address, str(error).partition("\n")[0])
     return UnreachableError(
         f"{address} answers, but is not the dashboard of a Ray cluster; check the port (8265 by "
         "default) and that Ray was installed there as ray[default]."
     ).with_code("not-a-dashboard")
+
+
+def _refused(address: str, why: str) -> UnreachableError:
+    """Return the error whose cause is the last line of a text, as of a traceback."""
+    last = why.strip(" .\n").rpartition("\n")[2][:300]
+    return UnreachableError(f"{address} refused: {last}").with_code("cluster-refused")
 
 
 def _has_answer(error: BaseException) -> bool:

@@ -40,6 +40,12 @@ _FULL = {
     errno.ENOTSUP: _ELSE,
     errno.EXDEV: _ELSE,
 }
+#: What is in the place of a file or folder of the study.
+_OTHER = {
+    errno.EISDIR: "move that folder away",
+    errno.ENOTDIR: "move away the file that is where a folder belongs",
+    errno.EEXIST: "move away the file that is where a folder belongs",
+}
 _FULL_TEXT = re.compile(
     rf"\[Errno ({'|'.join(map(str, _FULL))})\]"
     "|No space left|quota exceeded",
@@ -85,6 +91,11 @@ def is_read_only(error: BaseException | str) -> bool:
     return bool(re.search("Read-only file system", str(error)))
 
 
+def is_out_of_place(error: BaseException) -> bool:
+    """Return whether an error means that a file is where a folder belongs, or the reverse."""
+    return isinstance(error, OSError) and error.errno in _OTHER
+
+
 def is_memory_full(error: BaseException) -> bool:
     """Return whether an error means that memory is used up, or limited."""
     no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
@@ -112,7 +123,7 @@ def about_disk(error: BaseException | str, folder: Path | None = None) -> str:
     remedy = (
         "give this user the right to do so, or another folder"
         if is_read_only(error)
-        else _FULL.get(number, "free space there")
+        else (_FULL | _OTHER).get(number, "free space there")
     )
     does = "write" if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) else "read or write"
     where = f" at {name or folder}" if name or folder else ""

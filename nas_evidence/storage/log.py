@@ -50,7 +50,8 @@ from nas_evidence.storage.state import State
 LOG = "logs/events"
 _PLACE = Path(LOG)
 _HEAD = re.compile(rb'\{"line": (\d+), "t": ([\d.]+), ')
-_NAME = re.compile(rf"(?:.*/)?{LOG}/(\d+)(?:-(\d+))?\.jsonl")
+_NUMBER = "([0-9]{6}|[1-9][0-9]{6,})"  # as `piece` writes it: else a copy could hide a file
+_NAME = re.compile(rf"(?:.*/)?{LOG}/{_NUMBER}(?:-{_NUMBER})?\.jsonl")
 
 
 class Log:
@@ -76,23 +77,41 @@ class Log:
             StudyStoppedError: another process has taken the study over.
             OSError: the disk is full; then nothing of the line is there.
         """
-        self.check()
-        file = self._file = self._file or self._begun()
+        file = self.begin()
         self._append(file, event)
         if durable:
             os.fsync(file.fileno())
 
+    def begin(self) -> io.FileIO:
+        """Create the file of this process, if it has none: lines of an earlier one count no more.
+
+        Whoever removes anything does so first: the earlier process may have gone on since its log
+        was read.
+
+        Raises:
+            StudyStoppedError: it has, or another process has taken the study over.
+        """
+        self.check()
+        self._file = self._file or self._begun()
+        return self._file
+
     def check(self) -> None:
-        """Check that no other process has taken the study over.
+        """Check that no other process has taken the study over, and that its folder is in place.
 
         A network file system may answer with what it held a minute before; who is heard of is not
         taken over for as long (`holding.py`).
 
         Raises:
-            StudyStoppedError: if one has.
+            StudyStoppedError: if not.
         """
         if os.path.lexists(self._next):
             raise taken_over(self._next.read_bytes(), self._folder)
+        if self._file is not None and _size(self._file.name) < _size(self._file.fileno()):
+            raise StudyStoppedError(
+                f"{self._file.name} is not the file that this process writes any more: "
+                f"{self._folder} was moved, removed or replaced. This process has stopped; resume "
+                "the study where its folder is now."
+            ).with_code("folder-moved")
 
     def close(self) -> None:
         """Close the file."""
@@ -106,12 +125,15 @@ class Log:
             file = path.open("xb", buffering=0)
         except FileExistsError:  # another process was faster
             raise taken_over(path.read_bytes(), self._folder) from None
+        self._next = self._folder / piece(self._past.last + 2)  # to read on moves `last`
         try:
             sync_folder(path.parent)
             before = path.with_name(self._past.name or path.name)
             if events_since(self._folder, self._past)[0]:  # its process still writes
-                raise taken_over(before.read_bytes(), self._folder)
-            self._next = self._folder / piece(self._past.last + 2)
+                raise StudyStoppedError(
+                    f"{_who(before.read_bytes())} was still at work on {self._folder}; both have "
+                    "stopped. Nothing is lost: resume the study."
+                ).with_code("still-at-work")
             self._append(file, _begin())
         except BaseException:
             file.close()
@@ -203,13 +225,18 @@ def joined(pieces: bytes) -> bytes:
 
 def taken_over(content: bytes, place: Path | str) -> StudyStoppedError:
     """Return the error that stops a process whose study has the next file; `content` is its."""
-    _, _, begin = _read(content.partition(b"\n")[0]) or (0, 0.0, None)
-    process = isinstance(begin, Began) and f"process {begin.pid} of host {begin.host}"
-    who = process or "another process"
     return StudyStoppedError(
-        f"{who} has taken over {place}; this one has stopped and written nothing since. Nothing "
-        "is lost: leave the study to that process."
+        f"{_who(content)} has taken over {place}; this one has stopped and written nothing since. "
+        "Nothing is lost: leave the study to that process."
     ).with_code("taken-over")
+
+
+def _who(content: bytes) -> str:
+    """Return which process has begun a file of the log."""
+    _, _, begin = _read(content.partition(b"\n")[0]) or (0, 0.0, None)
+    if isinstance(begin, Began):
+        return f"process {begin.pid} of host {begin.host}"
+    return "another process"
 
 
 @uncollected()
@@ -288,6 +315,13 @@ def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
             past.problems.append(f"{_of(suspects, path)} cannot be used: not as written")
         if late:
             past.problems.append(f"{_of(late, path)}: of a process that was superseded")
+
+
+def _size(file: str | int) -> int:
+    try:
+        return os.stat(file).st_size
+    except FileNotFoundError:
+        return -1
 
 
 def _begin() -> Began:

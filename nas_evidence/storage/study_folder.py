@@ -105,7 +105,7 @@ def _near(folder: Path) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder with a link that leads out of it, or with what is neither file nor folder.
+    """Refuse a folder with a link out of it or to nothing, or with what is no file and no folder.
 
     What is written there would go elsewhere; who reads a pipe waits for ever.
 
@@ -124,10 +124,15 @@ def refuse_links(folder: Path) -> None:
                     f"{folder}/{path.relative_to(home)} is neither a file nor a folder, but a "
                     "pipe, a socket or a device; remove it."
                 ).with_code("not-file-or-folder")
-            if stat.S_ISLNK(mode) and not path.resolve().is_relative_to(home):
+            if not stat.S_ISLNK(mode):
+                continue
+            target = Path(os.path.realpath(path))  # `resolve` raises where links lead in a circle
+            inside = target.is_relative_to(home)
+            if not inside or not path.exists():
+                where = "where nothing is" if inside else "outside of the study"
                 raise UserError(
-                    f"{folder}/{path.relative_to(home)} is a link to {path.resolve()}, outside of "
-                    "the study; put what it leads to in its place, or remove it."
+                    f"{folder}/{path.relative_to(home)} is a link to {target}, {where}; put what "
+                    "it leads to in its place, or remove it."
                 ).with_code("link-outside")
 
 

@@ -216,8 +216,8 @@ def test_copies_of_a_row_do_not_hide_the_noise_of_a_simple_model() -> None:
     y = (x[:, :1] + rng.normal(size=(80, 1))).astype(np.float32)
     for model in (_boosted_reals, _ridge(np.ones(2, dtype=bool))):
         _, once = model(x, y, x[:1], 1)
-        _, thrice = model(np.repeat(x, 3, 0), np.repeat(y, 3, 0), x[:1], 1)
-        assert thrice[0] > 0.8 * once[0]
+        _, three_times = model(np.repeat(x, 3, 0), np.repeat(y, 3, 0), x[:1], 1)
+        assert three_times[0] > 0.8 * once[0]
 
 
 def test_rows_that_differ_are_divided_as_scikit_learn_does() -> None:

@@ -112,6 +112,7 @@ def test_help_names_every_verb_and_keeps_its_brackets(tmp_path: Path) -> None:
         (["report", "--table", "x.csv"], "--table needs --score COL and --target COL"),
         (["report", "--table", "x", "--score", "a", "--target", "b"], "there is no file x"),
         (["export", "."], "Missing option '--to'"),
+        (["search"], "Usage: nas-evidence search [OPTIONS] STUDY\n"),
     ],
 )
 def test_bad_usage_is_exit_code_2_and_one_clear_message(

@@ -1,4 +1,4 @@
-"""What is scored is what is delivered: one factor on the spread, in every log loss shown."""
+"""The delivered model is the scored one: every log loss uses the same factor on the spread."""
 
 import json
 from dataclasses import replace

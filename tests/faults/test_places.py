@@ -23,7 +23,7 @@ from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import about_disk, disk_stop, is_disk_full
 from nas_evidence.storage.holding import holder_in
-from nas_evidence.storage.log import Log, read_log
+from nas_evidence.storage.log import Log, piece, read_log
 from nas_evidence.storage.study_folder import is_locked, locked, open_study
 
 SPEC = study(n_trials=3)
@@ -179,6 +179,44 @@ def test_a_pipe_in_the_folder_is_named_and_nobody_waits_for_it(
     for verb in ("verify", "report", "status", "resume", "repair"):
         said = cli(verb, tmp_path, code=2)[1]
         assert f"{tmp_path}/{place} is neither a file nor a folder" in said
+
+
+@pytest.mark.parametrize("place", ["lock", piece(0)])
+@pytest.mark.parametrize("leads_to", ["nowhere", "itself"])
+def test_a_link_to_nothing_is_refused_by_name(
+    tmp_path: Path, cli: Cli, place: str, leads_to: str
+) -> None:
+    open_study(tmp_path, SPEC)
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name if leads_to == "itself" else leads_to)
+    for verb in ("status", "verify", "resume", "repair"):
+        said = "".join(cli(verb, tmp_path, code=None))
+        assert f"{path} is a link to " in said
+        assert "where nothing is; put what it leads to in its place, or remove it." in said
+
+
+@pytest.mark.parametrize("place", ["lock", piece(0)])
+def test_a_folder_in_the_place_of_a_file_is_one_sentence(
+    tmp_path: Path, cli: Cli, place: str
+) -> None:
+    open_study(tmp_path, SPEC)
+    (tmp_path / place).unlink(missing_ok=True)
+    (tmp_path / place).mkdir(parents=True)
+    for verb in ("resume", "repair"):
+        said = cli(verb, tmp_path, code=1)[1]
+        assert said.startswith(f"error: cannot read or write at {tmp_path}/{place}: ")
+        assert said.count("\n") == 1
+
+
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(tmp_path: Path, cli: Cli) -> None:
+    open_study(tmp_path, SPEC)
+    (tmp_path / "models").rmdir()
+    (tmp_path / "models").touch()
+    said = cli("resume", tmp_path, code=1)[1]
+    assert said.startswith(f"error: cannot read or write at {tmp_path}/models: File exists; move")
+    assert said.count("\n") == 1
 
 
 def test_a_program_on_a_full_disk_is_an_error_and_no_abort() -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from messages import refused
@@ -432,6 +433,36 @@ def test_a_closed_port_is_one_line(clean: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(UnreachableError, match="does not answer"):
             RayClient(f"http://127.0.0.1:{taken.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "message"),
+    [
+        (400, UnreachableError, "http://h:1 refused: ValueError: no such runtime_env"),
+        (500, NotReadyError, "http://h:1 accepts no jobs"),
+    ],
+)
+def test_a_job_that_is_refused_is_not_submitted_again_and_one_that_comes_too_early_is(
+    clean: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    error: type[Exception],
+    message: str,
+) -> None:
+    import nas_evidence.jobs.client as submit_module
+
+    def submit_job(**how: object) -> None:
+        text = "Traceback ...:\n  x\nValueError: no such runtime_env\n"
+        raise RuntimeError(f"Request failed with status code {status}: {text}.")
+
+    ray = SimpleNamespace(submit_job=submit_job, list_jobs=list)
+    monkeypatch.setattr(submit_module, "_Jobs", lambda address, headers: ray)
+    client = submit_module.RayClient("http://h:1")
+    with pytest.raises(error) as caught:
+        client.submit("x", job_id="j", folder=None, environment={}, metadata={})
+    assert type(caught.value) is error
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_token_that_goes_over_a_network_unencrypted_is_noticed(

@@ -1,6 +1,7 @@
 """One driver at a time: the log decides, a file says who it is; and how a study stands."""
 
 import os
+import shutil
 import socket
 import time
 from contextlib import closing
@@ -10,17 +11,35 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import FakeExecutor, drive, facts_in, finished, leave_holder
+from fakes import (
+    FakeExecutor,
+    FakeProposer,
+    Silent,
+    drive,
+    facts_in,
+    finished,
+    leave_holder,
+)
 from faulty import flipped
 from messages import refused
 
 import nas_evidence.storage.holding as holding
+from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.status import study_status
 from nas_evidence.spec.study import BudgetSpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.log import Log, Past, events_since, log_files, mend_log, piece, read_log
+from nas_evidence.storage.log import (
+    LOG,
+    Log,
+    Past,
+    events_since,
+    log_files,
+    mend_log,
+    piece,
+    read_log,
+)
 from nas_evidence.storage.state import Spent
 from nas_evidence.storage.study_folder import holder_of, is_locked, locked, open_study
 
@@ -132,6 +151,43 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+class Mover(FakeExecutor):
+    """Somebody moves the folder of a study in the midst of it."""
+
+    def __init__(self, folder: Path, then: str) -> None:
+        super().__init__(workers=1)
+        self.folder, self.then, self.polls = folder, then, 0
+
+    def poll(self, timeout: float) -> list[Any]:
+        self.polls += 1
+        log, backup = self.folder / piece(0), self.folder.with_name("backup")
+        if self.polls == 4:
+            shutil.copytree(self.folder, backup)
+        if self.polls == 7 and self.then == "edited":
+            log.with_name("new").write_bytes(log.read_bytes())
+            log.with_name("new").replace(log)
+        elif self.polls == 7:
+            self.folder.rename(self.folder.with_name("moved"))
+            if self.then == "restored":
+                backup.rename(self.folder)
+        return super().poll(timeout)
+
+
+@pytest.mark.parametrize("then", ["moved", "restored", "edited"])
+def test_a_driver_stops_when_its_folder_is_moved_and_begins_no_other_one(
+    tmp_path: Path, then: str
+) -> None:
+    folder = tmp_path / "s"
+    open_study(folder, study())
+    with refused("folder-moved", folder, piece(0)):
+        drive(study(), folder, Mover(folder, then))
+    if then == "moved":
+        assert not folder.exists()
+        assert finished(tmp_path / "moved")
+    drive(study(), folder := tmp_path / "moved" if then == "moved" else folder)
+    assert len(finished(folder)) == 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wakes_at", [1, 4, 7, 10])
 def test_a_driver_that_was_superseded_changes_nothing_more_and_says_who_has_it(
@@ -164,6 +220,20 @@ def test_what_a_superseded_process_had_begun_to_write_counts_for_nobody(tmp_path
     assert past.problems == ["line 3 of 000000.jsonl: of a process that was superseded"]
 
 
+@pytest.mark.parametrize("n_before", [0, 1, 2])
+def test_a_process_looks_for_the_very_next_file_however_many_went_before(
+    tmp_path: Path, n_before: int
+) -> None:
+    for attempt in range(n_before):
+        with closing(Log(tmp_path)) as log:
+            log.write(Launched(trial_id=0, attempt=attempt))
+    with closing(Log(tmp_path)) as asleep:
+        asleep.write(Launched(trial_id=1, attempt=1))
+        (tmp_path / piece(n_before + 1)).touch()
+        with refused("taken-over"):
+            asleep.check()
+
+
 def test_of_two_processes_that_take_a_study_up_one_creates_the_next_file(tmp_path: Path) -> None:
     with closing(Log(tmp_path)) as one, closing(Log(tmp_path)) as other:
         other.check = lambda: None  # type: ignore[method-assign]  # both have looked
@@ -178,9 +248,44 @@ def test_a_process_whose_predecessor_still_writes_does_not_begin(tmp_path: Path)
         first.write(Launched(trial_id=0, attempt=1))
         with closing(Log(tmp_path)) as second:
             first.write(Launched(trial_id=1, attempt=1))
-            with refused("taken-over", os.getpid()):
+            with refused("still-at-work", os.getpid()):
                 second.write(Launched(trial_id=0, attempt=2))
+        with refused("taken-over"):
+            first.write(Launched(trial_id=2, attempt=1))
     assert read_log(tmp_path).state.under_way == {0: 1, 1: 1}
+
+
+class Early(FakeExecutor):
+    """Another process reads the log, and takes the study over after one more trial has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(workers=1)
+        self.folder, self.there = folder, dict[str, bytes]()
+        self.other: Driver | None = None
+
+    def poll(self, timeout: float) -> list[Any]:
+        n_done = len(finished(self.folder))
+        if n_done == 1 and self.other is None:
+            self.other = Driver(
+                study(), self.folder, FakeExecutor(), Silent(), proposer=FakeProposer
+            )
+        elif n_done == 2:
+            self.there = contents(self.folder / "trials")
+            with refused("still-at-work", os.getpid()):
+                self.other.run()
+        return super().poll(timeout)
+
+
+def test_who_takes_over_removes_nothing_that_was_stored_since_it_read_the_log(
+    tmp_path: Path,
+) -> None:
+    open_study(tmp_path, study())
+    first = Early(tmp_path)
+    with refused("taken-over"):
+        drive(study(), tmp_path, first)
+    assert len(first.there) == 2
+    assert contents(tmp_path / "trials") == first.there
+    assert len(finished(tmp_path)) == 2
 
 
 def test_a_folder_has_the_same_log_under_each_of_its_names(
@@ -194,6 +299,16 @@ def test_a_folder_has_the_same_log_under_each_of_its_names(
         log.write(Launched(trial_id=0, attempt=2))
     events, now = events_since(tmp_path, past)
     assert (len(events), now is past) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["0000000.jsonl", "00000.jsonl", "000000-0.jsonl", "0 (2).jsonl"])
+def test_a_copy_under_another_name_hides_no_file_of_the_log(tmp_path: Path, name: str) -> None:
+    with closing(Log(tmp_path)) as log:
+        log.write(Launched(trial_id=0, attempt=1))
+        (tmp_path / LOG / name).write_bytes((tmp_path / piece(0)).read_bytes())
+        log.write(Launched(trial_id=1, attempt=1))
+    assert read_log(tmp_path).state.under_way == {0: 1, 1: 1}
+    assert log_files(tmp_path) == [tmp_path / piece(0)]
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, -1])
