@@ -79,6 +79,7 @@ def test_a_study_ranks_and_predicts_with_class_names(classified: nas_evidence.St
         found.measures(["cow"] * 7)
 
 
+@pytest.mark.slow
 def test_methods_agree_without_uncertainty_and_the_posterior_makes_less_sure(
     classified: nas_evidence.Study,
 ) -> None:
@@ -297,6 +298,7 @@ def test_a_prediction_holds_the_sentences_that_it_warns_of(classified: nas_evide
     assert classified.predict(table(5)).warnings == ()
 
 
+@pytest.mark.slow
 def test_calibration_is_drawn_of_labelled_data(classified: nas_evidence.Study) -> None:
     with pytest.warns(UserWarning, match="17 of 30 rows were in the training data"):
         figure = classified.plot("calibration", table(30))
@@ -337,6 +339,7 @@ def test_a_figure_is_shown_by_a_notebook_and_saved_whole(
         figure.save(tmp_path / "none" / "ranking.svg")
 
 
+@pytest.mark.slow
 def test_evaluate_gives_the_metrics_of_labelled_data_in_any_form(
     classified: nas_evidence.Study, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_killed_driver_is_said_to_be_with_the_command_that_goes_on(
     assert f"continue: nas-evidence resume {tmp_path} --address http://h:1 --name mine" in out
 
 
+@pytest.mark.slow
 def test_following_a_study_in_a_folder_says_with_its_code_whether_it_has_ended(
     tmp_path: Path, cli: Cli
 ) -> None:

@@ -130,6 +130,7 @@ def test_other_trials_say_their_rank_or_their_cause(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     values = {1: (0.9, 0.6), 2: (0.5, 0.8)}
     records = [
@@ -188,6 +189,7 @@ def test_studies_side_by_side_say_what_cannot_be_compared(tmp_path: Path) -> Non
         nas_evidence.compare([one])
 
 
+@pytest.mark.slow
 def test_compare_prints_a_row_for_each_study_and_the_notes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_trial_lost_again_and_again_is_given_up_with_its_cause(tmp_path: Path)
     assert [number for number, values in told.items() if values is None] == [2]
 
 
+@pytest.mark.slow
 def test_losses_with_progress_never_end_a_trial(tmp_path: Path) -> None:
     def lose_at(assignment: Assignment, epoch: int) -> str | None:
         return "flaky" if epoch == assignment.attempt + 1 else None
@@ -255,6 +256,7 @@ def test_a_worker_with_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path
     assert len(finished(tmp_path)) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "attempts"), [(LossKind.CRASH, MAX_CRASHES), (LossKind.MACHINE, MACHINE_LOSSES)]
 )
@@ -300,6 +302,7 @@ class Gossip(FakeExecutor):
         return late + super().poll(timeout)
 
 
+@pytest.mark.slow
 def test_a_late_word_of_an_earlier_attempt_is_dropped(tmp_path: Path) -> None:
     executor = Gossip()
     watcher = run(study(), tmp_path, executor)

@@ -189,6 +189,7 @@ def test_killed_and_stopped_again_and_again_it_ends_as_if_nothing_had_happened(
     assert not list((folder / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_killed_worker_costs_an_attempt_a_second_driver_is_refused_and_the_bits_are_the_same(
     home: Path, folder: Path

@@ -107,6 +107,7 @@ def test_each_batch_runs_longest_first_and_later_batches_wait(tmp_path: Path) ->
     assert launched(spec, tmp_path) == [64, 32, 8, 4, 48, 24, 16, 12]
 
 
+@pytest.mark.slow
 def test_replicates_stay_together_in_order(tmp_path: Path) -> None:
     executor = FakeExecutor(workers=1)
     spec = grid(n_trials=16, replicates=2)
@@ -138,6 +139,7 @@ class Telling(FakeExecutor):
         self.events.append(record.model_copy(update=known))
 
 
+@pytest.mark.slow
 def test_a_round_of_the_race_runs_longest_first_by_what_the_search_has_found(
     tmp_path: Path,
 ) -> None:

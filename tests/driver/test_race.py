@@ -109,6 +109,7 @@ def test_a_longer_search_keeps_the_race_and_races_again(tmp_path: Path) -> None:
     assert keys <= raced
 
 
+@pytest.mark.slow
 def test_race_trials_are_never_pruned(tmp_path: Path) -> None:
     given = study(pruning={"rule": "halving", "first_epoch": 2, "startup_trials": 2})
     done = run(given, tmp_path, FakeExecutor())

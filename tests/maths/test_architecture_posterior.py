@@ -191,6 +191,7 @@ def test_noise_without_a_surface_keeps_the_order_of_the_means() -> None:
     assert np.corrcoef(found.mean(), np.ravel(scores))[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_the_gain_of_one_trial_is_the_integral_over_its_score() -> None:
     points, scores = searched(20)
     found = ArchitecturePosterior(points, ORDERED, scores, HYPER)

@@ -20,6 +20,7 @@ def drawn(n: int, n_classes: int, seed: int) -> tuple[NDArray[np.float64], NDArr
     return rng.dirichlet(np.full(n_classes, 0.5), size=n), y
 
 
+@pytest.mark.slow
 @given(WEIGHTS, st.integers(0, 2**31))
 def test_the_class_decided_has_the_least_expected_cost(w: NDArray[np.float64], seed: int) -> None:
     """By brute force: the cost of each class, summed over the others that may be true."""

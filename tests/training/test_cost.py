@@ -33,6 +33,7 @@ def mlp(depth: int, width: int) -> ArchitectureSpec:
     return ArchitectureSpec(family="mlp", values={"depth": depth, "width": width})
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(depth=st.integers(1, 4), width=st.integers(4, 40), classes=st.integers(2, 6))
 def test_flops_of_an_mlp_are_two_for_each_weight(depth: int, width: int, classes: int) -> None:
@@ -82,6 +83,7 @@ def memory(spec: ArchitectureSpec, plan: TrainingPlan, *kinds: str) -> int:
     return cost_of(spec, (1, 28, 28), 10, plan, kinds).memory_bytes
 
 
+@pytest.mark.slow
 def test_memory_grows_with_width_depth_batch_kinds_and_optimiser() -> None:
     widths = [memory(mlp(2, width), SGD, "kfac_ggn") for width in (8, 64, 512)]
     depths = [memory(mlp(depth, 512), SGD, "kfac_ggn") for depth in (1, 2, 5)]

@@ -89,6 +89,7 @@ def test_the_precisions_are_the_maximum_that_a_search_finds(
     assert_close(evidence(matrix, norms, sizes, found), best, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_linear_classifier_is_updated_by_its_brute_force_hessian() -> None:
     model, x, _ = network(50, "linear")
     y = (3 * x @ torch.tensor([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0]]).double()).argmax(1)

@@ -283,6 +283,7 @@ def test_a_resumed_trial_is_bit_identical_with_every_feature(name: str, tmp_path
         assert old == new
 
 
+@pytest.mark.slow
 def test_noise_is_learned_only_when_asked(tmp_path: Path) -> None:
     records = {}
     for learn in (True, False):
@@ -310,6 +311,7 @@ def test_adam_agrees_with_newton_on_the_noise(tmp_path: Path) -> None:
     assert_close(one.value, other.value, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     data = real_data()
     trial = Trial.start(assignment({"epochs": 3, **GAUSSIAN}), data, tmp_path)

@@ -133,6 +133,7 @@ def test_a_group_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task: s
     assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
+@pytest.mark.slow
 def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> None:
     settlers = [settler_of("real", k) for k in range(3)]
     broken = settlers[1]
@@ -144,6 +145,7 @@ def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> No
     assert all(bool(one.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
 
 
+@pytest.mark.slow
 def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
     assert all(one.double for one in settlers)
 
 
+@pytest.mark.slow
 def test_a_slice_alone_is_a_group_of_one() -> None:
     one, other = settler_of("real", 0), settler_of("real", 0)
     settle_slice(one)

@@ -171,6 +171,7 @@ def test_a_group_ends_where_each_would_alone(
             assert curve == pytest.approx(losses, rel=tolerance)
 
 
+@pytest.mark.slow
 def test_members_may_be_at_different_epochs(data: TensorData) -> None:
     members = members_of(data, torch.float64, (30, 30), seed=3)
     ahead = copy.deepcopy(members[0])
@@ -184,6 +185,7 @@ def test_members_may_be_at_different_epochs(data: TensorData) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_the_state_of_its_optimiser(data: TensorData) -> None:
     """What an epoch leaves behind is what torch's own optimiser would continue from."""
     for optimiser in ("sgd", "adam"):

@@ -124,6 +124,7 @@ def test_what_an_update_returns_sees_all_data() -> None:
     assert passes.assignment.plan.likelihood_power == 1
 
 
+@pytest.mark.slow
 def test_the_update_of_a_sample_is_the_maximum_of_its_evidence() -> None:
     data, assignment = problem(60), given(30, epochs=100, learning_rate=0.1, schedule="constant")
     state = trained(data, assignment, 100)  # has learned enough for precisions to rise

@@ -161,6 +161,7 @@ def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_trial_is_not_taken_up(data: TensorData, tmp_path: Path) -> None:
     Trial.start(assignment(width=5), data, tmp_path).advance(2)
     trial = Trial.start(assignment(), data, tmp_path / "2", resume_from=tmp_path)
@@ -297,6 +298,7 @@ def test_a_factor_too_wide_to_decompose_is_infeasible_with_its_remedy(
     assert record.n_parameters is not None
 
 
+@pytest.mark.slow
 def test_a_resumed_trial_keeps_its_latency(data: TensorData, tmp_path: Path) -> None:
     trial = Trial.start(assignment(), data, tmp_path)
     trial.advance(2)
@@ -324,6 +326,7 @@ def test_a_verdict_ends_a_trial_that_runs_and_no_other(
     assert whole.finish(status, "too late").cause == ""
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_not_the_networks_failure(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_trial_parked_at_any_slice_of_settling_ends_bit_identical(
     assert_parking_changes_nothing(names, given(*names, folds=1), data, tmp_path, slices=slices)
 
 
+@pytest.mark.slow
 def test_a_trial_is_not_done_before_it_has_settled(data: TensorData, tmp_path: Path) -> None:
     trial = Trial.start(given("diag_ef"), data, tmp_path)
     reports = []
@@ -102,6 +103,7 @@ def test_networks_settle_by_default_where_targets_are_real_and_linear_ones_alway
     assert TrainingPlan(likelihood="gaussian", settle=0).settle == 0
 
 
+@pytest.mark.slow
 def test_a_network_that_diverges_while_it_settles_keeps_its_schedule(
     data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
