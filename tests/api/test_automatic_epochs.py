@@ -10,7 +10,6 @@ from nas_evidence.api.runs import begun
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.data.proposed import epochs_for
 from nas_evidence.spec.toml import dump_study, load_study
-from nas_evidence.storage.best import Standings
 from nas_evidence.storage.study_folder import read_study
 
 STUDY = """\
@@ -135,17 +134,6 @@ def test_what_orders_the_architectures_stays_when_a_study_goes_on(tmp_path: Path
     begun(tmp_path / "silent", silent, None)
     with refused("folder-of-another-study"):
         begun(tmp_path / "silent", given, None)
-
-
-def test_a_study_of_before_goes_on_as_it_began(tmp_path: Path) -> None:
-    silent = load_study(written(tmp_path / "s.toml", ""), ["dataset.test_size=1200"])
-    begun(tmp_path / "run", silent, None)
-    stored = tmp_path / "run" / "study.toml"
-    text = stored.read_text(encoding="utf-8").replace('rank_by = "estimate"\n', "")
-    for path in (stored, *(tmp_path / "run").glob("*.toml*")):
-        path.write_text(text, encoding="utf-8")
-    assert begun(tmp_path / "run", silent, None)[0].rank_by == "auto"
-    assert not Standings(read_study(tmp_path / "run")).is_estimated
 
 
 def test_an_estimate_of_scores_that_are_not_there_is_refused(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
-from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score, cross_validate
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 
 import nas_evidence
 
@@ -95,19 +94,3 @@ def test_a_pickle_of_a_pickle_predicts_and_holds_no_object_of_the_network(tmp_pa
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(fitted))))
     np.testing.assert_array_equal(twice.predict_proba(x), fitted.predict_proba(x))
     assert pickle.loads(pickle.dumps(nas_evidence.EvidenceClassifier())).n_trials == 24
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_grid_search_of_a_table_passes_groups_to_its_splits() -> None:
-    x, y = rows()
-    frame = pd.DataFrame(x, columns=["a", "b", "c"])
-    grid = GridSearchCV(
-        nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK),
-        {"settings": [QUICK, {**QUICK, "plan.epochs": 3}]},
-        cv=GroupKFold(2),
-        error_score="raise",
-    )
-    grid.fit(frame, y, groups=np.arange(40) // 4)
-    assert grid.predict(frame).shape == (40,)
-    assert grid.best_params_["settings"]["plan.epochs"] in (2, 3)

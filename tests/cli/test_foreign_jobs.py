@@ -89,12 +89,13 @@ def test_a_store_in_a_printed_command_is_one_word_and_no_option(
         assert asked[asked.index("--") + 1] == store
 
 
-def test_a_study_in_a_folder_with_blanks_prints_commands_that_can_be_typed(
+def test_names_are_printed_as_they_are_and_commands_with_blanks_can_be_typed(
     tmp_path: Path, cli: Cli
 ) -> None:
     folder = tmp_path / "my study; $(x)"
-    stopped(open_study(folder, study(n_trials=3)), folder, 1)
+    stopped(open_study(folder, study(n_trials=3, name="[b]x[/b] :smile: $y")), folder, 1)
     out = cli("status", folder, code=None)[0]
+    assert out.startswith("[b]x[/b] :smile: $y: stopped")
     assert f"continue: nas-evidence resume {shlex.quote(str(folder))}\n" in out
 
 

@@ -105,19 +105,6 @@ def test_a_metric_may_change_when_a_study_goes_on_and_its_export_follows(home: P
     assert Predictor.load(home / "again" / "export").meaning["metric"] == "balanced_accuracy"
 
 
-@pytest.mark.slow
-def test_a_metric_of_other_targets_is_refused_with_those_that_fit(tmp_path: Path) -> None:
-    rare().to_csv(tmp_path / "rare.csv", index=False)
-    asked = ("--target", "bought", "--metric", "rmse")
-    refused = run("search", "rare.csv", *asked, *QUICK, folder=tmp_path, code=2).stderr
-    assert refused.count("\n") == 1
-    for words in ("average_precision", "'rmse'", "real targets", "--metric"):
-        assert words in refused
-    assert not (tmp_path / "runs").exists()
-    with pytest.raises(ValueError, match="one of log_loss, accuracy"):
-        nas_evidence.search(rare(), target="bought", metric="mae", out=tmp_path / "s")
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_report_and_predict_say_the_same_numbers_of_the_same_weighted_rows(

@@ -79,22 +79,6 @@ def test_a_search_takes_each_step_from_the_file_to_the_arrays_once(
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_search_in_python_does_too_and_its_study_reads_nothing_again(
-    wave: str, calls: Counter[str]
-) -> None:
-    settings = {"plan.epochs": 2, "estimators": ["diag_ef"], "objective": "diag_ef"}
-    study = nas_evidence.search(
-        wave, target="y", test_fraction=0.2, n_trials=1, settings=settings, progress=False
-    )
-    assert study.best.trial_id == study.ranking["trial_id"][0] == study.trials["trial_id"][0]
-    study.report()
-    study.export()
-    assert {name: calls[name] for name in STEPS} == dict.fromkeys(STEPS, 1)
-    assert {name: calls[name] for name in TABLES} == dict.fromkeys(TABLES, 1)
-
-
-@pytest.mark.long
-@pytest.mark.slow
 def test_report_and_export_read_each_table_and_the_data_once(
     wave: str, calls: Counter[str]
 ) -> None:

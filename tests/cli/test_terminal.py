@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+from collections.abc import Callable
 
 import pytest
 from fakes import record_of
@@ -62,40 +63,17 @@ def test_examples_in_docstrings_are_true() -> None:
     assert not [name for name, count in failed.items() if count]
 
 
-def test_there_are_examples_to_run() -> None:
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    tests = finder.find(importlib.import_module("nas_evidence.plumbing.durations"))
-    assert {test.name.rpartition(".")[2] for test in tests if test.examples} >= {
-        "duration", "rough_duration",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("said", "by_seconds"),
     [
-        (0, "0.0 s"),
-        (59.4, "59.4 s"),
-        (60, "1.0 min"),
-        (3599, "60.0 min"),
-        (3600, "1.0 h"),
-        (90000, "25.0 h"),
+        (duration, {59.4: "59.4 s", 60: "1.0 min", 3599: "60.0 min", 3600: "1.0 h"}),
+        (rough_duration, {44: "less than a minute", 46: "about 1 min", 5400: "about 1.5 h"}),
     ],
 )
-def test_durations_at_the_edges(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (44, "less than a minute"),
-        (46, "about 1 min"),
-        (5399, "about 90 min"),
-        (5400, "about 1.5 h"),
-    ],
-)
-def test_forecasts_at_the_edges(seconds: float, text: str) -> None:
-    assert rough_duration(seconds) == text
+def test_durations_at_the_edges(
+    said: Callable[[float], str], by_seconds: dict[float, str]
+) -> None:
+    assert {seconds: said(seconds) for seconds in by_seconds} == by_seconds
 
 
 def test_scores_and_sizes_are_short_and_missing_ones_a_dash() -> None:
