@@ -3,7 +3,7 @@
 import pytest
 import reference
 import torch
-from cases import CASES, Case, case
+from cases import Case, case
 from messages import refused
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,8 +11,6 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.layers import WholeModel
-from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.spec.registry import CURVATURES
 
 DENSE = tuple(name for name, kind in CURVATURES.items() if kind.structure in ("block", "full"))
@@ -116,30 +114,6 @@ def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
         c.model, c.x, c.y, c.noise_std, c.prior_precision.tolist(), blocks
     )
     assert_close(found.value, expected, rtol=1e-10, atol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("kind", DENSE)
-@pytest.mark.parametrize("batched", [True, False])
-def test_one_datum_at_a_time_gives_what_the_rules_give(
-    batched: bool, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    c = case(name)
-    arguments = (c.model, c.x, c.y, c.likelihood)
-    by_rules = curvature_pass(kind, *arguments, batch_size=4)
-
-    def prepare(self: Sweep, **options: bool) -> None:
-        original(self, **options)
-        self.layers = (WholeModel("(model)", c.model, by_rules.curvature.names, batched),)
-
-    original = Sweep.prepare
-    monkeypatch.setattr(Sweep, "prepare", prepare)
-    found = curvature_pass(kind, *arguments, batch_size=4)
-    assert_close(found.log_likelihood, by_rules.log_likelihood)
-    for delta in (c.prior_precision, 10 * c.prior_precision):
-        ratios = [p.curvature.log_det_ratio(delta) for p in (found, by_rules)]
-        assert_close(ratios[0], ratios[1], rtol=1e-10, atol=1e-12)
 
 
 class Standardised(nn.Module):

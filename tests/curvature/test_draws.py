@@ -1,7 +1,5 @@
 """Several Monte-Carlo draws in one sweep: the same numbers as one sweep for each."""
 
-from typing import Any
-
 import pytest
 import torch
 from cases import CASES, case
@@ -111,31 +109,6 @@ def test_the_evidence_is_the_mean_over_the_draws() -> None:
     again = torch.Generator().manual_seed(5)
     found = c.estimate("kfac_ggn_mc", prior_precision=1.0, generator=again, n_draws=4)
     assert found.value == pytest.approx(sum(alone) / 4, rel=1e-13)
-
-
-def test_the_factor_of_the_inputs_is_decomposed_once_for_all_draws(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 3))
-    x, y, sides = torch.randn(20, 12), torch.arange(20) % 3, list[int]()
-    draws = curvature_passes(
-        "kfac_ggn_mc", model, x, y, Categorical(),
-        batch_size=8, n_draws=4, generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    for name in ("eigh", "eigvalsh"):
-        original = getattr(torch.linalg, name)
-
-        def counted(matrix: torch.Tensor, original: Any = original) -> Any:
-            sides.append(matrix.shape[-1])
-            return original(matrix)
-
-        monkeypatch.setattr(torch.linalg, name, counted)
-    vector = torch.ones(draws[0].curvature.n_parameters, dtype=torch.float64)
-    for draw in draws:
-        draw.curvature.log_det_ratio(torch.ones(4, dtype=torch.float64))
-        draw.curvature.inverse_quadratic(vector, torch.ones(4, dtype=torch.float64))
-    assert sides.count(12) == 2  # its eigenvalues, and its eigenvectors
 
 
 def test_added_blocks_have_a_decomposition_of_their_own() -> None:

@@ -58,24 +58,6 @@ def test_gaussian_log_likelihood_has_every_constant() -> None:
     assert_close(Gaussian(0.3).nll_mean(outputs, targets), -expected / 5)
 
 
-@pytest.mark.parametrize("n_outputs", [1, 3])
-def test_training_loss_with_decay_over_data_has_the_ridge_solution(n_outputs: int) -> None:
-    # Averaging the error over outputs as well would make the prior C times too strong.
-    x, y = torch.randn(20, 4).double(), torch.randn(20, n_outputs).double()
-    noise_std, delta = 0.7, 5.0
-    theta = torch.zeros(4, n_outputs, dtype=torch.float64, requires_grad=True)
-
-    def objective(at: torch.Tensor) -> torch.Tensor:
-        return Gaussian(noise_std).nll_mean(x @ at, y) + delta * at.square().sum() / (2 * len(x))
-
-    gradient = torch.autograd.functional.jacobian(objective, theta).flatten()
-    hessian = torch.autograd.functional.hessian(objective, theta).reshape(len(gradient), -1)
-    found = -torch.linalg.solve(hessian, gradient).reshape(theta.shape)  # quadratic: one step
-    variance = noise_std**2
-    expected = torch.linalg.solve(x.T @ x + delta * variance * torch.eye(4).double(), x.T @ y)
-    assert_close(found, expected)
-
-
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
 def test_temperature_is_a_divisor_of_the_outputs(temperature: float) -> None:
     outputs, labels = torch.randn(7, 4).double(), torch.randint(0, 4, (7,))
@@ -106,19 +88,6 @@ def test_residual_of_a_certain_and_right_class_does_not_cancel() -> None:
     found = Categorical().residual(outputs, torch.tensor([0]))
     tiny = math.exp(-100)
     assert_close(found, torch.tensor([[tiny, -tiny]], dtype=torch.float64), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(0.5)])
-def test_sampled_roots_are_unbiased(
-    likelihood: Categorical | Gaussian, generator: torch.Generator
-) -> None:
-    outputs = torch.randn(1, 4, dtype=torch.float64)
-    draws = 40_000
-    roots = _sampled_root(likelihood, outputs.expand(draws, 4), generator)[0]
-    products = roots[:, :, None] * roots[:, None, :]
-    exact = _outer(likelihood.hessian_roots(outputs))[0]
-    error = products.std(0) / math.sqrt(draws)
-    assert bool(((products.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
 
 
 def _sampled_root(

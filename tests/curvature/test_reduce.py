@@ -87,17 +87,6 @@ def test_reduce_changes_nothing_with_one_position(kind: str) -> None:
         assert_close(a, b)
 
 
-def test_reduced_shards_add_up() -> None:
-    c = _pooled_linear()
-    parts = [
-        run("kfac_ggn", Case(c.model, c.x[rows], c.y[rows], c.noise_std), "0")
-        for rows in (slice(0, 2), slice(2, None))
-    ]
-    found, expected = (parts[0] + parts[1]).curvature, run("kfac_ggn", c, "0").curvature
-    for a, b in zip(found.spectra(), expected.spectra(), strict=True):
-        assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("side", [4, 8, 16])
 def test_trace_ratio_tells_expand_from_reduce_before_global_pooling(side: int) -> None:
     with torch.random.fork_rng():

@@ -119,24 +119,6 @@ def test_gradient_norm_is_that_of_the_dense_matrix(kind: str) -> None:
     assert_close(found, (g @ torch.linalg.solve(h, g)).item(), rtol=1e-9, atol=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_diagnosis_costs_nothing_when_not_asked_for(kind: str) -> None:
-    c = case("mlp")
-    calls = []
-    c.model.register_forward_hook(lambda *_: calls.append(None))
-    passed = curvature_pass(
-        kind, c.model, c.x, c.y, Categorical(), batch_size=11, generator=torch.Generator()
-    )
-    # two data for the check of the layers, then the data; EKFAC sees them twice
-    assert len(calls) == (3 if kind == "ekfac_ggn" else 2)
-    assert passed.gradient is None
-    found = laplace_estimate(kind, passed, c.model, c.prior_precision)
-    assert "gradient_norm_squared" not in {t.term for t in found.terms}
-    told, silent = (c.estimate(kind, diagnose=d, seed=1) for d in (True, False))
-    assert told.value == silent.value
-
-
 class _Divide(nn.Module):
     def __init__(self, temperature: float) -> None:
         super().__init__()

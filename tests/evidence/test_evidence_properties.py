@@ -172,20 +172,6 @@ def test_diagonal_block_and_full_are_ordered_on_any_net(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", EXACT)
-@pytest.mark.parametrize("name", ["branches of classes", "branches of real outputs"])
-def test_data_seen_three_times_are_a_third_of_the_prior(kind: str, name: str) -> None:
-    c = MORE[name]()
-    thrice = Case(c.model, torch.cat([c.x] * 3), torch.cat([c.y] * 3), c.noise_std)
-    one, three = (
-        curvature_pass(kind, d.model, d.x, d.y, d.likelihood, batch_size=4) for d in (c, thrice)
-    )
-    found = three.curvature.log_det_ratio(c.prior_precision)
-    expected = one.curvature.log_det_ratio(c.prior_precision / 3)
-    assert_close(found, expected, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [50.0, 1e4])
 @pytest.mark.parametrize("kind", KINDS)

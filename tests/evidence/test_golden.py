@@ -1,5 +1,4 @@
 import pytest
-import torch
 from cases import GOLDEN, golden
 from torch.testing import assert_close
 
@@ -31,13 +30,3 @@ def test_one_column_is_near_the_exact_value_of_a_trained_net(name: str, kind: st
     found = c.estimate(kind, n_draws=8, batch_size=512)
     assert 0 < found.standard_error < 10
     assert abs(found.value - definition[kind.removesuffix("_mc")]) < 20
-
-
-@pytest.mark.slow
-def test_float32_is_near_float64() -> None:
-    c, definition = golden("digits_cnn")
-    c.model, c.x = c.model.float(), c.x.float()
-    for kind in DEFINED:
-        found = c.estimate(kind, batch_size=512)
-        assert_close(found.value, definition[kind], rtol=2e-5, atol=0)
-        assert all(torch.isfinite(torch.tensor(t.value)) for t in found.terms)

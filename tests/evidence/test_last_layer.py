@@ -1,7 +1,6 @@
 """The evidence of a last layer by its structure is that of its definition, at any size."""
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch.distributions import MultivariateNormal
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.evidence import last_layer, softmax_layer
-from nas_evidence.evidence.exact_linear import log_evidence_of_linear
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.maths.lanczos import log_forms
@@ -267,39 +265,3 @@ def test_a_layer_without_an_optimum_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(softmax_layer, "_NEWTON_STEPS", 1)
     with refused("last-layer-without-optimum", 1):
         late_given_early(*classes(40, 5), 30, Categorical())
-
-
-@pytest.mark.slow
-def test_hold_out_sets_of_every_size_add_up_to_the_evidence() -> None:
-    """Fong & Holmes (2020), Proposition 2, on features that are fixed.
-
-    With S_p the mean over all hold-out sets of p data of the mean log score of one of them, the
-    S_p of all sizes add up to log p(D), and those up to m to the mean of log q of a fold of m data
-    given the others.
-    """
-    n, noise = 7, 0.4
-    random = torch.Generator().manual_seed(0)
-    phi = torch.randn(n, 2, dtype=torch.float64, generator=random)
-    y = phi.sum(1, keepdim=True) + noise * torch.randn(n, 1, dtype=phi.dtype, generator=random)
-    delta = torch.tensor([0.5, 2.0], dtype=torch.float64)
-
-    def log_q(late: tuple[int, ...], early: list[int]) -> float:
-        rows = [*early, *late]
-        layer = LastLayer(phi[rows], torch.zeros_like(delta)[None], delta)
-        return late_given_early(layer, y[rows], len(early), Gaussian(noise)).value
-
-    def log_p(rows: list[int]) -> float:
-        return log_evidence_of_linear(phi[rows], y[rows], prior_precision=delta, noise_std=noise)
-
-    def left(out: tuple[int, ...]) -> list[int]:
-        return [i for i in range(n) if i not in out]
-
-    scores = [
-        float(np.mean([log_q((j,), left(out)) for out in combinations(range(n), p) for j in out]))
-        for p in range(1, n)
-    ]
-    scores.append(float(np.mean([log_p([j]) for j in range(n)])))  # nothing is given
-    assert sum(scores) == pytest.approx(log_p(list(range(n))), abs=1e-9)
-    for m in (1, 2, 3):
-        folds = [log_q(out, left(out)) for out in combinations(range(n), m)]
-        assert float(np.mean(folds)) == pytest.approx(sum(scores[:m]), abs=1e-9)

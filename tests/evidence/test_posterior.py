@@ -104,15 +104,6 @@ def test_a_stored_posterior_is_the_same_but_for_float32(tmp_path: Path) -> None:
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_more_data_never_raise_the_variance() -> None:
-    model, (x, y) = network(), data()
-    few, many = (
-        fit_posterior(model, x[:n], y[:n], Gaussian(1.0), precisions(model)) for n in (10, 40)
-    )
-    before, after = (p.output_covariance(model, x).diagonal(dim1=1, dim2=2) for p in (few, many))
-    assert (after <= before + 1e-12).all()
-
-
 def test_a_layer_wider_than_the_data_has_the_prior_variance_outside_their_span(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,7 +1,5 @@
 """Claims about the posterior over architectures: formulas, priors, and what must not matter."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -102,17 +100,6 @@ def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior
     assert _loss(other, *more)[1] == pytest.approx(slope, abs=1e-4)
 
 
-def test_far_from_all_that_is_known_the_prior_remains() -> None:
-    points, scores = searched(10)
-    lonely = Hyper(1.3, 0.2, 0.4, np.full(3, 1e-3))
-    found = ArchitecturePosterior(points, ORDERED, scores, lonely)
-    mean, deviation = found.predict(np.array([[0.111, 0.222, 0.0], [0.333, 0.444, 1.0]]))
-    assert mean[0] == pytest.approx(mean[1])  # what is known of m alone
-    at_least = np.sqrt(lonely.amplitude**2 + lonely.own**2)
-    assert (deviation > at_least).all()
-    assert (deviation < np.sqrt(at_least**2 + 1)).all()
-
-
 def test_one_score_is_enough_and_none_is_refused_with_a_remedy() -> None:
     found = ArchitecturePosterior([[0.5, 0.5, 0.0]], ORDERED, [[3.0]])
     assert found.warp.score(found.mean()) == pytest.approx([3.0])
@@ -182,15 +169,6 @@ def test_a_better_neighbourhood_outweighs_a_small_lead() -> None:
     assert ArchitecturePosterior(points, ORDERED, scores).mean().argmax() == 16
 
 
-def test_noise_without_a_surface_keeps_the_order_of_the_means() -> None:
-    rng = np.random.default_rng(5)
-    points = rng.random((24, 3))
-    points[:, 2] = 0
-    scores = [rng.normal(size=1) for _ in range(24)]
-    found = ArchitecturePosterior(points, ORDERED, scores)
-    assert np.corrcoef(found.mean(), np.ravel(scores))[0, 1] > 0.9
-
-
 @pytest.mark.slow
 def test_the_gain_of_one_trial_is_the_integral_over_its_score() -> None:
     points, scores = searched(20)
@@ -220,31 +198,6 @@ def test_what_is_tried_twice_in_one_place_gains_less_than_two_places() -> None:
     gain = found.expected_gain(one)
     assert gain < found.expected_gain(np.vstack([one, beside])) < 1.7 * gain
     assert found.expected_gain(np.vstack([one, apart])) > gain
-
-
-@pytest.mark.slow
-def test_the_gain_forecast_is_the_gain_found_on_average_within_a_factor_of_two() -> None:
-    """Noisy hills, searched at random and then around the best."""
-    forecast, found = [], []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        tried, centre = rng.random((20, 4)), rng.random(4)
-
-        def truth(points: Floats, top: Floats = centre) -> Floats:
-            return np.asarray(-3.0 * ((points - top) ** 2).sum(1))
-
-        def seen(points: Floats, rng: np.random.Generator = rng, of: Any = truth) -> list[Floats]:
-            return list((of(points) + 0.3 * rng.normal(size=len(points)))[:, None])
-
-        scores = seen(tried)
-        before = ArchitecturePosterior(tried, [True] * 4, scores)
-        best = tried[before.mean().argmax()]
-        new = np.clip(best + 0.15 * rng.normal(size=(10, 4)), 0, 1)
-        points = np.concatenate([tried, new])
-        after = ArchitecturePosterior(points, [True] * 4, scores + seen(new))
-        forecast.append(before.expected_gain(new))
-        found.append(truth(points)[after.mean().argmax()] - truth(best[None])[0])
-    assert 0.5 < np.mean(forecast) / np.mean(found) < 2
 
 
 def test_of_thousands_those_left_out_have_their_neighbours_and_their_own_score() -> None:

@@ -98,16 +98,6 @@ def test_a_target_below_the_support_costs_its_distance_too() -> None:
     np.testing.assert_allclose(np.diff(found), [1.0, 4.0], rtol=1e-9)
 
 
-def test_no_other_prediction_has_a_smaller_expected_crps_than_the_truth() -> None:
-    rng, one = np.random.default_rng(4), np.ones(1)
-    y = rng.normal(size=(20_000, 1))
-
-    def mean_of(mean: float, std: float) -> float:
-        return float(crps(Normals.single(np.full_like(y, mean), std * one), y).mean())
-
-    assert mean_of(0, 1) < min(mean_of(0, 1.4), mean_of(0, 0.7), mean_of(0.4, 1))
-
-
 def test_the_distribution_function_of_a_scale_inverts_its_quantiles() -> None:
     scale = fit("yeo_johnson", np.random.default_rng(5).normal(size=(50, 1)))
     density = scale.density(np.zeros((1, 1)), np.ones(1))

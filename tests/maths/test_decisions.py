@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from nas_evidence.maths.decisions import accuracy, decided
+from nas_evidence.maths.decisions import decided
 from nas_evidence.maths.metrics import class_metrics
 
 #: Two to five classes, their weights over six decades.
@@ -44,16 +44,6 @@ def test_of_two_classes_it_is_a_threshold(first: float, second: float, seed: int
 
 
 @pytest.mark.slow
-@given(WEIGHTS, st.floats(1e-3, 1e3), st.integers(0, 2**31))
-def test_only_the_ratios_of_the_weights_count(
-    w: NDArray[np.float64], times: float, seed: int
-) -> None:
-    p, y = drawn(30, len(w), seed)
-    one, other = (class_metrics(p, y, class_weights=own) for own in (w, times * w))
-    assert one == pytest.approx(other)
-
-
-@pytest.mark.slow
 @given(WEIGHTS, st.integers(0, 2**31))
 def test_metrics_are_those_of_scikit_learn(w: NDArray[np.float64], seed: int) -> None:
     """The accuracy with the weight of its class for each datum, all others without."""
@@ -69,12 +59,3 @@ def test_metrics_are_those_of_scikit_learn(w: NDArray[np.float64], seed: int) ->
     plain = class_metrics(p, y)
     for name in ("log_loss", "ece", "roc_auc", "average_precision"):
         assert found[name] == plain[name], name
-
-
-@given(st.integers(2, 5), st.integers(0, 2**31))
-def test_balanced_weights_make_the_accuracy_the_balanced_one(n_classes: int, seed: int) -> None:
-    p, y = drawn(60, n_classes, seed)
-    w = len(y) / (n_classes * np.bincount(y))
-    chosen = decided(p, class_weights=w)
-    expected = metrics.balanced_accuracy_score(y, chosen)
-    assert accuracy(chosen, y, w) == pytest.approx(expected, rel=1e-12)

@@ -74,64 +74,6 @@ def test_replicates_go_to_those_that_may_be_best_and_repeat_with_the_seed() -> N
     assert next_replicates(found, [0, 1, 2, 3], 40, seed=5) == chosen
 
 
-def chance_of_being_best(
-    values: list[np.ndarray],
-    families: list[str],
-    *,
-    n_samples: int,
-    rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the probability of each architecture to be the best, and its standard error.
-
-    The model is that of the module, with the values of all architectures: its parameters are
-    sampled and weighed by prior and likelihood, true scores are integrated on a line.
-    """
-    means = np.array([one.mean() for one in values])
-    n_free = sum(len(one) - 1 for one in values)
-    noise = float(np.sqrt(sum(((one - one.mean()) ** 2).sum() for one in values) / n_free))
-    spread = means.std() + noise / 3
-    line = np.linspace(means.min() - 4 * noise, means.max() + 4 * noise, 201)
-    weights, chances = [], []
-    for exponential in (False, True):
-        low, high = means.mean() - 3 * spread, means.mean() + 3 * spread
-        if exponential:
-            low, high = means.max() - 2 * noise, means.max() + 3 * spread
-        m = rng.uniform(low, high, n_samples)
-        z_t, z_s = rng.normal(size=(2, n_samples))  # proposals; the priors are flat
-        t, s = spread * np.exp(z_t), noise * np.exp(0.6 * z_s)
-        log_weight = np.log(high - low) - 0.5 * np.log(s / t / NOISE_RATIO) ** 2
-        log_weight += 0.5 * (z_t**2 + z_s**2)
-        s_of = {one: s * np.exp(FAMILY_SPREAD * rng.normal(size=n_samples)) for one in families}
-        shares, below = [], []
-        for own, family in zip(values, families, strict=True):
-            away = (own[:, None, None] - line) / s_of[family][:, None]
-            log = (-0.5 * away**2 - np.log(s_of[family])[:, None]).sum(0)
-            if exponential:
-                under = (m[:, None] - line) / t[:, None]
-                log = np.where(under >= 0, log - under - np.log(t)[:, None], -np.inf)
-            else:
-                prior = -0.5 * ((line - m[:, None]) / t[:, None]) ** 2
-                log = log + prior - np.log(t)[:, None] - 0.5 * np.log(2 * np.pi)
-            top = np.maximum(log.max(-1), -1e9)
-            share = np.exp(log - top[:, None])
-            total = np.maximum(share.sum(-1), 1e-300)
-            log_weight = log_weight + top + np.log(total)
-            shares.append(share / total[:, None])
-            below.append(np.cumsum(shares[-1], -1) - shares[-1] / 2)
-        weights.append(log_weight)
-        chances.append(
-            [
-                (share * np.prod(below[:i] + below[i + 1 :], axis=0)).sum(-1)
-                for i, share in enumerate(shares)
-            ]
-        )
-    log_weight, chance = np.concatenate(weights), np.concatenate(chances, axis=1)
-    weight = np.exp(log_weight - log_weight.max())
-    found = (chance * weight).sum(1) / weight.sum()
-    error = np.sqrt((weight**2 * (chance - found[:, None]) ** 2).sum(1)) / weight.sum()
-    return found, error
-
-
 def test_of_thousands_those_far_behind_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[float(i), i + 0.3, i - 0.2] if i > 16 else [float(i)] for i in range(20)]
     whole = posterior_of(values, ["mlp"] * 20, seed=0)
@@ -140,23 +82,6 @@ def test_of_thousands_those_far_behind_are_not_drawn(monkeypatch: pytest.MonkeyP
     assert np.isneginf(found.draws[:, :12]).all()
     assert np.isfinite(found.draws[:, 12:]).all()
     np.testing.assert_allclose(found.best, whole.best, atol=0.03)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3])
-def test_probabilities_are_those_of_sampling_the_parameters_from_their_prior(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    truth = rng.normal(size=5) if seed % 2 else -rng.exponential(size=5)
-    noise = 0.6 if seed == 2 else 1.0
-    values = [
-        mu + noise * rng.normal(size=n) for mu, n in zip(truth, (3, 3, 4, 3, 5), strict=True)
-    ]
-    families = ["mlp", "cnn", "mlp", "cnn", "mlp"]
-    found = posterior_of(values, families, seed=1)
-    wanted, error = chance_of_being_best(values, families, n_samples=4000, rng=rng)
-    drawn = np.sqrt(wanted * (1 - wanted) / N_DRAWS)
-    assert (np.abs(found.best - wanted) < 3 * (error + drawn)).all()
-    assert error.max() < 0.02  # the reference says something
 
 
 def test_the_unit_of_the_score_does_not_matter() -> None:
@@ -221,18 +146,3 @@ def test_a_cut_off_normal_has_its_distribution_near_and_far_out(m: float) -> Non
     z = (m - centre) / u
     mean = centre - u * np.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))
     assert abs(drawn.mean() - mean) < K * drawn.std() / np.sqrt(n) + 2 * u / abs(z) ** 3 * (z < -9)
-
-
-@pytest.mark.slow
-def test_a_claim_holds_as_often_as_it_says_in_studies_drawn_from_the_model() -> None:
-    rng = np.random.default_rng(0)
-    claims, hits = [], []
-    for _ in range(150):
-        truth = rng.normal(size=8) if rng.random() < 0.5 else -rng.exponential(size=8)
-        values = [truth[i] + 0.5 * rng.normal(size=3) for i in range(8)]
-        found = posterior_of(values, ["mlp"] * 8, seed=1)
-        first = int(np.argmax([v.mean() for v in values]))
-        claims.append(found.best[first])
-        hits.append(first == truth.argmax())
-    error = np.sqrt(sum(p * (1 - p) for p in claims)) / 150
-    assert abs(np.mean(hits) - np.mean(claims)) < K * error

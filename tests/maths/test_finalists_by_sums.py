@@ -29,13 +29,6 @@ def test_it_is_the_sum_over_a_grid_of_all_unknowns(n: int, draw: int) -> None:
     assert np.abs(found.draws.mean(0) - centre).max() < 4 * error + 0.01
 
 
-@pytest.mark.slow
-def test_the_best_of_equal_architectures_is_any_of_them() -> None:
-    best, centre = brute_force([[0.0, 1.0, 0.5]] * 4, n_exact=6)
-    np.testing.assert_allclose(best, 0.25, atol=1e-9)
-    np.testing.assert_allclose(centre, centre[0])
-
-
 def brute_force(replicates: list[list[float]], n_exact: int) -> tuple[Array, Array]:
     """Return the probability of each architecture of one family to be the best, and means [n].
 

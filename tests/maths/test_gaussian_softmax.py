@@ -4,9 +4,7 @@ import math
 
 import pytest
 import torch
-from scipy import optimize
 from scipy.integrate import quad
-from scipy.special import expit
 from torch import Tensor
 
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
@@ -78,40 +76,6 @@ def test_more_classes_are_near_the_mean_of_draws(spread: float, most: float) -> 
     means, covariances = logits(4, spread)
     gap = (pairwise_mean(means, covariances) - drawn(means, covariances)).abs().max()
     assert float(gap) < most
-
-
-@pytest.mark.slow
-def test_own_variances_are_further_from_the_draws_where_logits_share_a_shift() -> None:
-    """Why the pairwise form: one variance per logit takes the shared shift for uncertainty."""
-    means, covariances = logits(4, 0.3)
-    covariances = covariances + 3.0
-    truth = drawn(means, covariances)
-    own = (means / (1 + math.pi / 8 * covariances.diagonal(dim1=1, dim2=2)).sqrt()).softmax(1)
-    pairwise = pairwise_mean(means, covariances)
-    assert float((pairwise - truth).abs().mean()) < 0.2 * float((own - truth).abs().mean())
-
-
-@pytest.mark.parametrize(("n", "precision"), [(5, 0.01), (20, 0.01), (20, 0.1), (100, 0.01)])
-def test_a_gaussian_at_the_mode_is_less_sure_than_the_posterior_and_the_mode_is_nearer(
-    n: int, precision: float
-) -> None:
-    """Why `predict` takes the mode: logistic regression on `n` equal data, by quadrature.
-
-    The likelihood σ(w)ⁿ is flat above the mode and falls below it; a Gaussian falls on both sides.
-    """
-    mode = optimize.brentq(lambda w: precision * w - n * expit(-w), 0, 50)
-    variance = 1 / (precision + n * expit(mode) * expit(-mode))
-
-    def density(w: float) -> float:
-        return math.exp(n * math.log(expit(w)) - precision * w * w / 2)
-
-    total = quad(density, -20, 80, limit=500)[0]
-    exact = quad(lambda w: expit(w) * density(w), -20, 80, limit=500)[0] / total
-    means = torch.tensor([[mode, 0.0]], dtype=torch.float64)
-    covariances = torch.tensor([[[variance, 0.0], [0.0, 0.0]]], dtype=torch.float64)
-    gaussian = float(pairwise_mean(means, covariances)[0, 0])
-    assert gaussian < exact
-    assert abs(expit(mode) - exact) < abs(gaussian - exact)
 
 
 def test_draws_of_two_classes_have_the_mean_of_the_integral() -> None:

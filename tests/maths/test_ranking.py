@@ -118,19 +118,6 @@ def test_an_interval_of_few_pairs_holds_rho_as_often_as_it_says(n: int, rho: flo
     assert held / 400 > 0.94  # less a standard error of 0.011; percentiles alone: 0.67 to 0.97
 
 
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_only_the_order_of_a_score_counts_and_its_sign_matters(seed: int) -> None:
-    x, y = with_ties(seed, n=10)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return
-    assert statistics(x**3 + 2, y) == statistics(x, y)
-    reversed_rho = statistics(-x, y).rho
-    expected = statistics(x, y).rho
-    assert_allclose(-reversed_rho, expected, atol=1e-12)
-
-
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), missing=st.integers(1, 4))
 def test_missing_values_are_dropped_pairwise_and_counted(seed: int, missing: int) -> None:
@@ -304,21 +291,6 @@ def test_of_many_data_few_are_resampled_and_the_intervals_are_those_of_all(
         width = other.high - other.low
         # of 500 resamples the ends have standard errors of 6 % of the width
         assert [one.low, one.high] == pytest.approx([other.low, other.high], abs=0.25 * width)
-
-
-def test_of_many_data_few_decide_the_regret_in_each_resample(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(2, 1500))
-    monkeypatch.setattr(ranking, "MOST_RESAMPLED", 10**6)
-    present = resampling_plan(1500, seed=0, n_resamples=200).T > 0
-    few = ranking._deciding(x, y)
-    assert len(few) == 128
-    for k in (1, 3, 10):
-        of_all = ranking._resampled_regret(x, y, k, present)
-        assert_allclose(ranking._resampled_regret(x[few], y[few], k, present[few]), of_all)
-    assert ranking._present(5000).mean() == pytest.approx(present.mean(), abs=0.005)
 
 
 def test_of_many_data_a_rival_that_is_as_good_is_so_in_half_of_the_resamples() -> None:

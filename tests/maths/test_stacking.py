@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas_evidence.maths import stacking
 from nas_evidence.maths.stacking import TOLERANCE, mixture, stacked, stacking_weights
 
 
@@ -36,15 +35,6 @@ def test_the_weights_are_those_of_a_fine_grid() -> None:
     weights = stacking_weights(table)
     np.testing.assert_allclose(weights, grid[int(np.argmax(values))], atol=0.02)
     assert mixture(table, weights).mean() >= max(values) - TOLERANCE
-
-
-def test_the_ascent_finds_the_same_weights_from_even_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = densities(7, 50, 4)
-    found = stacking_weights(table)
-    monkeypatch.setattr(stacking, "_sequential_quadratic", lambda p: np.full(4, 0.25))
-    again = stacking_weights(table)
-    assert mixture(table, again).mean() == pytest.approx(mixture(table, found).mean(), abs=1e-5)
-    np.testing.assert_allclose(again, found, atol=0.02)
 
 
 @settings(deadline=None, max_examples=30)

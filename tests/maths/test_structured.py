@@ -89,13 +89,6 @@ def test_kernel_form_equals_parametric_form() -> None:
     assert_close(matrix.effective_parameters(DELTA), kernel.effective_parameters(DELTA))
 
 
-def test_gradient_of_coupled_forms_is_minus_the_effective_parameters() -> None:
-    for structure in _full():
-        log_delta = DELTA.log().requires_grad_()
-        (gradient,) = torch.autograd.grad(structure.log_det_ratio(log_delta.exp()), log_delta)
-        assert_close(-gradient, structure.effective_parameters(DELTA))
-
-
 @pytest.mark.parametrize("structure", [*(s for s, _ in _structures().values()), *_full()])
 def test_a_factor_on_the_curvature_has_its_gradient(structure: BlockDiagonal) -> None:
     # The gradient in the noise goes through here; a reference code detaches it for Kronecker.
@@ -175,15 +168,3 @@ def test_a_spectrum_that_is_not_finite_is_refused_by_name() -> None:
     broken = BlockDiagonal(("w",), (Dense(torch.full((2, 2), torch.nan).double()),))
     with pytest.raises(ValueError, match="`w` is not finite"):
         broken.spectra()
-
-
-@pytest.mark.parametrize("value", [3.0, 0.0, -1e-9])
-def test_the_spectrum_of_one_parameter_needs_no_solver(
-    value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    block = Dense(torch.tensor([[value]], dtype=torch.float64))
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.linalg, "eigvalsh", None)
-        values, n_negative = block.spectrum()
-    assert values.tolist() == [max(value, 0.0)]
-    assert int(n_negative) == (value < 0)

@@ -67,24 +67,6 @@ def test_a_label_does_not_change_what_is_predicted_before_it() -> None:
     assert before < 0
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_network_that_fits_the_data_has_a_shorter_code_than_one_that_cannot() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 2, generator=generator)
-    y = (x[:, 0] * x[:, 1] > 0).long()
-    plan = EnsemblePlan(n_runs=2, n_draws=4, n_chunks=8, n_iterations=30)
-    values = []
-    for model in (nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))):
-        found = sample_then_optimise_evidence(
-            model, x, y, likelihood=Categorical(), prior_precision=0.1,
-            generator=torch.Generator().manual_seed(1), plan=plan,
-        )  # fmt: skip
-        assert found.valid
-        values.append(found.value)
-    assert values[1] > values[0]
-
-
 @pytest.mark.slow
 def test_members_that_have_learned_the_first_half_are_draws_of_its_posterior() -> None:
     """The mean log likelihood of the second half, against the posterior in closed form."""

@@ -231,35 +231,6 @@ def test_the_jacobian_of_a_laplace_value_has_the_likelihood_power() -> None:
     assert gap == pytest.approx(0.3 * data.log_jacobian, rel=1e-9)
 
 
-def test_the_right_scale_has_more_evidence_and_wins_by_more_as_rows_grow(tmp_path: Path) -> None:
-    given = assignment_of(NAME, "two_fold", epochs=30)
-    for name in (NAME, "two_fold"):
-        gains = []
-        for n in (120, 320, 620):
-            values = [
-                run(given, log_normal(n, scale), tmp_path / f"{name}{n}{scale}").final_estimate(
-                    name
-                ).value
-                for scale in ("log", "identity")
-            ]  # fmt: skip
-            gains.append(values[0] - values[1])
-        assert 0 < gains[0] < gains[1] < gains[2]
-
-
-@pytest.mark.parametrize("name", ["identity", None])
-def test_the_scale_identity_is_as_no_scale_to_the_last_bit(
-    name: str | None, tmp_path: Path
-) -> None:
-    plain = log_normal(60, "identity")
-    assert plain.own is None
-    spec = DatasetSpec(name="npz", path="data", target_scale=name)
-    given = assignment_of(*_ALL).model_copy(update={"dataset": spec})
-    one, other = (run(given.model_copy(update={"dataset": s}), plain, tmp_path / str(i))
-                  for i, s in enumerate((spec, DatasetSpec(name="npz", path="data"))))  # fmt: skip
-    assert scores_of(one) == scores_of(other)
-    assert (one.test_rmse, one.test_nll_per_datum) == (other.test_rmse, other.test_nll_per_datum)
-
-
 def test_a_held_out_target_outside_the_support_makes_the_fold_invalid(tmp_path: Path) -> None:
     """The least target, far below the others, is in one fold: log(y + c) of the others ends."""
     y = 1 + np.random.default_rng(2).exponential(1.0, (60, 1))

@@ -262,22 +262,3 @@ def test_the_best_step_is_chosen_on_other_draws() -> None:
     means = torch.stack(values)
     assert abs(means.mean()) < 5 * means.std() / 300**0.5
     assert torch.stack(highest).mean() > 0.3
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_classifier_is_followed_too(generator: torch.Generator) -> None:
-    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
-    x = torch.randn(9, 2, generator=generator).double()
-    y = torch.randint(0, 2, (9,), generator=generator)
-    ask = {"likelihood": Categorical(), "prior_precision": 1.0}
-    curves = []
-    for exact in (True, False):
-        plan = EntropyPlan(learning_rate=0.1, n_steps=8, n_seeds=60, n_probes=4, exact=exact)
-        again = torch.Generator().manual_seed(2)
-        curves.append(sgd_entropy_bound(model, x, y, plan=plan, generator=again, **ask))
-    whole, probed = curves
-    assert whole.valid
-    assert probed.valid
-    assert -9 * 3 < whole.value < 0
-    assert abs(whole.value - probed.value) < 5 * whole.standard_error + 0.2

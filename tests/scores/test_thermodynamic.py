@@ -10,8 +10,7 @@ from messages import refused
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from nas_evidence.audit.known_problems import Problem, put_at_mode
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.scores.sampling_plan import LadderPlan, SweepPlan
 from nas_evidence.scores.temperature_ladder import (
     LadderSamples,
@@ -263,34 +262,3 @@ def test_impossible_questions_are_refused(generator: torch.Generator) -> None:
         temperature_ladder_evidence(model, x, y[:5], prior_precision=1.0, **ask)
     with pytest.raises(ValueError, match="Gaussian targets"):
         temperature_ladder_evidence(model, x, y[:, 0], prior_precision=1.0, **ask)
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("hidden", [0, 12])  # 15 and 99 parameters
-def test_both_agree_on_classifiers(hidden: int, generator: torch.Generator) -> None:
-    """Within 5 errors of the difference, from a mode; the chains leave it where there are more."""
-    layers = (
-        [nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 3)] if hidden else [nn.Linear(4, 3)]
-    )
-    model = nn.Sequential(*layers).double()
-    x = torch.randn(40, 4, dtype=torch.float64, generator=generator)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-        y = torch.multinomial(model(x).softmax(1), 1, generator=generator)[:, 0]
-    precision = torch.ones(sum(1 for _ in model.parameters()), dtype=torch.float64)
-    put_at_mode(Problem("p", model, x, y, Categorical(), precision, truth=math.nan))
-    one = temperature_ladder_evidence(
-        model, x, y, likelihood=Categorical(), prior_precision=1.0, generator=generator,
-        plan=LadderPlan(n_burn_in=100, n_samples=100),
-    )  # fmt: skip
-    other = thermodynamic_evidence(
-        model, x, y, likelihood=Categorical(), prior_precision=1.0, generator=generator,
-        plan=SweepPlan(n_nodes=12, n_burn_in=100, n_samples=20),
-    )  # fmt: skip
-    error = math.hypot(one.standard_error, other.standard_error)
-    assert one.note == ""
-    assert other.valid
-    assert error < 0.6
-    assert abs(one.value - other.value) < ERRORS * error

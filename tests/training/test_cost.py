@@ -244,15 +244,6 @@ def test_latency_is_a_positive_median_and_leaves_the_model_in_its_mode() -> None
         assert model.passes > 5
 
 
-def test_latency_of_more_work_is_longer() -> None:
-    small, large = (nn.Linear(n, n, bias=False) for n in (8, 3000))
-    times = [
-        measured_latency(m, torch.zeros(1, m.in_features, dtype=torch.float32))
-        for m in (small, large)
-    ]
-    assert times[1] > 5 * times[0]
-
-
 class _Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -51,22 +51,6 @@ def trained(data: TensorData, given: Assignment) -> Training:
     return state
 
 
-def hit_rate(state: Training, data: TensorData) -> float:
-    with torch.no_grad():
-        return float((state.model(data.x_test).argmax(1) == data.y_test).double().mean())
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.parametrize("curvature", ["diag_ef", "kfac_ggn"])
-def test_updates_from_the_first_epochs_on_do_not_prune_a_network_that_can_learn(
-    curvature: str,
-) -> None:
-    online = {"every": 10, "curvature": curvature}
-    plan = {"epochs": 300, "optimiser": "adam", "learning_rate": 0.003, "online": online}
-    assert hit_rate(trained(rings(), assignment(**plan)), rings()) > 0.75
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [1.0, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: float) -> None:

@@ -1,7 +1,5 @@
 """Updates of the hyperparameters from a sample of many rows."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from records import asked
@@ -74,26 +72,6 @@ def test_where_all_rows_are_alike_a_sample_learns_what_all_of_them_teach(task: s
     assert other_evidence == pytest.approx(evidence, rel=1e-4)
 
 
-def test_the_evidence_of_samples_is_on_average_that_of_all_data() -> None:
-    data = problem(200)
-    state = trained(data, given(200))
-    whole = passes_of(state, data, given(200)).of("diag_ggn")[0]
-    likelihoods, traces = [], []
-    for seed in range(40):
-        order = torch.randperm(200, generator=torch.Generator().manual_seed(seed))
-        mixed = replace(data, x_train=data.x_train[order], y_train=data.y_train[order])
-        part, of_it = sample_of(mixed, given(50))
-        pass_ = passes_of(state, part, of_it).of("diag_ggn")[0]
-        likelihoods.append(of_it.plan.likelihood_power * pass_.log_likelihood)
-        traces.append(of_it.plan.likelihood_power * float(pass_.curvature.trace().sum()))
-    for values, expected in (
-        (likelihoods, whole.log_likelihood),
-        (traces, float(whole.curvature.trace().sum())),
-    ):
-        found = torch.tensor(values)
-        assert abs(float(found.mean()) - expected) < 4 * float(found.std()) / 40**0.5
-
-
 def test_the_sample_is_the_same_at_every_update_of_every_network() -> None:
     data = problem(60)
     first, _ = sample_of(data, given(15))
@@ -101,20 +79,6 @@ def test_the_sample_is_the_same_at_every_update_of_every_network() -> None:
     assert torch.equal(again.x_train, first.x_train)
     assert torch.equal(again.y_train, first.y_train)
     assert len(first.x_train.unique(dim=0)) == 15  # no row twice
-
-
-def test_networks_share_the_input_factor_of_the_sample_and_other_rows_have_their_own() -> None:
-    data = problem(60)
-    inputs = []
-    for seed in (3, 4):
-        assignment = given(15, seed=seed)
-        state = trained(data, given(15, seed=seed), 1)
-        pass_ = passes_of(state, *sample_of(data, assignment)).of("kfac_ggn")[0]
-        inputs.append(pass_.curvature.blocks[0].inputs)  # type: ignore[union-attr]
-    assert inputs[0] is inputs[1]
-    other, _ = sample_of(replace(data, x_train=2 * data.x_train), given(15))
-    whole = passes_of(state, other, given(15)).of("kfac_ggn")[0]
-    torch.testing.assert_close(whole.curvature.blocks[0].inputs, 4 * inputs[0])  # type: ignore[union-attr]
 
 
 def test_what_an_update_returns_sees_all_data() -> None:
