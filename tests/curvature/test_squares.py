@@ -50,12 +50,13 @@ def test_squares_are_those_of_the_gradients_one_by_one(name: str, last: bool) ->
 
 @pytest.mark.parametrize("elements", [1, 1 << 20], ids=["one datum at a time", "all at once"])
 @pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@pytest.mark.parametrize("arguments", [{"padding": 1}, {"stride": 2, "groups": 2, "dilation": 2}])
 def test_the_grouped_kernel_of_float32_agrees_with_float64(
-    last: bool, elements: int, monkeypatch: pytest.MonkeyPatch
+    arguments: dict[str, int], last: bool, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(squares, "_GROUPED_ELEMENTS", elements)
-    module = nn.Conv2d(8, 4, 3, padding=1)
-    a, s = example(module, (5, 8, 4, 3), torch.float64)
+    module = nn.Conv2d(8, 12, 3, **arguments)
+    a, s = example(module, (5, 8, 9, 9), torch.float64)
     expected = one_by_one(module, a, s)
     a, s = a.float(), s.float()
     if last:
