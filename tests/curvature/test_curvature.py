@@ -1,6 +1,8 @@
 """Curvature against dense per-datum Jacobians, and what must not change it."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -91,6 +93,17 @@ def test_batches_and_order_do_not_matter(kind: str, name: str) -> None:
     for batch_size in (1, 3):
         found = run(kind, shuffled, batch_size=batch_size).curvature.log_det_ratio(delta)
         assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in KINDS if not k.startswith("full") and not k.endswith("_mc")]
+)
+def test_duplicated_data_double_the_curvature(kind: str) -> None:
+    c = case("conv_stride_padding")
+    twice = Case(c.model, torch.cat([c.x, c.x]), torch.cat([c.y, c.y]))
+    one, two = run(kind, c), run(kind, twice)
+    for a, b in zip(one.curvature.spectra(), two.curvature.spectra(), strict=True):
+        assert_close(2 * a, b, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.slow
@@ -220,6 +233,23 @@ class _Recurrent(nn.Module):
 class _RowsMixed(_Shared):
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.layer(x.repeat(2, 1))[: len(x)])
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_over_a_hundred_passes() -> None:
+    c = case("residual")
+    seen = []
+    handle = c.model.head.register_forward_hook(lambda _, a, z: seen.append(weakref.ref(z)))
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            run("diag_ef", c)
+        alive = sum(ref() is not None for ref in seen)
+    finally:
+        gc.enable()
+        handle.remove()
+    assert alive == 0
 
 
 def _shared_parameter() -> nn.Module:

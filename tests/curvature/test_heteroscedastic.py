@@ -63,6 +63,15 @@ def test_log_likelihood_is_that_of_torch_with_every_constant(
     assert_close(likelihood.mean(outputs), _normal(outputs).mean)
 
 
+def test_it_is_the_exponential_family_of_its_natural_parameters() -> None:
+    outputs, y = _data(5, 1)
+    each = [
+        eta[0] * t + eta[1] * t**2 - _log_normaliser(eta) - 0.5 * math.log(2 * math.pi)
+        for eta, t in ((_natural(f), t[0]) for f, t in zip(outputs, y, strict=True))
+    ]
+    assert_close(LIKELIHOOD.log_likelihood(outputs, y), torch.stack(each).sum())
+
+
 @pytest.mark.parametrize("n_targets", [1, 2])
 def test_roots_multiply_to_the_hessian_of_the_log_normaliser_pulled_back(n_targets: int) -> None:
     outputs, _ = _data(7, n_targets)
@@ -78,6 +87,61 @@ def test_residual_is_the_gradient_of_the_log_likelihood(n_targets: int) -> None:
     outputs.requires_grad_()
     (expected,) = torch.autograd.grad(LIKELIHOOD.log_likelihood(outputs, y), outputs)
     assert_close(LIKELIHOOD.residual(outputs, y), expected)
+
+
+def test_the_matrix_is_the_expected_square_of_the_residual_and_the_expected_hessian() -> None:
+    """Fisher's equality, by Gauss-Hermite quadrature, which is exact here."""
+    torch.manual_seed(0)
+    outputs, _ = _data(1, 2)
+    roots = LIKELIHOOD.hessian_roots(outputs)[:, 0]
+    z, w = (torch.from_numpy(part) for part in _hermite(9))
+    square, second = torch.zeros(4, 4).double(), torch.zeros(4, 4).double()
+    model = _normal(outputs[0])
+    for a, wa in zip(z, w, strict=True):
+        for b, wb in zip(z, w, strict=True):
+            y = (model.mean + model.stddev * torch.stack([a, b]))[None]
+            r = LIKELIHOOD.residual(outputs, y)[0]
+            square += wa * wb * torch.outer(r, r)
+            second -= (
+                wa
+                * wb
+                * torch.autograd.functional.hessian(
+                    lambda f, y=y: LIKELIHOOD.log_likelihood(f[None], y), outputs[0]
+                )
+            )
+    assert_close(square, roots.T @ roots, rtol=1e-10, atol=1e-10)
+    assert_close(second, roots.T @ roots, rtol=1e-10, atol=1e-10)
+
+
+def _hermite(n: int) -> tuple:  # type: ignore[type-arg]
+    import numpy as np
+
+    z, w = np.polynomial.hermite_e.hermegauss(n)
+    return z, w / w.sum()
+
+
+def test_the_hessian_in_mean_and_log_precision_is_indefinite() -> None:
+    def nll(f: Tensor) -> Tensor:
+        return -Normal(f[0], (-0.5 * f[1]).exp()).log_prob(torch.tensor(1.0).double())
+
+    whole = torch.autograd.functional.hessian(nll, torch.tensor([0.3, 0.2]).double())
+    assert float(torch.linalg.eigvalsh(whole)[0]) < -0.1
+
+
+def test_the_loss_is_convex_in_natural_parameters_but_not_in_the_outputs() -> None:
+    """So a linear network with a noise of each row does not settle as a convex one does."""
+    y, f = torch.tensor([[1.0]]).double(), torch.tensor([0.5, -9.0]).double()
+
+    def of_outputs(f: Tensor) -> Tensor:
+        return LIKELIHOOD.nll_mean(f[None], y)
+
+    def of_natural(eta: Tensor) -> Tensor:
+        return _log_normaliser(eta) - eta[0] * y[0, 0] - eta[1] * y[0, 0] ** 2
+
+    whole = torch.autograd.functional.hessian(of_outputs, f)
+    assert float(torch.linalg.eigvalsh(whole)[0]) < 0
+    whole = torch.autograd.functional.hessian(of_natural, _natural(f).detach())
+    assert float(torch.linalg.eigvalsh(whole)[0]) > 0
 
 
 def test_the_variance_of_the_mean_is_that_of_its_linearisation() -> None:

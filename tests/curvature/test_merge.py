@@ -1,10 +1,12 @@
 """Curvature is a sum: passes over shards, here or in other processes, add up to one pass."""
 
 import itertools
+import multiprocessing
+import pickle
 
 import pytest
 import torch
-from cases import Case, case
+from cases import Case, case, pickled_passes
 from torch.testing import assert_close
 
 from nas_evidence.curvature import KINDS, STRUCTURES, CurvaturePass, curvature_pass, merge
@@ -58,6 +60,13 @@ def test_ragged_shards_add_up_to_one_pass(
     agree(kind, c, merge([run(kind, c, rows) for rows in shards]), run(kind, c))
 
 
+def test_full_matrices_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRUCTURES, "full", lambda sweep: [dense_rules.full_matrix(sweep)])
+    c = case("regression")
+    shards = [run("full_ggn", c, rows) for rows in (slice(0, 2), slice(2, None))]
+    agree("full_ggn", c, shards[0] + shards[1], run("full_ggn", c))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("cuts", [(1, 2), (3, 7), (1, 6), (8,)])
 @pytest.mark.parametrize("kind", ["full_ggn", "full_ef"])
@@ -79,6 +88,17 @@ def test_shards_of_any_form_add_up_to_the_form_of_the_whole(
         agree(kind, c, merged, whole)
 
 
+def test_kronecker_blocks_are_products_of_sums_and_not_sums_of_products() -> None:
+    c = case("mlp")
+    parts = [run("kfac_ggn", c, rows) for rows in (slice(0, 3), slice(3, None))]
+    delta = c.prior_precision
+    apart = sum(p.curvature.trace() for p in parts)
+    together = (parts[0] + parts[1]).curvature.trace()
+    assert_close(together, run("kfac_ggn", c).curvature.trace())
+    assert delta is not None
+    assert not torch.isclose(together[0], apart[0], rtol=1e-3)
+
+
 def test_monte_carlo_passes_add_up_in_expectation_and_count() -> None:
     c = case("mlp")
     parts = [run("kfac_ggn_mc", c, rows) for rows in (slice(0, 3), slice(3, None))]
@@ -87,6 +107,18 @@ def test_monte_carlo_passes_add_up_in_expectation_and_count() -> None:
     for block in (merge(parts).curvature.blocks[1], parts[0].curvature.blocks[1]):
         one = block.matrix - one
     assert_close(one, -parts[1].curvature.blocks[1].matrix)
+
+
+@pytest.mark.long
+@pytest.mark.slow  # two interpreters that import torch
+def test_two_processes_give_the_numbers_of_one() -> None:
+    kinds = SUMS
+    tasks = [("conv_stride_padding", kinds, 0, 3), ("conv_stride_padding", kinds, 3, None)]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        shards = [pickle.loads(data) for data in pool.starmap(pickled_passes, tasks, chunksize=1)]
+    c = case("conv_stride_padding")
+    for kind, *passes in zip(kinds, *shards, strict=True):
+        agree(kind, c, merge(passes), run(kind, c))
 
 
 def test_what_is_not_a_sum_is_refused() -> None:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from cases import Case, case
+from messages import refused
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
@@ -105,6 +106,16 @@ def test_empirical_fisher_of_regression_scales_with_the_fourth_power_of_the_nois
     one = curvature_pass(kind, c.model, c.x, c.y, Gaussian(1.0), batch_size=9)
     half = curvature_pass(kind, c.model, c.x, c.y, Gaussian(0.5), batch_size=9)
     assert_close(half.curvature.trace(), 16 * one.curvature.trace())
+
+
+def test_dense_curvature_that_cannot_fit_is_refused_with_the_estimate() -> None:
+    model = nn.Linear(300_000, 3)
+    x = torch.zeros(200_000, 1).expand(-1, 300_000)
+    y = torch.zeros(200_000, dtype=torch.int64)
+    dense = dict.fromkeys(("full_ggn", "full_ef", "block_ggn"), "kfac_ggn")
+    for kind, instead in {**dense, "kfac_ggn": "a diagonal kind"}.items():
+        with refused("memory-short", instead):
+            curvature_pass(kind, model, x, y, case("mlp").likelihood, batch_size=2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -146,3 +146,18 @@ def test_a_cut_off_normal_has_its_distribution_near_and_far_out(m: float) -> Non
     z = (m - centre) / u
     mean = centre - u * np.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))
     assert abs(drawn.mean() - mean) < K * drawn.std() / np.sqrt(n) + 2 * u / abs(z) ** 3 * (z < -9)
+
+
+@pytest.mark.slow
+def test_a_claim_holds_as_often_as_it_says_in_studies_drawn_from_the_model() -> None:
+    rng = np.random.default_rng(0)
+    claims, hits = [], []
+    for _ in range(150):
+        truth = rng.normal(size=8) if rng.random() < 0.5 else -rng.exponential(size=8)
+        values = [truth[i] + 0.5 * rng.normal(size=3) for i in range(8)]
+        found = posterior_of(values, ["mlp"] * 8, seed=1)
+        first = int(np.argmax([v.mean() for v in values]))
+        claims.append(found.best[first])
+        hits.append(first == truth.argmax())
+    error = np.sqrt(sum(p * (1 - p) for p in claims)) / 150
+    assert abs(np.mean(hits) - np.mean(claims)) < K * error

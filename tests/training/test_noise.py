@@ -75,6 +75,25 @@ def test_gradient_at_a_mode_is_that_of_the_exact_evidence(n: int) -> None:
     assert_close(torch.from_numpy(found.gradient), expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
+def test_alternating_with_the_mode_maximises_the_exact_evidence() -> None:
+    model, x, y = _blr()
+    delta, std = torch.ones(2).double(), 1.0
+    members = members_of("tensor", 2)
+    for _ in range(60):
+        z = torch.cat([delta.log(), torch.tensor([2 * math.log(std)]).double()])
+        _to_mode(model, x, y, z)
+        passed = _pass("full_ggn", model, x, y)
+        noise = noise_of("full_ggn", passed, 1.0)
+        delta, std = fit_prior_and_noise(
+            passed.curvature, squared_norms(model), delta, members=members, noise=noise
+        )
+    z = torch.cat([delta.log(), torch.tensor([2 * math.log(std)]).double()]).requires_grad_()
+    (gradient,) = torch.autograd.grad(_exact(x, y, z), z)
+    assert_close(gradient, torch.zeros(3).double(), rtol=0, atol=1e-6)
+    assert 0.25 < std < 0.6  # the truth is 0.4
+
+
 def _value(passed: CurvaturePass, kind: str, norms: Tensor, z: Tensor, kappa: float) -> Tensor:
     """The evidence by `log_evidence`, differentiable in z = (log δ, log s²)."""
     n_targets = passed.n_data * passed.n_outputs
