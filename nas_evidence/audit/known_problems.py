@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
+from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
@@ -198,7 +199,7 @@ def definition(problem: Problem, kind: str) -> float | None:
 
 def _jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    parts = jacrev(lambda p: functional_call(model, p, (x,)))(parameters)
+    parts = jacrev(lambda p: functional_call(model, p, x))(parameters)
     return torch.cat([part.flatten(2) for part in parts.values()], 2), model(x).detach()
 
 

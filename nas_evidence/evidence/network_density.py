@@ -13,12 +13,13 @@ from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import checked_precision
+from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.plumbing.user_error import UserError
@@ -61,7 +62,7 @@ def flat_log_likelihood(
         with sdpa_kernel(
             SDPBackend.MATH
         ):  # attention that can be batched, and differentiated twice
-            outputs = functional_call(network, parameters, (inputs,))
+            outputs = functional_call(network, parameters, inputs)
         return likelihood.log_likelihood(outputs, targets)
 
     return log_likelihood, x, y
