@@ -63,7 +63,7 @@ def data_of(name: str, root: Path, n_train: int, n_test: int, seed: int | list[i
 @torch.no_grad()
 def tested(state: Training, data: TensorData, plan: TrainingPlan) -> tuple[float, float]:
     """Return test nll per datum, and accuracy or the root mean squared error, standardised."""
-    likelihood = likelihood_of(plan, state.noise_std, state.temperature)
+    likelihood = likelihood_of(plan, state.noise_std)
     outputs = state.model.eval()(data.x_test)
     nll = -float(likelihood.log_likelihood(outputs, data.y_test)) / len(data.y_test)
     if plan.likelihood == "categorical":

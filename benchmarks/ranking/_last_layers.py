@@ -166,7 +166,7 @@ class Found:
     def take(self, data: TensorData, trial: Trial, task: FoldTask, training: Training) -> None:
         """Take the network trained without a fold."""
         plan = trial.assignment.plan
-        likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+        likelihood = likelihood_of(plan, training.noise_std)
         rows = torch.cat([task.trained, task.predicted])
         layer = last_layer_of(training.model, select(data.x_train, rows), training.prior_precision)
         y, n = data.y_train[rows], len(task.trained)
@@ -256,7 +256,7 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     row |= {f"plain{of}_{k}": v for k, v in enumerate(found.plain, 1)}
     row |= {f"without_{k}": v for k, v in enumerate(found.tested, 1)}
     plan = trial.assignment.plan
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    likelihood = likelihood_of(plan, training.noise_std)
     both = torch.cat([data.x_train, data.x_test])
     layer = last_layer_of(training.model, both, training.prior_precision)
     own = y if data.task == "labels" else y.double()

@@ -383,7 +383,7 @@ class Folds(Scorer):
         if not np.isfinite(log_jacobian).all():
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
-        likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
+        likelihood = likelihood_of(plan, trained.noise_std)
         outputs = _held(outputs_of(trained, x), likelihood, data.fitted_to(task.trained))
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)

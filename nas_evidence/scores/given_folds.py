@@ -138,7 +138,7 @@ def _density(task: FoldTask, trained: Training, of: Member) -> tuple[LogDensity 
         last_layer_of(trained.model, inputs, trained.prior_precision),
         seen,
         len(task.trained),
-        likelihood_of(plan, trained.noise_std, trained.temperature),
+        likelihood_of(plan, trained.noise_std),
         power=plan.likelihood_power,
         seed=given.derived_seed(f"probes:{task.purpose}"),
     )

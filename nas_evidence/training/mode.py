@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import Assignment, TrainingPlan
@@ -113,7 +111,7 @@ def log_joint(
         model.double() if double else model,
         data.x_train,
         data.y_train,
-        likelihood_now(training, plan),
+        likelihood_of(plan, training.noise_std),
         precision_of_each(training),
         plan.likelihood_power,
         rows_at_once(training.model, data.x_train),
@@ -128,16 +126,11 @@ def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
 
 
-def likelihood_now(training: Training, plan: TrainingPlan) -> Likelihood:
-    """Return the likelihood with the training's current noise or temperature."""
-    return likelihood_of(plan, training.noise_std, training.temperature)
-
-
 def precision_of_each(training: Training) -> Tensor:
     """Return the prior precision of each parameter [P], on the device of the model."""
-    parameters = list(training.model.parameters())
-    precision = training.prior_precision.to(parameters[0].device)
-    return Precisions(precision, [p.numel() for p in parameters]).of_each_parameter()
+    sizes = torch.tensor([p.numel() for p in training.model.parameters()])
+    each = training.prior_precision.repeat_interleave(sizes)
+    return each.to(next(training.model.parameters()).device)
 
 
 def parameters_of(training: Training) -> Tensor:

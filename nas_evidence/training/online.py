@@ -92,15 +92,15 @@ def _updated_if_due(
 
 
 @dataclass(frozen=True)
-class _Sampled:
-    """An assignment whose likelihood counts each datum of a sample for several."""
+class Seeded:
+    """What updates need of an `Assignment`: the plan, and the seed of all random streams."""
 
-    whole: Planned
     plan: TrainingPlan
+    seed: int
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
-        return self.whole.derived_seed(purpose, counter)
+        return derive_seed(self.seed, purpose, counter)
 
 
 def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planned]:
@@ -126,13 +126,13 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
         )
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
-    return sample, _Sampled(assignment, plan.model_copy(update={"likelihood_power": power}))
+    return sample, Seeded(plan.model_copy(update={"likelihood_power": power}), assignment.seed)
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
     """Return the curvature passes of the current training, computed on demand."""
     seen = data_of_evidence(data, assignment)
-    return Passes(state, seen, assignment, _likelihood(state, assignment.plan))
+    return Passes(state, seen, assignment, likelihood_of(assignment.plan, state.noise_std))
 
 
 @dataclass
@@ -197,10 +197,6 @@ class Passes:
         return found
 
 
-def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
-    return likelihood_of(plan, state.noise_std, state.temperature)
-
-
 def update_hyperparameters(state: Training, passes: Passes) -> Passes:
     """Move prior precisions and noise to the maximum of the evidence at fixed θ.
 
@@ -235,7 +231,7 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
         best = _most_evidence(passes, tied_precision(state.prior_precision, members))
     state.prior_precision = best.prior_precision
     state.noise_std = best.noise_std
-    return passes.at(_likelihood(state, plan))
+    return passes.at(likelihood_of(plan, state.noise_std))
 
 
 class _Best(NamedTuple):

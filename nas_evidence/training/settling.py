@@ -183,7 +183,6 @@ class Settling:
             "changes": self.pairs.changes,
             "prior_precision": self.working.prior_precision,
             "noise_std": self.working.noise_std,
-            "temperature": self.working.temperature,
         }
 
 
@@ -207,7 +206,7 @@ def begin_settling(
     """
     working = begin(copy.deepcopy(training.model), assignment.plan)
     working.prior_precision = training.prior_precision.clone()
-    working.noise_std, working.temperature = training.noise_std, training.temperature
+    working.noise_std = training.noise_std
     working.epoch = training.epoch  # on which the random signs depend
     theta = parameters_of(working)
     cost = gradient_cost(working, data, assignment.plan)
@@ -232,7 +231,7 @@ def load_settling(
     settling.pairs = Pairs(state["steps"].to(device), state["changes"].to(device))
     working = settling.working
     working.prior_precision = state["prior_precision"]
-    working.noise_std, working.temperature = state["noise_std"], state["temperature"]
+    working.noise_std = state["noise_std"]
     write_parameters(working, settling.theta)
     return settling
 

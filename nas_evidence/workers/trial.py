@@ -54,7 +54,7 @@ from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 10
+CHECKPOINT_VERSION = 11
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -266,13 +266,13 @@ class Trial:
         training, given = self.training, self.assignment
         found: dict[str, object] = {}
         if training is not None:
-            likelihood = given.plan.likelihood
+            plan = given.plan
             found = {
                 "epochs": training.epoch,
                 "best_epoch": training.best_epoch,
                 "best_evidence": training.best_evidence,
-                "noise_std": training.noise_std if likelihood == "gaussian" else None,
-                "temperature": training.temperature if likelihood == "categorical" else None,
+                "noise_std": training.noise_std if plan.likelihood == "gaussian" else None,
+                "temperature": plan.temperature if plan.likelihood == "categorical" else None,
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
@@ -364,7 +364,7 @@ class Trial:
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(training.epoch),
             "noise_std": repr(training.noise_std),
-            "temperature": repr(training.temperature),
+            "temperature": repr(self.assignment.plan.temperature),
             "assignment": self.assignment.model_dump_json(),
             "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
         }
@@ -443,7 +443,7 @@ def _test(
     if not len(data.y_test):
         return {}
     spread = predictive_spread(training, plan, data.x_train, data.y_train, most_std=data.most_std)
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    likelihood = likelihood_of(plan, training.noise_std)
     model: nn.Module = training.model
     model.eval()
     nll, total, chosen, own = 0.0, 0.0, [], data.own

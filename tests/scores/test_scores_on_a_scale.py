@@ -31,7 +31,7 @@ from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.mode import likelihood_now
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.online import passes_of, sample_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
 from nas_evidence.training.predictive import predicted_means, predictive_spread
@@ -323,7 +323,7 @@ def test_metrics_of_the_test_are_of_what_is_delivered(likelihood: str, tmp_path:
         trial.training, given.plan, data.x_train, data.y_train, most_std=data.most_std
     )
     outputs = outputs_of(trial.training, data.x_test).double()
-    means = predicted_means(outputs, likelihood_now(trial.training, given.plan))
+    means = predicted_means(outputs, likelihood_of(given.plan, trial.training.noise_std))
     m = own.held(means).numpy() * own.scale.spread
     m, s = m + own.scale.centre, spread(data.x_test).numpy() * own.scale.spread
     mean = np.exp(m + s**2 / 2)
