@@ -24,7 +24,7 @@ from nas_evidence.spec.study import (
     OnlinePlan,
     TrainingPlan,
 )
-from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
+from nas_evidence.training.loop import Member, Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slice
 
@@ -169,8 +169,7 @@ def fit(
 
 def settle(fitted: Fitted) -> None:
     """Go on to a mode and to the maximum of the evidence there, in place."""
-    state, data, assignment = fitted.state, fitted.data, fitted.assignment
-    settling = begin_settling(state, data, assignment, SETTLING)
+    settling = begin_settling(Member(fitted.state, fitted.data, fitted.assignment), SETTLING)
     while not settle_slice(settling):
         pass
 

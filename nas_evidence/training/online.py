@@ -16,7 +16,6 @@ The evidence of the online curvature is recorded at each evaluation, estimated f
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 from scipy.optimize import brentq
@@ -59,14 +58,13 @@ def update_and_follow(
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    online = assignment.plan.online
     sample, updated = _updated_if_due(state, data, assignment)
     if updated or follow:
-        followed = sample.estimate(online.curvature, sample.of(online.curvature)[0])
+        followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
     state.evidence_seconds += time.perf_counter() - started
-    if len(data.x_train) <= online.rows:
+    if len(data.x_train) <= assignment.plan.online.rows:
         return sample
     return passes_of(state, data, assignment)
 
@@ -87,7 +85,7 @@ def _updated_if_due(
 ) -> tuple["Passes", bool]:
     passes = passes_of(state, *sample_of(data, assignment))
     if due := assignment.plan.updates_after(state.epoch):
-        passes = update_hyperparameters(state, passes)
+        passes = update_hyperparameters(passes)
     return passes, due
 
 
@@ -169,6 +167,12 @@ class Passes:
             log_jacobian=self.data.log_jacobian,
         )
 
+    @property
+    def followed(self) -> EvidenceEstimate:
+        """Return the Laplace evidence of the online curvature."""
+        kind = self.assignment.plan.online.curvature
+        return self.estimate(kind, self.of(kind)[0])
+
     def at(self, likelihood: Likelihood) -> "Passes":
         """Return these passes, or new ones with another likelihood and the same signs."""
         if likelihood == self.likelihood:
@@ -197,7 +201,7 @@ class Passes:
         return found
 
 
-def update_hyperparameters(state: Training, passes: Passes) -> Passes:
+def update_hyperparameters(passes: Passes) -> Passes:
     """Move prior precisions and noise to the maximum of the evidence at fixed θ.
 
     A prior as narrow as the initial weights would prune a network that has not learned yet, since
@@ -223,27 +227,22 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
 
     Returns the passes at the new likelihood.
     """
-    plan = passes.assignment.plan
-    best = _most_evidence(passes)
-    gain = plan.likelihood_power * gain_over_a_constant(best.pass_, passes.data.y_train, plan)
-    if gain <= 0.5 * float((best.prior_precision * squared_norms(state.model).cpu()).sum()):
+    state, plan = passes.state, passes.assignment.plan
+    precision, noise_std = _most_evidence(passes)
+    pass_ = passes.of(plan.online.curvature)[0]
+    gain = plan.likelihood_power * gain_over_a_constant(pass_, passes.data.y_train, plan)
+    if gain <= 0.5 * float((precision * squared_norms(state.model)).sum()):
         members = members_of(plan.online.prior_groups, len(state.prior_precision))
-        best = _most_evidence(passes, tied_precision(state.prior_precision, members))
-    state.prior_precision = best.prior_precision
-    state.noise_std = best.noise_std
+        highest = tied_precision(state.prior_precision, members)
+        precision, noise_std = _most_evidence(passes, highest)
+    state.prior_precision, state.noise_std = precision, noise_std
     return passes.at(likelihood_of(plan, state.noise_std))
 
 
-class _Best(NamedTuple):
-    """Hyperparameters of largest evidence; the pass does not have their noise yet."""
-
-    prior_precision: torch.Tensor
-    noise_std: float
-    pass_: CurvaturePass
-
-
-def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best:
-    """Return the hyperparameters that maximise the evidence at fixed θ.
+def _most_evidence(
+    passes: Passes, highest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """Return the prior precisions [G] and the noise that maximise the evidence at fixed θ.
 
     With `highest` [G] no precision is above it, and the noise does not rise.
     """
@@ -264,7 +263,7 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
         *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
         steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
     )  # fmt: skip
-    return _Best(precision, noise_std, pass_)
+    return precision, noise_std
 
 
 def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
@@ -292,9 +291,7 @@ def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: Trai
     return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
 
 
-def rescaled_precision(
-    held: torch.Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
-) -> torch.Tensor:
+def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
     """Return the precisions `held` times the factor that maximises the evidence, within bounds.
 
         F(x) = −½ eˣ Σ_l δ_l ‖θ_l‖² − ½ Σ_l Σ log1p(λ e⁻ˣ / δ_l)
@@ -305,13 +302,11 @@ def rescaled_precision(
 
     Args:
         held: δ of each tensor [G].
-        pass_: curvature at the parameters of the training.
-        training: provides the parameters.
-        plan: the likelihood power.
+        passes: at the parameters.
     """
-    curvature = pass_.curvature
-    power = plan.likelihood_power
-    scatter = float((held * squared_norms(training.model).cpu()).sum())
+    plan = passes.assignment.plan
+    curvature, power = passes.of(plan.online.curvature)[0].curvature, plan.likelihood_power
+    scatter = float((held * squared_norms(passes.state.model)).sum())
 
     def slope(x: float) -> float:
         factor = math.exp(x)

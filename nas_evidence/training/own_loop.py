@@ -91,15 +91,13 @@ class OnlineLaplace:
         self._state.epoch += 1
         if not self._planned.plan.updates_after(self._state.epoch):
             return None
-        passes = update_and_follow(self._state, self._data, self._planned)
-        self.estimate = passes.estimate(self._kind, passes.of(self._kind)[0])
+        self.estimate = update_and_follow(self._state, self._data, self._planned).followed
         self.history.append((self._state.epoch, self.estimate.value))
         return self.estimate.value
 
     def log_evidence(self) -> float:
         """Return the log marginal likelihood in nats at the present parameters; no update."""
-        passes, kind = passes_of(self._state, self._data, self._planned), self._kind
-        return passes.estimate(kind, passes.of(kind)[0]).value
+        return passes_of(self._state, self._data, self._planned).followed.value
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs, beside the model and the optimiser."""
@@ -127,11 +125,6 @@ class OnlineLaplace:
         self._state.noise_std = float(stored["noise_std"])
         self._state.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
-
-    @property
-    def _kind(self) -> str:
-        kind: str = self._planned.plan.online.curvature
-        return kind
 
     def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         state, plan = self._state, self._planned.plan

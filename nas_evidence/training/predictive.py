@@ -41,12 +41,13 @@ def predictive_spread(
     model = copy.deepcopy(training.model).cpu().eval()
     likelihood = likelihood_of(plan, training.noise_std)
     names = [name for name, _ in model.named_parameters()]
+    precisions = training.prior_precision.cpu()[:, None].unbind()
     posterior = fit_posterior(
         model,
         x if x.device.type == "cpu" else x[:].cpu(),
         y.cpu(),
         likelihood,
-        dict(zip(names, training.prior_precision.cpu().split(1), strict=True)),
+        dict(zip(names, precisions, strict=True)),
         likelihood_power=plan.likelihood_power,
     )
 
