@@ -26,8 +26,7 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.last_layer import last_layer_of
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.maths.spread_factor import log_densities, spread_factor
-from nas_evidence.scores.folds import Folds, cross_fitted, outputs_of
-from nas_evidence.scores.given_folds import FoldTask
+from nas_evidence.scores.folds import Folds, FoldTask, cross_fitted, outputs_of
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.workers.trial import Trial

@@ -21,11 +21,11 @@ from nas_evidence.scores.folds import (
     Folds,
     all_folds,
     cross_fitted,
+    density_of,
     log_predictive,
     outputs_of,
     targets_of_folds,
 )
-from nas_evidence.scores.given_folds import Fold, density_of
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
@@ -82,8 +82,7 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     task = all_folds("two_fold", order_of_data(40, given))[0]
     training = new_run(*part_of(task.trained, data, given, "any")).training
     training.noise_std = 0.4
-    fold = Fold(number=1, n_data=20, n_trained=20)
-    found = density_of(task, fold, training, Context(training, data, given)).log_density
+    found = density_of(task, training, Context(training, data, given))["log_density"]
 
     early, late = task.trained.numpy(), task.predicted.numpy()
     y = data.own.train
@@ -121,8 +120,7 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     given = assignment_of(NAME, likelihood="heteroscedastic", likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
     training = new_run(*part_of(task.trained, data, given, "any")).training
-    fold = Fold(number=1, n_data=20, n_trained=20)
-    found = density_of(task, fold, training, Context(training, data, given)).log_density
+    found = density_of(task, training, Context(training, data, given))["log_density"]
     rows = torch.cat([task.trained, task.predicted])
     logs = np.log(data.own.train)
     seen = logs[task.trained.numpy()]
