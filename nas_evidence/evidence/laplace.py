@@ -22,6 +22,7 @@ with different κ cannot be compared.
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -247,13 +248,21 @@ def squared_norms(model: nn.Module) -> Tensor:
 
 
 def checked_precision(
-    names: tuple[str, ...], sizes: tuple[int, ...], given: Mapping[str, float] | Tensor
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    given: float | Sequence[float] | Mapping[str, float] | Tensor,
 ) -> Tensor:
     """Return the prior precision of each tensor [G] or parameter [P], float64, on the CPU.
+
+    Args:
+        names: of the parameter tensors.
+        sizes: their numbers of parameters.
+        given: one number; one per tensor, in their order or by name; or one per parameter.
 
     Raises:
         ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
     """
+    numbers: Any = given
     if isinstance(given, Mapping):
         if set(given) != set(names):
             bad = sorted(set(given) ^ set(names))
@@ -261,8 +270,15 @@ def checked_precision(
                 "`prior_precision` must name each parameter tensor once, but these are missing "
                 f"or unknown: {', '.join(bad)}"
             ).with_code("prior-precision-names")
-        given = torch.tensor([given[name] for name in names], dtype=torch.float64)
-    precision = given.detach().double().cpu()
+        numbers = [given[name] for name in names]
+    try:
+        precision = torch.as_tensor(numbers, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            "`prior_precision` must be a number, one number per parameter tensor in their order, "
+            f"or a mapping of their names to numbers, but got {given!r}"
+        ).with_code("prior-precision-form") from error
+    precision = precision if precision.ndim else precision.expand(len(names))
     positive = bool(((precision > 0) & precision.isfinite()).all())
     if precision.ndim != 1 or len(precision) not in (len(names), sum(sizes)) or not positive:
         raise UserError(

@@ -90,12 +90,12 @@ def network_density(
     return density
 
 
-def gaussian_density(precision: Tensor, centre: Tensor | float = 0.0) -> Density:
-    """Return the normalised density N(w; centre, diag(precision)⁻¹) for both [P]."""
+def gaussian_density(precision: Tensor) -> Density:
+    """Return the normalised density N(w; 0, diag(precision)⁻¹) for a precision [P]."""
     log_constant = 0.5 * (precision / (2 * math.pi)).log().sum()
 
     def density(positions: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = precision * (centre - positions)
+        gradient = precision * -positions
         return log_constant - 0.5 * (gradient.square() / precision).sum(1), gradient
 
     return density
@@ -114,8 +114,6 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
     names = tuple(name for name, _ in model.named_parameters())
     sizes = tuple(p.numel() for p in model.parameters())
     device = next(model.parameters()).device
-    if not isinstance(given, Mapping | Tensor):
-        given = torch.full((len(names),), float(given), dtype=torch.float64)
     precision = checked_precision(names, sizes, given).to(device)
     return Precisions(precision, sizes).of_each_parameter()
 

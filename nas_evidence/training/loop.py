@@ -20,9 +20,7 @@ outputs, and κ means the same here as in the evidence.
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -174,7 +172,8 @@ def _train_group(members: Sequence[Member], n_epochs: int) -> list[DivergedError
     places = sorted(range(len(members)), key=lambda k: -counts[k])
     chosen = [members[k] for k in places]
     errors: dict[int, DivergedError | None] = {}
-    with _Group(chosen) as group:
+    group = _Group(chosen)
+    with group.program:
         for _ in range(n_epochs):
             sums = group.epoch().tolist()
             seconds, started = time.perf_counter() - started, time.perf_counter()
@@ -186,8 +185,8 @@ def _train_group(members: Sequence[Member], n_epochs: int) -> list[DivergedError
     return [errors[k] for k in range(len(members))]
 
 
-class _Group(AbstractContextManager["_Group"]):
-    """Trainings whose parameters are one program; they are theirs again at the end."""
+class _Group:
+    """Trainings whose parameters are one program while it is entered."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members, self.plan = members, members[0].assignment.plan
@@ -195,13 +194,6 @@ class _Group(AbstractContextManager["_Group"]):
         models = [state.model.train() for state in states]
         self.program = Program(models, [state.optimiser for state in states], self.plan)
         self._decay: list[Tensor] = []  # as set last, one factor per prior precision
-
-    def __enter__(self) -> "_Group":
-        self.program.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.program.__exit__(*error)
 
     def epoch(self) -> Tensor:
         """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.

@@ -23,8 +23,7 @@ from scipy.optimize import brentq
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
-from nas_evidence.data.augmentation import Planned as Planned
-from nas_evidence.data.augmentation import data_of_evidence
+from nas_evidence.data.augmentation import Planned, data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.spec.record import EvidenceEstimate
@@ -173,12 +172,6 @@ class Passes:
         kind = self.assignment.plan.online.curvature
         return self.estimate(kind, self.of(kind)[0])
 
-    def at(self, likelihood: Likelihood) -> "Passes":
-        """Return these passes, or new ones with another likelihood and the same signs."""
-        if likelihood == self.likelihood:
-            return self
-        return Passes(self.state, self.data, self.assignment, likelihood)
-
     def _passes(self, kind: str, n_draws: int) -> list[CurvaturePass]:
         found = curvature_passes(
             kind,
@@ -236,7 +229,9 @@ def update_hyperparameters(passes: Passes) -> Passes:
         highest = tied_precision(state.prior_precision, members)
         precision, noise_std = _most_evidence(passes, highest)
     state.prior_precision, state.noise_std = precision, noise_std
-    return passes.at(likelihood_of(plan, state.noise_std))
+    if (likelihood := likelihood_of(plan, state.noise_std)) == passes.likelihood:
+        return passes
+    return Passes(state, passes.data, passes.assignment, likelihood)
 
 
 def _most_evidence(

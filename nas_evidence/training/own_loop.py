@@ -27,9 +27,8 @@ from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.joint import PriorGroups
-from nas_evidence.training.loop import Training, likelihood_of, spread_of
+from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
 from nas_evidence.training.online import Seeded, passes_of, update_and_follow
-from nas_evidence.training.optimiser import Optimiser
 
 
 @dataclass
@@ -220,24 +219,19 @@ def online_laplace(
         y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
     elif not y.is_floating_point():
         y = y.long()
-    sizes = [p.numel() for p in model.parameters()]
-    state = Training(
-        model=model,
-        optimiser=Optimiser([], []),  # theirs takes the steps
-        prior_precision=torch.full((len(sizes),), float(prior_precision), dtype=torch.float64),
-        noise_std=float(noise_std),
-    )
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
         curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std),
         batch_size=2, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
-    if too_large := too_large_online(curvature, sum(sizes), n_rows):
+    n_parameters = sum(p.numel() for p in model.parameters())
+    if too_large := too_large_online(curvature, n_parameters, n_rows):
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
         )
-    laplace = OnlineLaplace(state, _tensor_data(x, y, tried.n_outputs), Seeded(plan, seed))
+    data = _tensor_data(x, y, tried.n_outputs)
+    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed))
     optimiser.register_step_pre_hook(laplace._add_prior)
     return laplace
 

@@ -289,7 +289,8 @@ def test_steps_read_no_scalar_and_copy_nothing_from_or_to_the_device(
             there = replace(member.data, x_train=x, y_train=y)
             state = begin(model, member.assignment.plan)
             far.append(Member(state, there, member.assignment))
-        with loop._Group(far) as group:
+        group = loop._Group(far)
+        with group.program:
             group.epoch()
             with _Copies() as counted:
                 group.epoch()
