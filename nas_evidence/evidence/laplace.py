@@ -36,30 +36,6 @@ from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 
 
-def log_evidence(
-    log_likelihood: Tensor | float,
-    curvature: Structured,
-    *,
-    squared_norms: Tensor,
-    prior_precision: Tensor,
-    curvature_scale: Tensor | float = 1.0,
-) -> Tensor:
-    """Return the Laplace log evidence in nats, float64 [], differentiable in δ and the scale.
-
-    Args:
-        log_likelihood: [], nats, summed over the data, at the mode.
-        curvature: of the summed negative log likelihood at the mode.
-        squared_norms: θ_lᵀθ_l of each parameter tensor [G].
-        prior_precision: δ_l > 0 of each parameter tensor [G].
-        curvature_scale: factor on the curvature; for curvature at unit noise 1/σ² (Gauss-Newton)
-            or 1/s⁴ (empirical Fisher), so that one pass serves every noise level.
-    """
-    precision = prior_precision.double()
-    scatter = (precision * squared_norms.to(prior_precision.device)).sum()
-    log_det_ratio = curvature.log_det_ratio(precision / curvature_scale).sum().to(scatter.device)
-    return log_likelihood - 0.5 * (scatter + log_det_ratio)
-
-
 def laplace_estimate(
     kind: str,
     pass_: CurvaturePass,
