@@ -257,7 +257,7 @@ def test_a_linear_network_settles_also_where_that_has_less_evidence(
     data = labels()
     training, assignment = scheduled(data, "linear")
     precision = training.prior_precision.clone()
-    monkeypatch.setattr(module, "_laplace_value", _falling())
+    monkeypatch.setattr(module, "_evidence_of", _falling())
     settling = settled(training, data, assignment)
     assert (settling.kept, settling.converged) == ("settled", True)
     # Of the two modes that with the hyperparameters of the schedule has more.
@@ -273,7 +273,7 @@ def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     training, assignment = scheduled(data)
     noise = training.noise_std
     found = iter((1.0, 2.0))  # scheduled, first mode; then all others
-    monkeypatch.setattr(module, "_laplace_value", lambda *_: next(found, 1.5))
+    monkeypatch.setattr(module, "_evidence_of", lambda *_: next(found, 1.5))
     monkeypatch.setattr(module, "_is_in_vain", lambda *_: False)
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert settling.rounds > 0
@@ -293,7 +293,7 @@ def test_settling_of_real_targets_ends_where_the_way_to_a_mode_loses_evidence(
     training, assignment = scheduled(data)
     n_data = len(data.x_train)
     found = iter((0.0, *lost))  # scheduled; then the way to the mode
-    monkeypatch.setattr(module, "_laplace_value", lambda *_: -n_data * next(found, 0.04))
+    monkeypatch.setattr(module, "_evidence_of", lambda *_: -n_data * next(found, 0.04))
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert min(settling.rounds, 1) == rounds
     assert settling.kept == "scheduled"
@@ -365,7 +365,7 @@ def test_a_state_of_less_evidence_is_not_kept(monkeypatch: pytest.MonkeyPatch) -
     training, assignment = scheduled(data)
     before, precision = flat(training.model), training.prior_precision.clone()
     expected = dense_decrement(training, data, assignment.plan) / len(data.x_train)
-    monkeypatch.setattr(module, "_laplace_value", _falling())
+    monkeypatch.setattr(module, "_evidence_of", _falling())
     settling = settled(training, data, assignment)
     assert settling.kept == "scheduled"
     assert not settling.converged
