@@ -18,11 +18,13 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
-from nas_evidence.evidence.laplace import log_evidence, squared_norms
+from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from cases import laplace_value
 
 
 def conv_net(side: int) -> tuple[nn.Sequential, Tensor, Tensor]:
@@ -62,14 +64,8 @@ def run(
 def log_z(passed: CurvaturePass, model: nn.Module, scale: float = 1.0) -> float:
     """Evidence at prior precision 1 with the curvature times `scale`."""
     ones = torch.ones(len(passed.curvature.names), dtype=torch.float64)
-    value = log_evidence(
-        passed.log_likelihood,
-        passed.curvature,
-        squared_norms=squared_norms(model),
-        prior_precision=ones,
-        curvature_scale=scale,
-    )
-    return float(value)
+    norms, likelihood = squared_norms(model), passed.log_likelihood
+    return float(laplace_value(likelihood, passed.curvature, norms, ones, scale))
 
 
 def backpack_convolution() -> None:
@@ -114,13 +110,8 @@ def detached_noise() -> None:
     variance = (2 * log_s).exp()
     fit = -0.5 * passed.squared_error / variance - 15 * variance.log()
     for name, scale in (("ours", 1 / variance), ("detached", (1 / variance).detach())):
-        value = log_evidence(
-            fit,
-            passed.curvature,
-            squared_norms=squared_norms(model),
-            prior_precision=torch.ones(1, dtype=torch.float64),
-            curvature_scale=scale,
-        )
+        one = torch.ones(1, dtype=torch.float64)
+        value = laplace_value(fit, passed.curvature, squared_norms(model), one, scale)
         (gradient,) = torch.autograd.grad(value, log_s, retain_graph=True)
         print(f"2  d log Z / d log s: {float(gradient):8.3f} {name}")
 
@@ -358,12 +349,10 @@ def label_draws() -> None:
                     passed = curvature_pass(
                         kind, c.model, c.x, c.y, likelihood, batch_size=512, generator=generator
                     )
-                    value = log_evidence(
-                        passed.log_likelihood,
-                        passed.curvature,
-                        squared_norms=squared_norms(c.model),
-                        prior_precision=c.prior_precision,
-                    )
+                    value = laplace_value(
+                        passed.log_likelihood, passed.curvature, squared_norms(c.model),
+                        c.prior_precision,
+                    )  # fmt: skip
                     errors.append(float(value) - definition[kind.removesuffix("_mc")])
                 e = torch.tensor(errors)
                 print(f"M  {name} {kind:12s} {word:6s}: {e.mean():7.2f} ± {e.std():6.2f} nats")

@@ -39,7 +39,7 @@ from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.loop import Member, Training, likelihood_of
 from nas_evidence.training.mode import newton_decrement
 from nas_evidence.training.parts import new_run, part_of, train_slices
 from nas_evidence.training.settling import begin_settling, settle_slice
@@ -63,7 +63,7 @@ def data_of(name: str, root: Path, n_train: int, n_test: int, seed: int | list[i
 @torch.no_grad()
 def tested(state: Training, data: TensorData, plan: TrainingPlan) -> tuple[float, float]:
     """Return test nll per datum, and accuracy or the root mean squared error, standardised."""
-    likelihood = likelihood_of(plan, state.noise_std, state.temperature)
+    likelihood = likelihood_of(plan, state.noise_std)
     outputs = state.model.eval()(data.x_test)
     nll = -float(likelihood.log_likelihood(outputs, data.y_test)) / len(data.y_test)
     if plan.likelihood == "categorical":
@@ -110,18 +110,18 @@ def settled(network: Network, seed: int, data: TensorData) -> Row:
     training = trial.training
     assert training is not None, trial.cause
     before = copy.deepcopy(training)
-    settling = begin_settling(training, data, given, plan.epochs)
+    settling = begin_settling(Member(training, data, given), plan.epochs)
     while not settle_slice(settling):
         pass
     row: Row = {"network": str(network), "kept": settling.kept, "moved": settling.moved}
     # "after" is the end of the alternation, whether it is kept or not.
-    states = dict(zip(STATES, (before, settling.working, training), strict=True))
+    states = dict(zip(STATES, (before, settling.working.training, training), strict=True))
     for at, state in states.items():
         row[f"test_nll_{at}"], row[f"test_measure_{at}"] = tested(state, data, plan)
     evidences = settling.scheduled_evidence, settling.evidence
     for at, evidence in zip(STATES, evidences, strict=False):
         row[f"evidence_{at}"] = float("nan") if evidence is None else evidence / n_data
-        row[f"decrement_{at}"] = newton_decrement(states[at], data, given)[0] / n_data
+        row[f"decrement_{at}"] = newton_decrement(Member(states[at], data, given))[0] / n_data
     return row | {
         "converged": settling.converged,
         "train_seconds": training.train_seconds + training.evidence_seconds,

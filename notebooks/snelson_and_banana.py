@@ -200,7 +200,7 @@ for axes, (name, plan) in zip(panels, kinds.items(), strict=True):
     state, path = train(network(2, 2, 1), points[:n], labels[:n], **plan)
     with torch.no_grad():
         right = (state.model(points).argmax(1) == labels).double()
-        shade = torch.softmax(state.model(mesh) / state.temperature, 1)[:, 1].reshape(120, 120)
+        shade = torch.softmax(state.model(mesh), 1)[:, 1].reshape(120, 120)
     value = full_evidence(state, points[:n], labels[:n], "categorical")
     found = value, float(right[:n].mean()), float(right[n:].mean())
     figure_3[name] = dict(zip(("log evidence", "train", "test"), found, strict=True))

@@ -26,8 +26,7 @@ from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.last_layer import last_layer_of
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.maths.spread_factor import log_densities, spread_factor
-from nas_evidence.scores.folds import Folds, cross_fitted, outputs_of
-from nas_evidence.scores.given_folds import FoldTask
+from nas_evidence.scores.folds import Folds, FoldTask, cross_fitted, outputs_of
 from nas_evidence.training.loop import Training, likelihood_of
 from nas_evidence.training.predictive import predictive_spread
 from nas_evidence.workers.trial import Trial
@@ -166,7 +165,7 @@ class Found:
     def take(self, data: TensorData, trial: Trial, task: FoldTask, training: Training) -> None:
         """Take the network trained without a fold."""
         plan = trial.assignment.plan
-        likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+        likelihood = likelihood_of(plan, training.noise_std)
         rows = torch.cat([task.trained, task.predicted])
         layer = last_layer_of(training.model, select(data.x_train, rows), training.prior_precision)
         y, n = data.y_train[rows], len(task.trained)
@@ -256,7 +255,7 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     row |= {f"plain{of}_{k}": v for k, v in enumerate(found.plain, 1)}
     row |= {f"without_{k}": v for k, v in enumerate(found.tested, 1)}
     plan = trial.assignment.plan
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    likelihood = likelihood_of(plan, training.noise_std)
     both = torch.cat([data.x_train, data.x_test])
     layer = last_layer_of(training.model, both, training.prior_precision)
     own = y if data.task == "labels" else y.double()

@@ -24,7 +24,7 @@ from nas_evidence.spec.study import (
     OnlinePlan,
     TrainingPlan,
 )
-from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
+from nas_evidence.training.loop import Member, Training, begin, likelihood_of, train_epoch
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slice
 
@@ -63,7 +63,7 @@ class Fitted:
             curvature=kind,
             prior_precision=self.state.prior_precision,
             noise_std=self.state.noise_std if gaussian else None,
-            temperature=self.state.temperature,
+            temperature=self.plan.temperature,
             at_mode_correction=correction,
             diagnose=False,
         )
@@ -76,8 +76,8 @@ class Fitted:
         return found
 
     def probabilities(self, x: Tensor) -> np.ndarray:
-        """Return class probabilities at the learned temperature, float64 [n, C]."""
-        logits = self.outputs(x).double() / self.state.temperature
+        """Return class probabilities at the temperature of the plan, float64 [n, C]."""
+        logits = self.outputs(x).double() / self.plan.temperature
         found: np.ndarray = logits.softmax(1).numpy()
         return found
 
@@ -85,7 +85,7 @@ class Fitted:
         """Return the negative log likelihood of the test data by the mode, nats per datum."""
         f, y = self.outputs(self.data.x_test), self.data.y_test
         if self.plan.likelihood == "categorical":
-            return float(nn.functional.cross_entropy(f / self.state.temperature, y))
+            return float(nn.functional.cross_entropy(f / self.plan.temperature, y))
         noise = self.state.noise_std * float(self.data.y_std)
         square = ((f - y) * float(self.data.y_std)).square().mean()
         return float(0.5 * square / noise**2 + np.log(noise) + 0.5 * np.log(2 * np.pi))
@@ -169,8 +169,7 @@ def fit(
 
 def settle(fitted: Fitted) -> None:
     """Go on to a mode and to the maximum of the evidence there, in place."""
-    state, data, assignment = fitted.state, fitted.data, fitted.assignment
-    settling = begin_settling(state, data, assignment, SETTLING)
+    settling = begin_settling(Member(fitted.state, fitted.data, fitted.assignment), SETTLING)
     while not settle_slice(settling):
         pass
 
@@ -230,7 +229,7 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
 def output_covariance(one: Fitted, x: Tensor) -> Tensor:
     """Return the covariance of the linearised outputs [n, C, C] under the Laplace posterior."""
     state, model = one.state, one.state.model
-    likelihood = likelihood_of(one.plan, state.noise_std, state.temperature)
+    likelihood = likelihood_of(one.plan, state.noise_std)
     names = [name for name, _ in model.named_parameters()]
     precision = {n: p[None] for n, p in zip(names, state.prior_precision, strict=True)}
     posterior = fit_posterior(model, one.data.x_train, one.data.y_train, likelihood, precision)
@@ -245,7 +244,7 @@ def predictive(one: Fitted, x: Tensor, n_draws: int = 500) -> np.ndarray:
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(n_draws, *root.shape[:2], dtype=torch.float64, generator=generator)
     drawn = one.outputs(x).double() + torch.einsum("ncd,snd->snc", root, normal)
-    found: np.ndarray = (drawn / one.state.temperature).softmax(2).mean(0).numpy()
+    found: np.ndarray = (drawn / one.plan.temperature).softmax(2).mean(0).numpy()
     return found
 
 

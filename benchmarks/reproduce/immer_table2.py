@@ -124,7 +124,7 @@ def loss_by_damping(one: Fitted) -> float:
         state.model,
         data.x_train,
         data.y_train,
-        Categorical(state.temperature),
+        Categorical(one.plan.temperature),
         batch_size=100,
         generator=torch.Generator().manual_seed(0),
     ).curvature

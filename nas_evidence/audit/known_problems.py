@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
+from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
@@ -198,7 +199,7 @@ def definition(problem: Problem, kind: str) -> float | None:
 
 def _jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    parts = jacrev(lambda p: functional_call(model, p, (x,)))(parameters)
+    parts = jacrev(lambda p: functional_call(model, p, x))(parameters)
     return torch.cat([part.flatten(2) for part in parts.values()], 2), model(x).detach()
 
 
@@ -257,22 +258,11 @@ def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor
 
 
 def logistic_problem(name: str, seed: int, power: float = 1.0) -> Problem:
-    """Return a classifier with two parameters, whose evidence is integrated on a grid."""
+    """Return a classifier with two parameters."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(12, 1, dtype=torch.float64, generator=generator)
     y = (x[:, 0] + 0.5 * torch.randn(12, generator=generator) > 0).long()
-    model = nn.Linear(1, 2, bias=False).double()
-    nn.init.zeros_(model.weight)
-    precision = torch.tensor([0.5], dtype=torch.float64)
-    density = network_density(model, x, y, Categorical())
-    axis = torch.linspace(-14, 14, 401, dtype=torch.float64)
-    grid = torch.cartesian_prod(axis, axis)
-    log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
-    cell = 2 * math.log(float(axis[1] - axis[0]))
-    truth = float((power * density(grid)[0] + log_prior).logsumexp(0)) + cell
-    problem = Problem(name, model, x, y, Categorical(), precision, truth, power=power)
-    put_at_mode(problem)
-    return problem
+    return _on_grid(name, x, y, Categorical(), 14, 401, power)
 
 
 def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
@@ -281,17 +271,23 @@ def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
     x = torch.randn(24, 1, dtype=torch.float64, generator=generator)
     noise = torch.randn(24, 1, dtype=torch.float64, generator=generator)
     y = 0.8 * x + (-0.5 * x).exp() * noise
-    x, y = x[:n_data], y[:n_data]
+    return _on_grid(name, x[:n_data], y[:n_data], Heteroscedastic(), 12, 601)
+
+
+def _on_grid(
+    name: str, x: Tensor, y: Tensor, likelihood: Likelihood, half: int, n: int, power: float = 1.0
+) -> Problem:
+    """Return a model with two weights, whose evidence is a sum over a grid of n by n."""
     model = nn.Linear(1, 2, bias=False).double()
     nn.init.zeros_(model.weight)
     precision = torch.tensor([0.5], dtype=torch.float64)
-    density = network_density(model, x, y, Heteroscedastic())
-    axis = torch.linspace(-12, 12, 601, dtype=torch.float64)
+    density = network_density(model, x, y, likelihood)
+    axis = torch.linspace(-half, half, n, dtype=torch.float64)
     grid = torch.cartesian_prod(axis, axis)
     log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
     cell = 2 * math.log(float(axis[1] - axis[0]))
-    truth = float((density(grid)[0] + log_prior).logsumexp(0)) + cell
-    problem = Problem(name, model, x, y, Heteroscedastic(), precision, truth)
+    truth = float((power * density(grid)[0] + log_prior).logsumexp(0)) + cell
+    problem = Problem(name, model, x, y, likelihood, precision, truth, power=power)
     put_at_mode(problem)
     return problem
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 
+from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 
 #: Largest number of elements of the gradients formed at a time.
@@ -61,8 +62,7 @@ def _batched(
 
     def of_one(datum: Tensor, column: Tensor) -> dict[str, Tensor]:
         def outputs(given: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(module, given, (datum[None],))
-            return found[0]
+            return functional_call(module, given, datum[None])[0]
 
         pull = vjp(outputs, values)[1]
         found: dict[str, Tensor] = pull(column)[0]
@@ -82,7 +82,7 @@ def _one_by_one(
     rows = []
     for datum, column in zip(a, g, strict=True):
         with torch.enable_grad():
-            outputs = functional_call(module, values, (datum[None],))
+            outputs = functional_call(module, values, datum[None])
         found = vector_jacobian(outputs, wanted, column[None], materialize_grads=True)
         rows.append([gradient.flatten() for gradient in found])
     return tuple(torch.stack(column) for column in zip(*rows, strict=True))

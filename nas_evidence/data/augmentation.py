@@ -29,6 +29,10 @@ class Planned(Protocol):
     def plan(self) -> TrainingPlan:
         """Return the plan of the training."""
 
+    @property
+    def seed(self) -> int:
+        """Return the seed of all random streams."""
+
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
 

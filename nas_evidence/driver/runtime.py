@@ -160,7 +160,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
         epoch=timed(lambda rows: train([alone], rows), n) / n_epochs,
         beside=timed(lambda rows: train(together, rows), n // n_parts) / n_epochs,
         update=timed(
-            lambda rows: update_hyperparameters(alone, passes_of(alone, rows, given)),
+            lambda rows: update_hyperparameters(passes_of(alone, rows, given)),
             min(n, plan.online.rows),
         ),
         evaluation=timed(evaluate, n),

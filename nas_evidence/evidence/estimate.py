@@ -85,7 +85,8 @@ def estimate_evidence(
     draws_asked = _whole("n_draws", n_draws)
     random = torch.Generator().manual_seed(seed) if generator is None else generator
     noise = _likelihood(likelihood, noise_std, temperature)
-    precision = _per_tensor(model, prior_precision)
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    precision = checked_precision(tuple(sizes), tuple(sizes.values()), prior_precision)
     kappa = _number("likelihood_power", likelihood_power)
     passes = curvature_passes(
         curvature,
@@ -181,26 +182,6 @@ def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likel
     raise UserError(
         f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'
     ).with_code("unknown-likelihood")
-
-
-def _per_tensor(
-    model: nn.Module, given: float | Sequence[float] | Mapping[str, float] | Tensor
-) -> Tensor:
-    names = tuple(name for name, _ in model.named_parameters())
-    sizes = tuple(parameter.numel() for parameter in model.parameters())
-    try:
-        numbers = list(given.values()) if isinstance(given, Mapping) else given
-        values = torch.as_tensor(numbers, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            "`prior_precision` must be a number, one number per parameter tensor in their order, "
-            f"or a mapping of their names to numbers, but got {given!r}"
-        ).with_code("prior-precision-form") from error
-    if isinstance(given, Mapping):
-        return checked_precision(names, sizes, dict(zip(given, values.tolist(), strict=True)))
-    return checked_precision(
-        names, sizes, values.expand(len(names)) if not values.ndim else values
-    )
 
 
 def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:

@@ -22,6 +22,7 @@ with different κ cannot be compared.
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,30 +34,6 @@ from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
-
-
-def log_evidence(
-    log_likelihood: Tensor | float,
-    curvature: Structured,
-    *,
-    squared_norms: Tensor,
-    prior_precision: Tensor,
-    curvature_scale: Tensor | float = 1.0,
-) -> Tensor:
-    """Return the Laplace log evidence in nats, float64 [], differentiable in δ and the scale.
-
-    Args:
-        log_likelihood: [], nats, summed over the data, at the mode.
-        curvature: of the summed negative log likelihood at the mode.
-        squared_norms: θ_lᵀθ_l of each parameter tensor [G].
-        prior_precision: δ_l > 0 of each parameter tensor [G].
-        curvature_scale: factor on the curvature; for curvature at unit noise 1/σ² (Gauss-Newton)
-            or 1/s⁴ (empirical Fisher), so that one pass serves every noise level.
-    """
-    precision = prior_precision.double()
-    scatter = (precision * squared_norms.to(prior_precision.device)).sum()
-    log_det_ratio = curvature.log_det_ratio(precision / curvature_scale).sum().to(scatter.device)
-    return log_likelihood - 0.5 * (scatter + log_det_ratio)
 
 
 def laplace_estimate(
@@ -247,13 +224,21 @@ def squared_norms(model: nn.Module) -> Tensor:
 
 
 def checked_precision(
-    names: tuple[str, ...], sizes: tuple[int, ...], given: Mapping[str, float] | Tensor
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    given: float | Sequence[float] | Mapping[str, float] | Tensor,
 ) -> Tensor:
     """Return the prior precision of each tensor [G] or parameter [P], float64, on the CPU.
+
+    Args:
+        names: of the parameter tensors.
+        sizes: their numbers of parameters.
+        given: one number; one per tensor, in their order or by name; or one per parameter.
 
     Raises:
         ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
     """
+    numbers: Any = given
     if isinstance(given, Mapping):
         if set(given) != set(names):
             bad = sorted(set(given) ^ set(names))
@@ -261,8 +246,15 @@ def checked_precision(
                 "`prior_precision` must name each parameter tensor once, but these are missing "
                 f"or unknown: {', '.join(bad)}"
             ).with_code("prior-precision-names")
-        given = torch.tensor([given[name] for name in names], dtype=torch.float64)
-    precision = given.detach().double().cpu()
+        numbers = [given[name] for name in names]
+    try:
+        precision = torch.as_tensor(numbers, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            "`prior_precision` must be a number, one number per parameter tensor in their order, "
+            f"or a mapping of their names to numbers, but got {given!r}"
+        ).with_code("prior-precision-form") from error
+    precision = precision if precision.ndim else precision.expand(len(names))
     positive = bool(((precision > 0) & precision.isfinite()).all())
     if precision.ndim != 1 or len(precision) not in (len(names), sum(sizes)) or not positive:
         raise UserError(

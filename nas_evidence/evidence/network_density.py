@@ -13,12 +13,13 @@ from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import checked_precision
+from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.plumbing.user_error import UserError
@@ -61,7 +62,7 @@ def flat_log_likelihood(
         with sdpa_kernel(
             SDPBackend.MATH
         ):  # attention that can be batched, and differentiated twice
-            outputs = functional_call(network, parameters, (inputs,))
+            outputs = functional_call(network, parameters, inputs)
         return likelihood.log_likelihood(outputs, targets)
 
     return log_likelihood, x, y
@@ -89,12 +90,12 @@ def network_density(
     return density
 
 
-def gaussian_density(precision: Tensor, centre: Tensor | float = 0.0) -> Density:
-    """Return the normalised density N(w; centre, diag(precision)⁻¹) for both [P]."""
+def gaussian_density(precision: Tensor) -> Density:
+    """Return the normalised density N(w; 0, diag(precision)⁻¹) for a precision [P]."""
     log_constant = 0.5 * (precision / (2 * math.pi)).log().sum()
 
     def density(positions: Tensor) -> tuple[Tensor, Tensor]:
-        gradient = precision * (centre - positions)
+        gradient = precision * -positions
         return log_constant - 0.5 * (gradient.square() / precision).sum(1), gradient
 
     return density
@@ -113,8 +114,6 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
     names = tuple(name for name, _ in model.named_parameters())
     sizes = tuple(p.numel() for p in model.parameters())
     device = next(model.parameters()).device
-    if not isinstance(given, Mapping | Tensor):
-        given = torch.full((len(names),), float(given), dtype=torch.float64)
     precision = checked_precision(names, sizes, given).to(device)
     return Precisions(precision, sizes).of_each_parameter()
 

@@ -26,6 +26,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
+from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
@@ -203,11 +204,9 @@ def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[
     """Return ∂f_n / ∂θ of each named parameter tensor, float64 [n, C, *shape]."""
     parameters = {n: p.detach() for n, p in model.named_parameters()}
     moving = {name: parameters.pop(name) for name in names}
-    rest = {**parameters, **dict(model.named_buffers())}
 
     def outputs(values: dict[str, Tensor], x: Tensor) -> Tensor:
-        called: Tensor = torch.func.functional_call(model, {**rest, **values}, (x[None],))
-        return called[0]
+        return functional_call(model, {**parameters, **values}, x[None])[0]
 
     each = torch.func.vmap(torch.func.jacrev(outputs), in_dims=(None, 0))
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernel of attention has no batching rule

@@ -70,7 +70,7 @@ class Winner:
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood with its learned hyperparameter."""
-        return likelihood_of(self.assignment.plan, self.noise_std, self.temperature)
+        return likelihood_of(self.assignment.plan, self.noise_std)
 
     @property
     def data(self) -> TensorData:

@@ -1,6 +1,6 @@
 """(c H + Δ)⁻¹ v for a block-diagonal curvature H: a preconditioner.
 
-    c  scale of the curvature      Δ = diag(δ), one δ per tensor [G] or per parameter [P]
+    c  scale of the curvature      Δ = diag(δ), one δ per tensor [G]
 
 Each block is decomposed once.
 """
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from nas_evidence.maths.blocks import Diagonal, Rotated
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 
 
@@ -27,7 +26,7 @@ class BlockInverse:
     def __call__(self, vector: Tensor) -> Tensor:
         """Return (c H + Δ)⁻¹ v [P], float64, for v [P]."""
         parts = torch.split(vector, list(self.curvature.sizes))
-        triples = zip(self._decomposed, parts, self._per_block, strict=True)
+        triples = zip(self._decomposed, parts, self.prior_precision, strict=True)
         return torch.cat([_solved(b, v, delta, self.scale) for b, v, delta in triples])
 
     @cached_property
@@ -36,11 +35,6 @@ class BlockInverse:
             block if isinstance(block, Diagonal | Rotated) else block.decomposed()
             for block in self.curvature.blocks
         )
-
-    @cached_property
-    def _per_block(self) -> tuple[Tensor, ...]:
-        """Return the precision [] or [size] of each block."""
-        return Precisions(self.prior_precision, self.curvature.sizes).by_tensor()
 
 
 def _solved(

@@ -111,12 +111,12 @@ def clopper_pearson(k: float, n: int, level: float) -> tuple[float, float]:
     return low, float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
-def n_pit(predictive: Normals | OnScale, targets: Floats, *, n_bins: int = 10) -> list[int]:
-    """Return how many targets have their PIT in each of `n_bins` bins of equal width.
+def n_pit(predictive: Normals | OnScale, targets: Floats) -> list[int]:
+    """Return how many targets have their PIT in each of ten bins of equal width.
 
     The probability integral transform F(y) is uniform where predictions are calibrated (Dawid,
     1984; Gneiting, Balabdaoui & Raftery, 2007). More at both ends: too narrow; more in the middle:
     too wide.
     """
-    bins = np.minimum((predictive.cdf(targets) * n_bins).astype(int), n_bins - 1)
-    return [int(n) for n in np.bincount(bins.ravel(), minlength=n_bins)]
+    bins = np.minimum((predictive.cdf(targets) * 10).astype(int), 9)
+    return [int(n) for n in np.bincount(bins.ravel(), minlength=10)]

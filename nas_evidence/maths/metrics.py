@@ -197,14 +197,14 @@ def confusion(chosen: Labels, labels: Labels, n_classes: int) -> NDArray[np.int6
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
-def reliability(probabilities: Floats, labels: Labels, *, n_bins: int = N_BINS) -> Reliability:
+def reliability(probabilities: Floats, labels: Labels) -> Reliability:
     """Return confidence and accuracy in bins of equal width, least confident first."""
     confidence = probabilities.max(1)
     correct = probabilities.argmax(1) == labels
-    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
-    counts = np.bincount(bins, minlength=n_bins)
+    bins = np.minimum((confidence * N_BINS).astype(int), N_BINS - 1)
+    counts = np.bincount(bins, minlength=N_BINS)
     some = counts > 0
-    sums = [np.bincount(bins, values, minlength=n_bins)[some] for values in (confidence, correct)]
+    sums = [np.bincount(bins, values, minlength=N_BINS)[some] for values in (confidence, correct)]
     return Reliability(sums[0] / counts[some], sums[1] / counts[some], counts[some])
 
 

@@ -1,32 +1,50 @@
 """Cross-validation: each fold is predicted by a network trained on the others, as planned.
 
-    Σ_{n in fold} log p(y_n | f_n, T)  ->  log (1/M) Σ_m Π_{n in fold} p(y_n | f_n, T_m)
+Three scores are made from these networks, which are trained once for all scores of a division.
+
+    two_fold, ...         log (1/M) Σ_m Π_{n in fold} p(y_n | f_n, T_m)
+    elpd                  Σ_{n in fold} log p(y_n | f_n, T)
+    conditional_evidence  log q(y_k | y_-k) = log q(y) − log q(y_-k)
 
     f_n  outputs for datum n of the network trained without its fold   [C]
     T_m  M softmax temperatures, or factors on the learned noise, evenly spaced in log T
+    q    evidence of the Bayesian last layer at its own optimum (evidence/last_layer.py)
 
     two_fold     two folds: each half predicts the other (`plan.folds = 1`: only one does)
     five_fold    five folds
     ten_fold     ten folds
     heldout_10   one fold, a tenth of the data: the usual validation split
 
-This is the log predictive density of K-fold cross-validation, with the scale of the outputs
+The first are log predictive densities of K-fold cross-validation, with the scale of the outputs
 marginalised over a uniform prior in log T; no evidence of all data (docs/reference/estimators.md).
 `value` is the mean over folds of the sum over the data of a fold; `..._accuracy` is the fraction
-of the same data that is classified correctly.
+of the same data that is classified correctly. `elpd` leaves the scale as it was learned: it is the
+expected log pointwise predictive density of K-fold cross-validation with K = `plan.folds`
+(Vehtari, Gelman & Gabry 2017, section 2.4).
 
-    elpd = Σ_k Σ_{n in fold k} log p(y_n | f_n, T)        K = `plan.folds`
+For `conditional_evidence` features, prior mean, precisions, noise or temperature have seen y_-k
+alone and are the same in both terms. So nothing is plugged in: the density is joint over the fold,
+averaged over the posterior of the linear model given the other folds, and exact for linear
+networks with Gaussian noise.
 
-leaves the scale as it was learned: it is the expected log pointwise predictive density of K-fold
-cross-validation (Vehtari, Gelman & Gabry 2017, section 2.4).
+    E_K = (1/N) Σ_k log q(y_k | y_-k) with K = `plan.folds` folds
+
+`value` is the mean over the folds predicted, `per_datum` their sum by their number of data. It is
+the conditional marginal likelihood of Lotfi et al. (2022), averaged over folds. For an exact p and
+by Fong & Holmes (2020, Proposition 2),
+
+    log p(y) = Σ_{p=1..N} (mean over data and hold-out sets of p of the log score of one of them)
+
+and the mean of log p(y_k | y_-k) over folds of N/K data estimates the terms p <= N/K: those
+in which most has been learned; the terms with fewer data, where priors of networks mislead, are
+left out. Here q is a Laplace approximation over the last layer, so this holds exactly only where
+features and hyperparameters are fixed. The folds' densities estimate different numbers, which
+agree in expectation over random divisions.
 
 With `groups` in [dataset] a fold holds whole groups. With `time_column` the folds are blocks in
 time: each is predicted by a network trained on the earlier ones alone, the first one is only
 learned from, and `value` is the sum: a prequential log evidence of the data after the first block
-given that block, each block's density a mixture over the scales.
-
-The networks of a division are trained once for all scores made from them: `conditional_evidence`
-(given_folds.py) with five folds also yields `five_fold`, and `elpd` with any.
+given that block; of `two_fold` and the like each block's density is a mixture over the scales.
 """
 
 import math
@@ -48,24 +66,17 @@ from nas_evidence.curvature.likelihood import (
 )
 from nas_evidence.data.tensors import OwnTargets, TensorData, select
 from nas_evidence.data.units import Units
-from nas_evidence.evidence.last_layer import last_layer_of
+from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.given_folds import (
-    NAME,
-    Fold,
-    FoldTask,
-    density_estimate,
-    density_of,
-    summed,
-    terms_of,
-)
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.divisions import division_of, kept_division, predicted_folds
-from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.record import EvidenceEstimate, Term
+from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import EVIDENCE_BATCH, Assignment, TrainingPlan
-from nas_evidence.training.loop import DivergedError, Training, likelihood_of
+from nas_evidence.training.loop import DivergedError, Member, Training, likelihood_of
 from nas_evidence.training.parts import (
     Run,
     cuts_of,
@@ -92,51 +103,62 @@ OUTSIDE_SUPPORT = (
 )
 #: The M ratios T_m / T, from 1/8 to 8, evenly spaced in the logarithm.
 SCALES = tuple(2.0 ** (m / 4) for m in range(-12, 13))
+CONDITIONAL, ELPD = "conditional_evidence", "elpd"
 #: Folds of each division of the data.
-ELPD = "elpd"
 _N_FOLDS = {"two_fold": 2, "five_fold": 5, "ten_fold": 10, "heldout_10": 10}
 
 
 @dataclass(frozen=True)
-class LogPredictive:
-    """The log predictive density of a fold in nats, the likeliest scale, and the correct data.
+class FoldTask:
+    """A fold to predict.
 
-    as_trained  the log predictive density at scale 1
+    score               its division
+    trained, predicted  rows [n]
+    purpose             of the seed of its training
     """
 
-    log_predictive: float
-    as_trained: float
-    scale: float
-    hits: int | None
+    score: str
+    number: int
+    trained: Tensor
+    predicted: Tensor
+    purpose: str
 
 
-def log_likelihoods_at_scales(outputs: Tensor, targets: Tensor, likelihood: Likelihood) -> Tensor:
-    """Return the log likelihood in nats at each of `SCALES` [M], float64, on the CPU."""
-    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
-    return torch.tensor(scaled, dtype=torch.float64)
+class Fold(Frozen):
+    """How well one fold was predicted by the network trained on the others.
 
-
-def log_predictive(
-    outputs: Tensor, targets: Tensor, likelihood: Likelihood, log_jacobian: float = 0.0
-) -> LogPredictive:
-    """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
-
-    The log Jacobian of the targets is added, see `TargetScale.log_jacobian`.
-
-    >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
-    >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
-    True
+    number          of the fold, from 1
+    n_data          number of data predicted
+    log_predictive  of the fold in nats, with the scale marginalised; None if there is no value
+    as_trained      the same with the scale of the training, 1
+    scale           the likeliest of `SCALES`
+    hits            number of correctly classified data; None for real targets
+    note            why there is no value, if not because the training diverged
+    log_density     log q of the fold given the others, nats; None if not asked for, or if
+                    `density_note` says why there is none
+    density_error   standard error where log determinants are estimated
     """
-    values = log_likelihoods_at_scales(outputs, targets, likelihood)
-    hits = None
-    if isinstance(likelihood, Categorical):
-        hits = int((outputs.argmax(-1) == targets).sum())
-    return LogPredictive(
-        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)) + log_jacobian,
-        as_trained=float(values[SCALES.index(1.0)]) + log_jacobian,
-        scale=SCALES[int(values.argmax())],
-        hits=hits,
-    )
+
+    number: int
+    n_data: int
+    n_trained: int
+    log_predictive: float | None = None
+    as_trained: float | None = None
+    scale: float = 1.0
+    hits: int | None = None
+    seconds: float = 0.0
+    note: str = ""
+    log_density: float | None = None
+    density_error: float | None = None
+    density_seconds: float = 0.0
+    density_note: str = ""
+
+    @property
+    def failure(self) -> str:
+        """Return why there is no value, or no density."""
+        if self.log_predictive is not None:
+            return self.density_note
+        return self.note or f"the training on {self.n_trained} data diverged"
 
 
 def fold_tasks(
@@ -194,49 +216,163 @@ def all_folds(score: str, order: Tensor, units: Units | None = None) -> list[Fol
     ]
 
 
-def fold_estimates(
-    score: str, folds: Sequence[Fold], *, labels: bool, in_time: bool = False
+@dataclass(frozen=True)
+class LogPredictive:
+    """The log predictive density of a fold in nats, the likeliest scale, and the correct data.
+
+    as_trained  the log predictive density at scale 1
+    """
+
+    log_predictive: float
+    as_trained: float
+    scale: float
+    hits: int | None
+
+
+def log_predictive(
+    outputs: Tensor, targets: Tensor, likelihood: Likelihood, log_jacobian: float = 0.0
+) -> LogPredictive:
+    """Return how well outputs [n, C] predict targets, under a uniform prior on `SCALES`.
+
+    The log Jacobian of the targets is added, see `TargetScale.log_jacobian`.
+
+    >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
+    >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
+    True
+    """
+    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
+    values = torch.tensor(scaled, dtype=torch.float64)
+    hits = None
+    if isinstance(likelihood, Categorical):
+        hits = int((outputs.argmax(-1) == targets).sum())
+    return LogPredictive(
+        log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)) + log_jacobian,
+        as_trained=float(values[SCALES.index(1.0)]) + log_jacobian,
+        scale=SCALES[int(values.argmax())],
+        hits=hits,
+    )
+
+
+def density_of(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
+    """Return log q of a fold given the others, or why there is none: fields of a `Fold`.
+
+    Args:
+        task: the fold.
+        trained: the network trained without it.
+        of: all data, and the plan and seeds of the trial.
+    """
+    started = time.perf_counter()
+    try:
+        fields = _density(task, trained, of)
+    except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+        fields = {"density_note": str(error)}
+    return fields | {"density_seconds": time.perf_counter() - started}
+
+
+def _density(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
+    data, given = of.data, of.assignment
+    rows, plan = torch.cat([task.trained, task.predicted]), given.plan
+    seen, log_jacobian = data.seen_from(task.trained, rows)
+    inputs = select(data.x_train, rows)
+    found = late_given_early(
+        last_layer_of(trained.model, inputs, trained.prior_precision),
+        seen,
+        len(task.trained),
+        likelihood_of(plan, trained.noise_std),
+        power=plan.likelihood_power,
+        seed=given.derived_seed(f"probes:{task.purpose}"),
+    )
+    late = float(log_jacobian[len(task.trained) :].sum())
+    value, error = found.value + plan.likelihood_power * late, found.standard_error
+    if not math.isfinite(value):
+        return {"density_note": f"the log density of {len(task.predicted)} data is {value}"}
+    if data.task == "labels" and value > 3 * (error or 0.0):
+        return {"density_note": f"{value:.6g} nats is above 0, impossible for labels"}
+    return {"log_density": value, "density_error": error}
+
+
+def estimates_of(
+    score: str, folds: Sequence[Fold], *, labels: bool, in_time: bool
 ) -> list[EvidenceEstimate]:
     """Return the estimate named `score` and, for labels, `score`_accuracy.
 
-    The first `value` is in nats, summed over the data of a fold and averaged over folds, its
-    `per_datum` in nats over all predicted data; the second is a fraction. Both are invalid if a
-    training diverged. Blocks in time add up: their `value` is the sum.
+    The first `value` is in nats, its `per_datum` over all predicted data; the second is a
+    fraction. Both are invalid if a training diverged.
     """
-    names = [score, f"{score}_accuracy"] if labels else [score]
-    if failed := [fold for fold in folds if fold.log_predictive is None]:
-        return [
-            EvidenceEstimate(estimator=name, value=-math.inf, valid=False, note=failed[0].failure)
-            for name in names
-        ]
-    found = summed(
-        score,
-        folds,
-        lambda fold: fold.log_predictive,
-        in_time=in_time,
-        terms=terms_of(
-            folds,
-            log_predictive=lambda fold: fold.log_predictive,
-            output_scale=lambda fold: fold.scale,
-        ),
-        seconds=sum(fold.seconds for fold in folds),
-    )
+    seconds = sum(fold.seconds for fold in folds)
+    terms = {"log_predictive": "log_predictive", "output_scale": "scale"}
+    found = _estimate(score, folds, "log_predictive", terms, in_time=in_time, seconds=seconds)
     if not labels:
         return [found]
-    hits = terms_of(folds, hits=lambda fold: fold.hits or 0)
-    rate = sum(term.value for term in hits) / sum(fold.n_data for fold in folds)
-    accuracy = EvidenceEstimate(estimator=names[1], value=rate, terms=hits, note=found.note)
-    return [found, accuracy]
+    accuracy: dict[str, Any] = {"value": -math.inf, "valid": False}
+    if found.valid:
+        hits = _terms(folds, {"hits": "hits"})
+        rate = sum(term.value for term in hits) / sum(fold.n_data for fold in folds)
+        accuracy = {"value": rate, "terms": hits}
+    return [found, EvidenceEstimate(estimator=f"{score}_accuracy", note=found.note, **accuracy)]
 
 
-def elpd_estimate(folds: Sequence[Fold], *, in_time: bool = False) -> EvidenceEstimate:
-    """Return the estimate `elpd`, its value as those of `fold_estimates`."""
-    if failed := [fold for fold in folds if fold.as_trained is None]:
+def density_estimate(folds: Sequence[Fold], *, in_time: bool) -> EvidenceEstimate:
+    """Return `conditional_evidence` from the folds so far."""
+    errors = [fold.density_error for fold in folds if fold.density_error is not None]
+    return _estimate(
+        CONDITIONAL,
+        folds,
+        "log_density",
+        {
+            "log_density": "log_density",
+            "log_density_error": "density_error",
+            "log_predictive_as_trained": "as_trained",
+        },
+        in_time=in_time,
+        said=f"given the {'earlier ones' if in_time else 'others'},",
+        error=math.hypot(*errors) / (1 if in_time else len(folds)) if errors else None,
+        seconds=sum(fold.density_seconds for fold in folds),
+    )
+
+
+def _estimate(
+    name: str,
+    folds: Sequence[Fold],
+    field: str,
+    terms: Mapping[str, str],
+    *,
+    in_time: bool,
+    said: str = "predicted",
+    error: float | None = None,
+    seconds: float = 0.0,
+) -> EvidenceEstimate:
+    """Return the mean over folds of a field in nats, the sum over blocks in time."""
+    relation = SCORES[name].relation
+    if failed := [fold for fold in folds if getattr(fold, field) is None]:
+        first = min(failed, key=lambda fold: fold.log_predictive is not None)
         return EvidenceEstimate(
-            estimator=ELPD, value=-math.inf, valid=False, note=failed[0].failure
-        )
-    terms = terms_of(folds, elpd=lambda fold: fold.as_trained)
-    return summed(ELPD, folds, lambda fold: fold.as_trained, in_time=in_time, terms=terms)
+            estimator=name, value=-math.inf, relation=relation, seconds=seconds, valid=False,
+            note=first.failure,
+        )  # fmt: skip
+    total = sum(getattr(fold, field) for fold in folds)
+    n = sum(fold.n_data for fold in folds)
+    blocks = f"{len(folds)} {'block' if in_time else 'fold'}{'s' * (len(folds) > 1)}"
+    return EvidenceEstimate(
+        estimator=name,
+        value=total if in_time else total / len(folds),
+        per_datum=total / n,
+        standard_error=error,
+        relation=relation,
+        terms=_terms(folds, terms),
+        seconds=seconds,
+        note=f"{n} data {said} in {blocks}{' in time' * in_time}",
+    )
+
+
+def _terms(folds: Sequence[Fold], fields: Mapping[str, str]) -> tuple[Term, ...]:
+    """Return the fields of each fold that are known as terms, by fold."""
+    return tuple(
+        Term(term=term, group=f"fold {fold.number}", value=value)
+        for fold in folds
+        for term, field in fields.items()
+        if (value := getattr(fold, field)) is not None
+    )
 
 
 class Folds(Scorer):
@@ -263,7 +399,7 @@ class Folds(Scorer):
         self.n_folds = predicted_folds(plan, names, n, in_time=self.in_time)
         self.scores = list(self.n_folds)
         self.kept_of = kept_division(plan, names, n)
-        self.given = division_of(NAME, plan, n) if NAME in names else None
+        self.given = division_of(CONDITIONAL, plan, n) if CONDITIONAL in names else None
         if self.given:  # refuses networks whose outputs are not those of the last linear layer
             x, precision = context.data.x_train[:1], context.training.prior_precision
             last_layer_of(context.model, x, precision)
@@ -292,14 +428,13 @@ class Folds(Scorer):
         if not diverged:
             predicted = self._predict(run.training, self.context.data, task)
             fold = fold.model_copy(update=predicted)
-        seconds = fold.seconds + seconds_of(run)
-        found: dict[str, Any] = {"seconds": seconds}
-        if task.score == self.given:
-            trained = None if diverged else run.training
-            found["density"] = density_of(task, fold, trained, self.context)
-            seconds += found["density"].seconds
-        self.done[task.score].append(fold.model_copy(update=found))
-        self.context.training.evidence_seconds += seconds
+        fold = fold.model_copy(update={"seconds": fold.seconds + seconds_of(run)})
+        if task.score == self.given and fold.log_predictive is not None:
+            density = density_of(task, run.training, self.context)
+            fold = fold.model_copy(update=density)
+        done = [*self.done[task.score], fold]
+        self.done[task.score] = sorted(done, key=lambda fold: fold.number)
+        self.context.training.evidence_seconds += fold.seconds + fold.density_seconds
         del self.runs[task.score, task.number]
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
@@ -307,22 +442,24 @@ class Folds(Scorer):
 
         Where trials are compared after the first fold, those of any fold.
         """
-        labels = self.context.data.task == "labels"
+        labels, in_time = self.context.data.task == "labels", self.in_time
         alone = self.context.assignment.first_fold_alone
-        known = [
-            estimate
+        known = {
+            score: folds
             for score, folds in self.done.items()
             if len(folds) == self.n_folds[score] or (folds and alone)
-            for estimate in fold_estimates(
-                score, sorted(folds, key=_number), labels=labels, in_time=self.in_time
-            )
+        }
+        found = [
+            estimate
+            for score, folds in known.items()
+            for estimate in estimates_of(score, folds, labels=labels, in_time=in_time)
         ]
-        folds = sorted(self.done.get(self.kept_of, ()), key=_number)
-        if ELPD in self.names and (len(folds) == self.n_folds[self.kept_of] or (folds and alone)):
-            known.append(elpd_estimate(folds, in_time=self.in_time))
-        if self.given and (given := sorted(self.done[self.given], key=_number)):
-            known.append(density_estimate(given, in_time=self.in_time))
-        return known
+        if ELPD in self.names and (folds := known.get(self.kept_of)):
+            terms = {ELPD: "as_trained"}
+            found.append(_estimate(ELPD, folds, "as_trained", terms, in_time=in_time))
+        if self.given and (folds := self.done[self.given]):
+            found.append(density_estimate(folds, in_time=in_time))
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return the predicted folds, and the current trainings."""
@@ -373,7 +510,7 @@ class Folds(Scorer):
             task
             for score in self.scores
             for task in fold_tasks(score, order, given.plan, self.units)
-            if task.number not in map(_number, self.done[score])
+            if task.number not in {fold.number for fold in self.done[score]}
         ]
 
     def _predict(self, trained: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
@@ -383,7 +520,7 @@ class Folds(Scorer):
         if not np.isfinite(log_jacobian).all():
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
-        likelihood = likelihood_of(plan, trained.noise_std, trained.temperature)
+        likelihood = likelihood_of(plan, trained.noise_std)
         outputs = _held(outputs_of(trained, x), likelihood, data.fitted_to(task.trained))
         if task.score == self.kept_of:
             seen = select(data.x_train, task.trained)
@@ -477,10 +614,6 @@ def _fitted(table: Tensor, targets: Tensor) -> float:
 def _nothing(data: TensorData) -> Tensor:
     n_spread = 1 if data.task == "labels" else data.n_outputs
     return torch.zeros(len(data.x_train), data.n_outputs + n_spread)
-
-
-def _number(fold: Fold) -> int:
-    return fold.number
 
 
 @torch.no_grad()

@@ -40,7 +40,7 @@ def sampled_score(
         copy.deepcopy(state.model).double(),
         data.x_train[:].double(),
         data.y_train if data.task == "labels" else data.y_train.double(),
-        likelihood=likelihood_of(plan, state.noise_std, state.temperature),
+        likelihood=likelihood_of(plan, state.noise_std),
         generator=torch.Generator(device).manual_seed(seed),
         prior_precision=state.prior_precision.to(device),
     )

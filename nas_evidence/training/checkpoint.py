@@ -24,7 +24,6 @@ _LOG = logging.getLogger(__name__)
 _PLAIN = (
     "prior_precision",
     "noise_std",
-    "temperature",
     "epoch",
     "best_epoch",
     "best_evidence",

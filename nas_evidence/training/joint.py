@@ -156,11 +156,6 @@ class Objective:
         columns: Array = np.eye(member.max() + 1)[member]
         return columns
 
-    @property
-    def n_groups(self) -> int:
-        """Return the number of groups: the coordinates of z but the last."""
-        return max(self.members) + 1
-
 
 @dataclass(frozen=True)
 class AtFixedNoise:
@@ -209,13 +204,11 @@ def fit_prior(
     objective = Objective(curvature, squared_norms, members, constant, curvature_scale)
     x = log_precision_of_groups(prior_precision, members)
     bounds = _bounds(x, highest, members)
-    at_noise = [AtFixedNoise(one, 0.0) for one in _stages(objective)]
+    stages = [AtFixedNoise(one, 0.0) for one in _stages(objective)]
     if method == "adam":
-        x = np.minimum(_adam(at_noise[0], x, steps, learning_rate), bounds)
+        x = np.minimum(_adam(stages[0], x, steps, learning_rate), bounds)
     else:
-        x = _maximum(at_noise[0], x, bounds)
-        for stage in at_noise[1:]:
-            x = _maximum(stage, x, bounds, last_gain=_LAST_GAIN_OF_BINS)
+        x = _maximum(stages, x, bounds)
     return objective.precision(np.append(x, 0.0))
 
 
@@ -246,10 +239,7 @@ def fit_prior_and_noise(
     x = log_precision_of_groups(prior_precision, members)
     bounds = _bounds(x, highest, members)
     bounds = np.append(bounds, 2 * math.log(highest_std))
-    first, *rest = _stages(objective)
-    z = _maximum(first, np.append(x, 2 * math.log(noise.pass_std)), bounds)
-    for stage in rest:
-        z = _maximum(stage, z, bounds, last_gain=_LAST_GAIN_OF_BINS)
+    z = _maximum(_stages(objective), np.append(x, 2 * math.log(noise.pass_std)), bounds)
     return objective.precision(z), math.exp(0.5 * z[-1])
 
 
@@ -284,12 +274,17 @@ def _adam(objective: AtFixedNoise, x: Array, steps: int, learning_rate: float) -
     return x
 
 
-def _maximum(
-    objective: Concave, z: Array, highest: Array, *, last_gain: float = _LAST_GAIN
-) -> Array:
+def _maximum(stages: Sequence[Concave], z: Array, highest: Array) -> Array:
+    """Return the maximum of the last stage, each from that of the one before, the first from z."""
+    for stage, last_gain in zip(stages, (_LAST_GAIN, _LAST_GAIN_OF_BINS), strict=False):
+        z = _maximum_of_one(stage, z, highest, last_gain)
+    return z
+
+
+def _maximum_of_one(objective: Concave, z: Array, highest: Array, last_gain: float) -> Array:
     """Return the maximum, starting from z, within the ranges and nowhere above `highest`."""
     whole = objective if isinstance(objective, Objective) else objective.whole
-    n_groups = whole.n_groups
+    n_groups = max(whole.members) + 1
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
     low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
     high = np.clip(highest, low, high)
@@ -342,7 +337,7 @@ def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> 
 
 
 def _rise(
-    objective: Objective | AtFixedNoise,
+    objective: Concave,
     z: Array,
     here: Derivatives,
     step: Array,

@@ -2,7 +2,7 @@
 
     minimise over θ   κ nll_mean(θ) + 1/(2N) θᵀΔθ
 
-    θ [P], Δ = diag(δ), one δ per parameter tensor [G] or per parameter [P]; N data; κ likelihood
+    θ [P], Δ = diag(δ), one δ per parameter tensor [G]; N data; κ likelihood
     power; nll_mean in nats, Gaussian or categorical, at the current noise standard deviation σ or
     softmax temperature T. `online` updates δ and σ during training. A heteroscedastic likelihood
     has neither σ nor T: the noise is an output of the network, and σ = 1 below.
@@ -20,9 +20,7 @@ outputs, and κ means the same here as in the evidence.
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +28,6 @@ from torch import Tensor, nn
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.optimiser import Optimiser
@@ -56,16 +53,14 @@ class DivergedError(ArithmeticError):
 class Training:
     """The state that the next epoch needs, and the `curve` so far.
 
-    prior_precision  one per parameter tensor [G] or per parameter [P], float64, > 0
+    prior_precision  one per parameter tensor [G], float64, > 0
     noise_std        σ, of standardised targets
-    temperature      T
     """
 
     model: nn.Module
     optimiser: Optimiser
     prior_precision: Tensor
     noise_std: float
-    temperature: float
     epoch: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
     best_epoch: int | None = None
@@ -90,15 +85,15 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
         optimiser=Optimiser(parameters, relative),
         prior_precision=torch.full((len(parameters),), plan.prior_precision, dtype=torch.float64),
         noise_std=plan.noise_std,
-        temperature=plan.temperature,
     )
 
 
-def likelihood_of(plan: TrainingPlan, noise_std: float, temperature: float) -> Likelihood:
-    """Return the likelihood of the plan, with its hyperparameter if it has one."""
+def likelihood_of(plan: TrainingPlan, noise_std: float) -> Likelihood:
+    """Return the likelihood of the plan, of real targets with one noise with this one."""
     if plan.likelihood == "heteroscedastic":
         return Heteroscedastic()  # the network's outputs say how large the noise is
-    return Gaussian(noise_std) if plan.likelihood == "gaussian" else Categorical(temperature)
+    gaussian = plan.likelihood == "gaussian"
+    return Gaussian(noise_std) if gaussian else Categorical(plan.temperature)
 
 
 def learning_rate(plan: TrainingPlan, epoch: int) -> float:
@@ -177,7 +172,8 @@ def _train_group(members: Sequence[Member], n_epochs: int) -> list[DivergedError
     places = sorted(range(len(members)), key=lambda k: -counts[k])
     chosen = [members[k] for k in places]
     errors: dict[int, DivergedError | None] = {}
-    with _Group(chosen) as group:
+    group = _Group(chosen)
+    with group.program:
         for _ in range(n_epochs):
             sums = group.epoch().tolist()
             seconds, started = time.perf_counter() - started, time.perf_counter()
@@ -189,8 +185,8 @@ def _train_group(members: Sequence[Member], n_epochs: int) -> list[DivergedError
     return [errors[k] for k in range(len(members))]
 
 
-class _Group(AbstractContextManager["_Group"]):
-    """Trainings whose parameters are one program; they are theirs again at the end."""
+class _Group:
+    """Trainings whose parameters are one program while it is entered."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members, self.plan = members, members[0].assignment.plan
@@ -198,13 +194,6 @@ class _Group(AbstractContextManager["_Group"]):
         models = [state.model.train() for state in states]
         self.program = Program(models, [state.optimiser for state in states], self.plan)
         self._decay: list[Tensor] = []  # as set last, one factor per prior precision
-
-    def __enter__(self) -> "_Group":
-        self.program.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.program.__exit__(*error)
 
     def epoch(self) -> Tensor:
         """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.
@@ -243,8 +232,8 @@ class _Group(AbstractContextManager["_Group"]):
             for state, spread, rate, n in zip(states, spreads, rates, n_data, strict=True)
         ]
         if not self._decay or not all(map(torch.equal, decay, self._decay)):
-            self._decay, sizes = decay, self.program.sizes
-            self.program.set_decay([Precisions(d, sizes).of_each_parameter() for d in decay])
+            self._decay, sizes = decay, torch.tensor(self.program.sizes)
+            self.program.set_decay([d.repeat_interleave(sizes) for d in decay])
 
 
 def _order(member: Member) -> Tensor:
@@ -258,7 +247,7 @@ def spread_of(state: Training, plan: TrainingPlan) -> float:
     """Return the noise σ or the temperature T; 1 where the noise is an output."""
     if plan.likelihood == "heteroscedastic":
         return 1.0
-    return state.noise_std if plan.likelihood == "gaussian" else state.temperature
+    return state.noise_std if plan.likelihood == "gaussian" else plan.temperature
 
 
 def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | None:
@@ -279,7 +268,7 @@ def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | N
             learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
             noise_std=state.noise_std if plan.likelihood == "gaussian" else None,
-            temperature=state.temperature if plan.likelihood == "categorical" else None,
+            temperature=plan.temperature if plan.likelihood == "categorical" else None,
         )
     )
     return None

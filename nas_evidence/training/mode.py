@@ -14,17 +14,15 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec.registry import CURVATURES
-from nas_evidence.spec.study import Assignment, TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import forward_pass
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.loop import Member, Training, likelihood_of
 from nas_evidence.training.online import passes_of
 
 #: Data times parameters up to which a network settles, and decrements are in float64.
@@ -36,23 +34,21 @@ MOST_PRODUCTS = 100
 _FLOPS_OF_A_CALL = 1e6
 
 
-def gradient_cost(training: Training, data: TensorData, plan: TrainingPlan) -> float:
+def gradient_cost(of: Member) -> float:
     """Return the cost of a full-batch gradient, as a fraction of a scheduled epoch's cost.
 
     Both take N F flops plus the call overhead of their steps, of which an epoch has more. That
     float64 is two to three times slower on a CPU is not counted.
     """
-    model, n_data = training.model, len(data.x_train)
-    flops = n_data * forward_pass(copy.deepcopy(model).eval(), data.input_shape).flops
+    model, x, batch_size = of.training.model, of.data.x_train, of.assignment.plan.batch_size
+    flops = len(x) * forward_pass(copy.deepcopy(model).eval(), of.data.input_shape).flops
     calls = _FLOPS_OF_A_CALL * sum(1 for _ in model.parameters())
-    passes = -(-n_data // rows_at_once(model, data.x_train))
-    return (flops + calls * passes) / (flops + calls * -(-n_data // plan.batch_size))
+    passes = -(-len(x) // rows_at_once(model, x))
+    return (flops + calls * passes) / (flops + calls * -(-len(x) // batch_size))
 
 
 def newton_decrement(
-    training: Training,
-    data: TensorData,
-    assignment: Assignment,
+    of: Member,
     *,
     theta: Tensor | None = None,
     max_products: int = MOST_PRODUCTS,
@@ -61,10 +57,8 @@ def newton_decrement(
     """Return gᵀ (κ H + Δ)⁻¹ g in nats at the parameters of a training.
 
     Args:
-        training: the current training.
-        theta: its parameters before they were rounded to its dtype [P], float64, if known.
-        data: its training data.
-        assignment: its plan and seeds.
+        of: the training, its data, and its plan and seeds.
+        theta: the parameters before they were rounded to their dtype [P], float64, if known.
         max_products: most products with the exact Gauss-Newton matrix.
         enough: stop once the decrement is known to exceed this value.
 
@@ -72,49 +66,41 @@ def newton_decrement(
         A lower bound of the decrement, to about 1 % if `max_products` allows, and the number
         of products.
     """
-    theta = parameters_of(training) if theta is None else theta
-    inverse = preconditioner(training, data, assignment)
-    small = len(theta) * len(data.x_train) <= FULL_BATCH
+    theta = parameters_of(of.training) if theta is None else theta
+    inverse = preconditioner(of)
+    small = len(theta) * len(of.data.x_train) <= FULL_BATCH
     # The gradient is a sum that cancels at a mode; products do not cancel, so float32 is enough.
-    joint = log_joint(training, data, assignment.plan, double=small)
-    _, gradient = joint.value_and_gradient(theta)
-    product = log_joint(training, data, assignment.plan, double=False).gauss_newton(theta)
+    _, gradient = log_joint(of, double=small).value_and_gradient(theta)
+    product = log_joint(of, double=False).gauss_newton(theta)
     found = solve(product, gradient, inverse, max_products=max_products, enough=enough)
     return found.quadratic, found.n_products
 
 
-def preconditioner(training: Training, data: TensorData, assignment: Assignment) -> BlockInverse:
+def preconditioner(of: Member) -> BlockInverse:
     """Return the inverse of a block Gauss-Newton matrix plus the prior precision."""
-    plan = assignment.plan
+    training, plan = of.training, of.assignment.plan
     kind = plan.online.curvature
     if CURVATURES[kind].is_full:  # only used for small networks
         kind = "block_ggn"
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
         kind = "diag_ggn_mc" if CURVATURES[kind].structure == "diagonal" else "kfac_ggn_mc"
-    curvature = passes_of(training, data, assignment).of(kind)[0].curvature
+    curvature = passes_of(training, of.data, of.assignment).of(kind)[0].curvature
     assert isinstance(curvature, BlockDiagonal)
     device = next(training.model.parameters()).device
     return BlockInverse(curvature, training.prior_precision.to(device), plan.likelihood_power)
 
 
-def log_joint(
-    training: Training, data: TensorData, plan: TrainingPlan, *, double: bool
-) -> LogJoint:
-    """Return the loss of the current training, on a copy of its network.
-
-    Args:
-        training: network and hyperparameters.
-        data: its training data.
-        plan: likelihood and its power.
-        double: whether to compute in float64 instead of the dtype of the network.
-    """
-    model = copy.deepcopy(training.model)
+def log_joint(of: Member, *, double: bool) -> LogJoint:
+    """Return the loss of a training on a copy of its network, in its dtype or in float64."""
+    training, data, plan = of.training, of.data, of.assignment.plan
+    model, sizes = copy.deepcopy(training.model), [p.numel() for p in training.model.parameters()]
+    precision = training.prior_precision.repeat_interleave(torch.tensor(sizes))
     return LogJoint(
         model.double() if double else model,
         data.x_train,
         data.y_train,
-        likelihood_now(training, plan),
-        precision_of_each(training),
+        likelihood_of(plan, training.noise_std),
+        precision.to(next(model.parameters()).device),
         plan.likelihood_power,
         rows_at_once(training.model, data.x_train),
     )
@@ -126,18 +112,6 @@ def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     if plan.likelihood == "heteroscedastic":
         return 1.0 + (plan.head_width(data.n_outputs) if exact else 1)
     return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
-
-
-def likelihood_now(training: Training, plan: TrainingPlan) -> Likelihood:
-    """Return the likelihood with the training's current noise or temperature."""
-    return likelihood_of(plan, training.noise_std, training.temperature)
-
-
-def precision_of_each(training: Training) -> Tensor:
-    """Return the prior precision of each parameter [P], on the device of the model."""
-    parameters = list(training.model.parameters())
-    precision = training.prior_precision.to(parameters[0].device)
-    return Precisions(precision, [p.numel() for p in parameters]).of_each_parameter()
 
 
 def parameters_of(training: Training) -> Tensor:

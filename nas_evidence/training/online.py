@@ -16,7 +16,6 @@ The evidence of the online curvature is recorded at each evaluation, estimated f
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 from scipy.optimize import brentq
@@ -24,8 +23,7 @@ from scipy.optimize import brentq
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
-from nas_evidence.data.augmentation import Planned as Planned
-from nas_evidence.data.augmentation import data_of_evidence
+from nas_evidence.data.augmentation import Planned, data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.spec.record import EvidenceEstimate
@@ -59,14 +57,13 @@ def update_and_follow(
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    online = assignment.plan.online
     sample, updated = _updated_if_due(state, data, assignment)
     if updated or follow:
-        followed = sample.estimate(online.curvature, sample.of(online.curvature)[0])
+        followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
     state.evidence_seconds += time.perf_counter() - started
-    if len(data.x_train) <= online.rows:
+    if len(data.x_train) <= assignment.plan.online.rows:
         return sample
     return passes_of(state, data, assignment)
 
@@ -87,20 +84,20 @@ def _updated_if_due(
 ) -> tuple["Passes", bool]:
     passes = passes_of(state, *sample_of(data, assignment))
     if due := assignment.plan.updates_after(state.epoch):
-        passes = update_hyperparameters(state, passes)
+        passes = update_hyperparameters(passes)
     return passes, due
 
 
 @dataclass(frozen=True)
-class _Sampled:
-    """An assignment whose likelihood counts each datum of a sample for several."""
+class Seeded:
+    """What updates need of an `Assignment`: the plan, and the seed of all random streams."""
 
-    whole: Planned
     plan: TrainingPlan
+    seed: int
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
-        return self.whole.derived_seed(purpose, counter)
+        return derive_seed(self.seed, purpose, counter)
 
 
 def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planned]:
@@ -126,13 +123,13 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
         )
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
-    return sample, _Sampled(assignment, plan.model_copy(update={"likelihood_power": power}))
+    return sample, Seeded(plan.model_copy(update={"likelihood_power": power}), assignment.seed)
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
     """Return the curvature passes of the current training, computed on demand."""
     seen = data_of_evidence(data, assignment)
-    return Passes(state, seen, assignment, _likelihood(state, assignment.plan))
+    return Passes(state, seen, assignment, likelihood_of(assignment.plan, state.noise_std))
 
 
 @dataclass
@@ -169,11 +166,11 @@ class Passes:
             log_jacobian=self.data.log_jacobian,
         )
 
-    def at(self, likelihood: Likelihood) -> "Passes":
-        """Return these passes, or new ones with another likelihood and the same signs."""
-        if likelihood == self.likelihood:
-            return self
-        return Passes(self.state, self.data, self.assignment, likelihood)
+    @property
+    def followed(self) -> EvidenceEstimate:
+        """Return the Laplace evidence of the online curvature."""
+        kind = self.assignment.plan.online.curvature
+        return self.estimate(kind, self.of(kind)[0])
 
     def _passes(self, kind: str, n_draws: int) -> list[CurvaturePass]:
         found = curvature_passes(
@@ -197,11 +194,7 @@ class Passes:
         return found
 
 
-def _likelihood(state: Training, plan: TrainingPlan) -> Likelihood:
-    return likelihood_of(plan, state.noise_std, state.temperature)
-
-
-def update_hyperparameters(state: Training, passes: Passes) -> Passes:
+def update_hyperparameters(passes: Passes) -> Passes:
     """Move prior precisions and noise to the maximum of the evidence at fixed θ.
 
     A prior as narrow as the initial weights would prune a network that has not learned yet, since
@@ -227,27 +220,24 @@ def update_hyperparameters(state: Training, passes: Passes) -> Passes:
 
     Returns the passes at the new likelihood.
     """
-    plan = passes.assignment.plan
-    best = _most_evidence(passes)
-    gain = plan.likelihood_power * gain_over_a_constant(best.pass_, passes.data.y_train, plan)
-    if gain <= 0.5 * float((best.prior_precision * squared_norms(state.model).cpu()).sum()):
+    state, plan = passes.state, passes.assignment.plan
+    precision, noise_std = _most_evidence(passes)
+    pass_ = passes.of(plan.online.curvature)[0]
+    gain = plan.likelihood_power * gain_over_a_constant(pass_, passes.data.y_train, plan)
+    if gain <= 0.5 * float((precision * squared_norms(state.model)).sum()):
         members = members_of(plan.online.prior_groups, len(state.prior_precision))
-        best = _most_evidence(passes, tied_precision(state.prior_precision, members))
-    state.prior_precision = best.prior_precision
-    state.noise_std = best.noise_std
-    return passes.at(_likelihood(state, plan))
+        highest = tied_precision(state.prior_precision, members)
+        precision, noise_std = _most_evidence(passes, highest)
+    state.prior_precision, state.noise_std = precision, noise_std
+    if (likelihood := likelihood_of(plan, state.noise_std)) == passes.likelihood:
+        return passes
+    return Passes(state, passes.data, passes.assignment, likelihood)
 
 
-class _Best(NamedTuple):
-    """Hyperparameters of largest evidence; the pass does not have their noise yet."""
-
-    prior_precision: torch.Tensor
-    noise_std: float
-    pass_: CurvaturePass
-
-
-def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best:
-    """Return the hyperparameters that maximise the evidence at fixed θ.
+def _most_evidence(
+    passes: Passes, highest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """Return the prior precisions [G] and the noise that maximise the evidence at fixed θ.
 
     With `highest` [G] no precision is above it, and the noise does not rise.
     """
@@ -268,7 +258,7 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> _Best
         *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
         steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
     )  # fmt: skip
-    return _Best(precision, noise_std, pass_)
+    return precision, noise_std
 
 
 def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
@@ -296,9 +286,7 @@ def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: Trai
     return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
 
 
-def rescaled_precision(
-    held: torch.Tensor, pass_: CurvaturePass, training: Training, plan: TrainingPlan
-) -> torch.Tensor:
+def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
     """Return the precisions `held` times the factor that maximises the evidence, within bounds.
 
         F(x) = −½ eˣ Σ_l δ_l ‖θ_l‖² − ½ Σ_l Σ log1p(λ e⁻ˣ / δ_l)
@@ -309,13 +297,11 @@ def rescaled_precision(
 
     Args:
         held: δ of each tensor [G].
-        pass_: curvature at the parameters of the training.
-        training: provides the parameters.
-        plan: the likelihood power.
+        passes: at the parameters.
     """
-    curvature = pass_.curvature
-    power = plan.likelihood_power
-    scatter = float((held * squared_norms(training.model).cpu()).sum())
+    plan = passes.assignment.plan
+    curvature, power = passes.of(plan.online.curvature)[0].curvature, plan.likelihood_power
+    scatter = float((held * squared_norms(passes.state.model)).sum())
 
     def slope(x: float) -> float:
         factor = math.exp(x)

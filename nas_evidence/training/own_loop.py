@@ -20,30 +20,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
-from nas_evidence.spec.study import OnlinePlan, TrainingPlan, derive_seed
+from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.joint import PriorGroups
-from nas_evidence.training.loop import Training, likelihood_of
-from nas_evidence.training.online import passes_of, update_and_follow
-from nas_evidence.training.optimiser import Optimiser
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """The plan and the seed of your own loop."""
-
-    plan: TrainingPlan
-    seed: int
-
-    def derived_seed(self, purpose: str, counter: int = 0) -> int:
-        """Return the seed of one random stream."""
-        return derive_seed(self.seed, purpose, counter)
+from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
+from nas_evidence.training.online import Seeded, passes_of, update_and_follow
 
 
 @dataclass
@@ -56,16 +41,15 @@ class OnlineLaplace:
 
     _state: Training
     _data: TensorData
-    _planned: _Planned
+    _planned: Seeded
     estimate: EvidenceEstimate | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def prior_precision(self) -> dict[str, float]:
-        """Return δ of each parameter tensor by name; with "parameter" groups its mean."""
-        named = {name: p.numel() for name, p in self._state.model.named_parameters()}
-        parts = Precisions(self._state.prior_precision, list(named.values())).by_tensor()
-        return {name: float(part.mean()) for name, part in zip(named, parts, strict=True)}
+        """Return δ of each parameter tensor by name."""
+        names = [name for name, _ in self._state.model.named_parameters()]
+        return dict(zip(names, self._state.prior_precision.tolist(), strict=True))
 
     @property
     def noise_std(self) -> float:
@@ -75,7 +59,7 @@ class OnlineLaplace:
     @property
     def temperature(self) -> float:
         """Return the softmax temperature: 1."""
-        return self._state.temperature
+        return self._planned.plan.temperature
 
     @property
     def epoch(self) -> int:
@@ -89,8 +73,9 @@ class OnlineLaplace:
         half the squared error, summed over outputs, mean over data, plus a constant. Either is the
         mean negative log likelihood times T² or σ², so that one learning rate fits all noises.
         """
-        spread = self.noise_std if self._gaussian else self.temperature
-        return spread**2 * self._likelihood.nll_mean(outputs, targets)
+        state, plan = self._state, self._planned.plan
+        likelihood = likelihood_of(plan, state.noise_std)
+        return spread_of(state, plan) ** 2 * likelihood.nll_mean(outputs, targets)
 
     def after_epoch(self) -> float | None:
         """Count an epoch; if an update is due, learn the hyperparameters.
@@ -105,15 +90,13 @@ class OnlineLaplace:
         self._state.epoch += 1
         if not self._planned.plan.updates_after(self._state.epoch):
             return None
-        passes = update_and_follow(self._state, self._data, self._planned)
-        self.estimate = passes.estimate(self._kind, passes.of(self._kind)[0])
+        self.estimate = update_and_follow(self._state, self._data, self._planned).followed
         self.history.append((self._state.epoch, self.estimate.value))
         return self.estimate.value
 
     def log_evidence(self) -> float:
         """Return the log marginal likelihood in nats at the present parameters; no update."""
-        passes, kind = passes_of(self._state, self._data, self._planned), self._kind
-        return passes.estimate(kind, passes.of(kind)[0]).value
+        return passes_of(self._state, self._data, self._planned).followed.value
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs, beside the model and the optimiser."""
@@ -121,7 +104,6 @@ class OnlineLaplace:
         return {
             "prior_precision": state.prior_precision.clone(),
             "noise_std": state.noise_std,
-            "temperature": state.temperature,
             "epoch": state.epoch,
             "history": list(self.history),
         }
@@ -140,40 +122,22 @@ class OnlineLaplace:
             ).with_code("own-loop-state")
         self._state.prior_precision = found.double().clone()
         self._state.noise_std = float(stored["noise_std"])
-        self._state.temperature = float(stored["temperature"])
         self._state.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
 
-    @property
-    def _gaussian(self) -> bool:
-        return self._planned.plan.likelihood == "gaussian"
-
-    @property
-    def _kind(self) -> str:
-        kind: str = self._planned.plan.online.curvature
-        return kind
-
-    @property
-    def _likelihood(self) -> Likelihood:
-        return likelihood_of(self._planned.plan, self.noise_std, self.temperature)
-
     def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         state, plan = self._state, self._planned.plan
-        spread = state.noise_std if self._gaussian else state.temperature
-        per_datum = spread**2 / (plan.likelihood_power * len(self._data.x_train))
-        parameters = list(state.model.parameters())
-        sizes = [p.numel() for p in parameters]
-        decays = Precisions(state.prior_precision * per_datum, sizes).by_tensor()
+        per_datum = spread_of(state, plan) ** 2 / (plan.likelihood_power * len(self._data.x_train))
+        pairs = zip(state.model.parameters(), state.prior_precision * per_datum, strict=True)
         rate_of = {
             id(p): float(group["lr"]) for group in optimiser.param_groups for p in group["params"]
         }
         with torch.no_grad():
-            for parameter, decay in zip(parameters, decays, strict=True):
+            for parameter, decay in pairs:
                 rate = rate_of.get(id(parameter), 0.0)
                 # At most half the inverse learning rate: beyond it a step overshoots zero.
                 factor = decay.clamp(max=0.5 / rate) if rate > 0 else decay
                 factor = factor.to(parameter)
-                factor = factor.view_as(parameter) if factor.ndim else factor
                 if parameter.grad is None:
                     parameter.grad = factor * parameter
                 else:
@@ -255,25 +219,19 @@ def online_laplace(
         y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
     elif not y.is_floating_point():
         y = y.long()
-    sizes = [p.numel() for p in model.parameters()]
-    state = Training(
-        model=model,
-        optimiser=Optimiser([], []),  # theirs takes the steps
-        prior_precision=torch.full((len(sizes),), float(prior_precision), dtype=torch.float64),
-        noise_std=float(noise_std),
-        temperature=1.0,
-    )
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std, 1.0),
+        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std),
         batch_size=2, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
-    if too_large := too_large_online(curvature, sum(sizes), n_rows):
+    n_parameters = sum(p.numel() for p in model.parameters())
+    if too_large := too_large_online(curvature, n_parameters, n_rows):
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
         )
-    laplace = OnlineLaplace(state, _tensor_data(x, y, tried.n_outputs), _Planned(plan, seed))
+    data = _tensor_data(x, y, tried.n_outputs)
+    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed))
     optimiser.register_step_pre_hook(laplace._add_prior)
     return laplace
 

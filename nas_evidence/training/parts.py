@@ -21,7 +21,7 @@ from nas_evidence.data.units import Units
 from nas_evidence.models import build
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
-from nas_evidence.training.loop import DivergedError, Member, Training, begin, train_epochs
+from nas_evidence.training.loop import DivergedError, Member, begin, train_epochs
 from nas_evidence.training.online import update_if_due
 from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slices
 
@@ -93,7 +93,7 @@ def load_run(run: Run, state: Mapping[str, Any]) -> Run:
     """Return a new run after it has continued from its `run_state`."""
     restore(run.training, state["training"])
     if state["settling"] is not None:
-        run.settling = load_settling(run.training, run.data, run.assignment, state["settling"])
+        run.settling = load_settling(run, state["settling"])
     return run
 
 
@@ -147,18 +147,15 @@ def _update(run: Run) -> bool:
         update_if_due(training, run.data, run.assignment)
     if training.epoch < plan.epochs:
         return False
-    run.settling = settling_after(training, run.data, run.assignment)
+    run.settling = settling_after(run)
     if run.settling is not None:
         run.settling.reported = False
     return run.settling is None
 
 
-def settling_after(
-    training: Training, data: TensorData, assignment: Assignment
-) -> Settling | None:
+def settling_after(of: Member) -> Settling | None:
     """Return the settling of a training whose epochs are over, None if the plan has none."""
-    budget = assignment.plan.settle * training.epoch
-    settling = begin_settling(training, data, assignment, budget)
+    settling = begin_settling(of, of.assignment.plan.settle * of.training.epoch)
     return settling if settling.budget else None
 
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.posterior import fit_posterior
-from nas_evidence.maths.precisions import Precisions
 from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of
 
@@ -38,17 +37,17 @@ def predictive_spread(
         most_std: most √(Var f(x)), standardised.
     """
     if plan.likelihood == "categorical":
-        return lambda inputs: torch.full((len(inputs), 1), training.temperature).double()
+        return lambda inputs: torch.full((len(inputs), 1), plan.temperature).double()
     model = copy.deepcopy(training.model).cpu().eval()
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
-    named = dict(model.named_parameters())
-    precisions = Precisions(training.prior_precision.cpu(), [p.numel() for p in named.values()])
+    likelihood = likelihood_of(plan, training.noise_std)
+    names = [name for name, _ in model.named_parameters()]
+    precisions = training.prior_precision.cpu()[:, None].unbind()
     posterior = fit_posterior(
         model,
         x if x.device.type == "cpu" else x[:].cpu(),
         y.cpu(),
         likelihood,
-        {k: p.reshape(-1) for k, p in zip(named, precisions.by_tensor(), strict=True)},
+        dict(zip(names, precisions, strict=True)),
         likelihood_power=plan.likelihood_power,
     )
 

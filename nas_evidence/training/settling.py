@@ -52,14 +52,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature import CurvaturePass
 from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
-from nas_evidence.data.tensors import TensorData
-from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.spec.study import Assignment, TrainingPlan
+from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import DivergedError, Training, begin, spread_of
+from nas_evidence.training.loop import DivergedError, Member, Training, begin, spread_of
 from nas_evidence.training.mode import (
     FULL_BATCH,
     MOST_PRODUCTS,
@@ -72,6 +69,7 @@ from nas_evidence.training.mode import (
     write_parameters,
 )
 from nas_evidence.training.online import (
+    Passes,
     passes_of,
     rescaled_precision,
     update_hyperparameters,
@@ -106,10 +104,10 @@ _NOT_FINITE = (DivergedError, torch.linalg.LinAlgError)  # type: ignore[attr-def
 
 
 @dataclass
-class Settling:
+class Settling(Member):
     """Where a settling stands; the last four are its results, once it is `done`.
 
-    training  what settles, with its data, plan and seeds; it does not change before the end
+    training  does not change before the end
     working   the training that settles, a copy; its model holds θ rounded to its dtype
     theta     θ [P], float64
     pairs     of the L-BFGS
@@ -129,10 +127,7 @@ class Settling:
     seconds   spent so far
     """
 
-    training: Training
-    data: TensorData
-    assignment: Assignment
-    working: Training
+    working: Member
     theta: Tensor
     pairs: Pairs
     cost: float
@@ -181,9 +176,8 @@ class Settling:
             "theta": self.theta,
             "steps": self.pairs.steps,
             "changes": self.pairs.changes,
-            "prior_precision": self.working.prior_precision,
-            "noise_std": self.working.noise_std,
-            "temperature": self.working.temperature,
+            "prior_precision": self.working.training.prior_precision,
+            "noise_std": self.working.training.noise_std,
         }
 
 
@@ -191,48 +185,43 @@ class Settling:
 _PLAIN = ("budget", *(field.name for field in fields(Settling) if field.default is not MISSING))
 
 
-def begin_settling(
-    training: Training, data: TensorData, assignment: Assignment, budget: float
-) -> Settling:
+def begin_settling(of: Member, budget: float) -> Settling:
     """Return the settling of a training before its first slice.
 
     Args:
-        training: after its last epoch; not changed here.
-        data: that it was trained on.
-        assignment: its plan and seeds.
+        of: a training after its last epoch; not changed here.
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
             none. The decrement that is reported in the end comes on top, for a quarter of it, or
             twelve products. A linear network, whose loss is convex, reaches its optimum whatever
             the budget, unless it saw augmented images. Above `FULL_BATCH` the budget is 0.
     """
-    working = begin(copy.deepcopy(training.model), assignment.plan)
+    training, plan = of.training, of.assignment.plan
+    working = begin(copy.deepcopy(training.model), plan)
     working.prior_precision = training.prior_precision.clone()
-    working.noise_std, working.temperature = training.noise_std, training.temperature
+    working.noise_std = training.noise_std
     working.epoch = training.epoch  # on which the random signs depend
-    theta = parameters_of(working)
-    cost = gradient_cost(working, data, assignment.plan)
-    found = Settling(training, data, assignment, working, theta, Pairs.none(theta), cost, budget)
-    if found.is_convex and not assignment.plan.augment:
-        found.budget = max(budget, _CONVEX_GRADIENTS * cost)
-    if len(data.x_train) * len(theta) > FULL_BATCH:
+    theta, copied = parameters_of(working), Member(working, of.data, of.assignment)
+    given = (training, of.data, of.assignment, copied, theta, Pairs.none(theta))
+    found = Settling(*given, gradient_cost(copied), budget)
+    if found.is_convex and not plan.augment:
+        found.budget = max(budget, _CONVEX_GRADIENTS * found.cost)
+    if len(of.data.x_train) * len(theta) > FULL_BATCH:
         found.budget = 0.0
     return found
 
 
-def load_settling(
-    training: Training, data: TensorData, assignment: Assignment, state: Mapping[str, Any]
-) -> Settling:
+def load_settling(of: Member, state: Mapping[str, Any]) -> Settling:
     """Return the settling of a training as it was at `state_dict`."""
-    settling = begin_settling(training, data, assignment, 0.0)
+    settling = begin_settling(of, 0.0)
     for name in _PLAIN:
         setattr(settling, name, state[name])
     device = settling.theta.device
     settling.theta = state["theta"].to(device)
     settling.first = None if settling.first is None else settling.first.to(device)
     settling.pairs = Pairs(state["steps"].to(device), state["changes"].to(device))
-    working = settling.working
+    working = settling.working.training
     working.prior_precision = state["prior_precision"]
-    working.noise_std, working.temperature = state["noise_std"], state["temperature"]
+    working.noise_std = state["noise_std"]
     write_parameters(working, settling.theta)
     return settling
 
@@ -285,8 +274,8 @@ def settle_slices(settlings: Sequence[Settling]) -> list[bool]:
 
 def _end_round(settling: Settling, end: _End) -> bool:
     """Move the hyperparameters after a descent; tell whether that was the last round."""
-    working, plan, data = settling.working, settling.plan, settling.data
-    of_pass = pass_cost(plan, data) * settling.cost
+    working, plan = settling.working.training, settling.plan
+    of_pass = pass_cost(plan, settling.data) * settling.cost
     if settling.first is None:
         if end.at_rest or end.stuck or settling.work >= 0.5 * settling.budget:
             settling.evidence = _evidence(settling)
@@ -294,20 +283,19 @@ def _end_round(settling: Settling, end: _End) -> bool:
             settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
             labels = plan.likelihood == "categorical" and not settling.is_convex
-            if labels and not _is_near_mode(settling, working):
+            if labels and not _is_near_mode(settling, settling.working):
                 return True
         elif _is_in_vain(settling):
             return True
         return settling.work >= settling.budget
     before = _log_hyperparameters(working, plan)
-    pass_ = _update(settling)
+    settling.evidence = _evidence_of(_update(settling))
     settling.work += of_pass
-    settling.evidence = _laplace_value(pass_, settling)
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
         decrement, n_products = newton_decrement(
-            working, data, settling.assignment, theta=settling.theta,
+            settling.working, theta=settling.theta,
             max_products=min(_TEST_PRODUCTS, settling.affordable), enough=settling.tolerance,
         )  # fmt: skip
         settling.work += PRODUCT_COST * n_products * settling.cost
@@ -332,18 +320,16 @@ def _is_in_vain(settling: Settling) -> bool:
     return evidence < before - FURTHER_FALL * n_data
 
 
-def _update(settling: Settling) -> CurvaturePass:
-    """Move the hyperparameters as the plan has it; return the pass at what results."""
-    working, plan = settling.working, settling.plan
-    kind = plan.online.curvature
+def _update(settling: Settling) -> Passes:
+    """Move the hyperparameters as the plan has it; return the passes at what results."""
+    working = settling.working.training
     passes = passes_of(working, settling.data, settling.assignment)
-    if not plan.learns:
-        return passes.of(kind)[0]
-    held = working.prior_precision
-    pass_ = update_hyperparameters(working, passes).of(kind)[0]
-    if settling.rounds >= FREE_ROUNDS:
-        working.prior_precision = rescaled_precision(held, pass_, working, plan)
-    return pass_
+    if settling.plan.learns:
+        held = working.prior_precision
+        passes = update_hyperparameters(passes)
+        if settling.rounds >= FREE_ROUNDS:
+            working.prior_precision = rescaled_precision(held, passes)
+    return passes
 
 
 def _descend(live: Mapping[int, Settling]) -> dict[int, _End | None]:
@@ -372,18 +358,18 @@ def _descend(live: Mapping[int, Settling]) -> dict[int, _End | None]:
 
 def _begin_descent(settling: Settling) -> tuple[LogJoint, Start]:
     """Return the loss of a descent, and where it begins."""
-    working, plan, data = settling.working, settling.plan, settling.data
+    working, plan = settling.working, settling.plan
     left = min(plan.interval, settling.budget - settling.work)
-    inverse = preconditioner(working, data, settling.assignment)
+    inverse = preconditioner(working)
     inverse(settling.theta)  # decomposed here, where it may fail
-    settling.work += pass_cost(plan, data) * settling.cost
-    joint = log_joint(working, data, plan, double=settling.double)
+    settling.work += pass_cost(plan, settling.data) * settling.cost
+    joint = log_joint(working, double=settling.double)
     return joint, Start(
         settling.theta,
         settling.pairs,
         inverse,
         precision=joint.precision,
-        likelihood_scale=plan.likelihood_power / spread_of(working, plan) ** 2,
+        likelihood_scale=plan.likelihood_power / spread_of(working.training, plan) ** 2,
         n_gradients=max(_FEWEST_GRADIENTS, round(left / settling.cost)),
         # Far enough below the tolerance, where a preconditioner stands for H.
         small_slope=0.1 * settling.tolerance,
@@ -395,28 +381,27 @@ def _end_descent(settling: Settling, found: Descent, start: Start) -> _End:
     stuck = found.stuck and settling.double
     settling.double |= found.stuck
     settling.work += found.n_gradients * settling.cost
-    write_parameters(settling.working, settling.theta)
+    write_parameters(settling.working.training, settling.theta)
     return _End(found.slope <= start.small_slope, stuck)
 
 
 def _finish(settling: Settling) -> None:
     """Put the state that is kept into the training, and say how far from a mode it is if asked."""
-    training, working = settling.training, settling.working
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
     anywhere = settling.is_convex or settling.plan.likelihood != "categorical"
     for candidate in _candidates(settling):
-        candidate.put_into(working)
-        if anywhere or _is_near_mode(settling, working):
+        candidate.put_into(settling.working.training)
+        if anywhere or _is_near_mode(settling, settling.working):
             settling.kept, settling.evidence = "settled", candidate.evidence
             settling.theta = candidate.theta
-            candidate.put_into(training)
+            candidate.put_into(settling.training)
             break
     if not settling.reported:
         return
     decrement = settling.scheduled_decrement
     if settling.kept == "settled" or decrement is None:
-        decrement = _decrement(settling, training)
+        decrement = _decrement(settling, settling)
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(settling.data.x_train)
         at_rest = settling.plan.learns and settling.moved < MOVE_TOLERANCE
@@ -448,7 +433,7 @@ def _candidates(settling: Settling) -> list[_Candidate]:
     found = []
     for theta, of, evidence, is_one in (
         (settling.first, settling.training, settling.first_evidence, settling.is_convex),
-        (settling.theta, settling.working, settling.evidence, bool(settling.rounds)),
+        (settling.theta, settling.working.training, settling.evidence, bool(settling.rounds)),
     ):
         if is_one and theta is not None and evidence is not None:
             found.append(_Candidate(theta, of.prior_precision, of.noise_std, evidence))
@@ -467,48 +452,33 @@ def _is_mode(decrement: float, settling: Settling) -> bool:
     limit = settling.tolerance
     if decrement < limit or not settling.is_convex:
         return decrement < limit
-    training = settling.training
-    return _decrement(settling, training, theta=settling.theta, enough=limit) < limit
+    return _decrement(settling, settling, theta=settling.theta, enough=limit) < limit
 
 
-def _is_near_mode(settling: Settling, candidate: Training) -> bool:
+def _is_near_mode(settling: Settling, candidate: Member) -> bool:
     """Tell whether a settled state is near enough to a mode to replace the scheduled one."""
     if settling.scheduled_decrement is None:
-        settling.scheduled_decrement = _decrement(settling, settling.training)
+        settling.scheduled_decrement = _decrement(settling, settling)
     n_data = len(settling.data.x_train)
     limit = max(NEAR_MODE * n_data, CLOSER * settling.scheduled_decrement)
     return _decrement(settling, candidate, enough=limit) <= limit
 
 
 def _decrement(
-    settling: Settling,
-    training: Training,
-    *,
-    theta: Tensor | None = None,
-    enough: float = math.inf,
+    settling: Settling, of: Member, *, theta: Tensor | None = None, enough: float = math.inf
 ) -> float:
     products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, settling.affordable))
-    return newton_decrement(
-        training, settling.data, settling.assignment, theta=theta, max_products=products,
-        enough=enough,
-    )[0]  # fmt: skip
+    return newton_decrement(of, theta=theta, max_products=products, enough=enough)[0]
 
 
 def _evidence(settling: Settling) -> float | None:
+    working = settling.working
+    return _evidence_of(passes_of(working.training, working.data, working.assignment))
+
+
+def _evidence_of(passes: Passes) -> float | None:
     """Return the Laplace evidence of the online curvature in nats, or None if not finite."""
-    passes = passes_of(settling.working, settling.data, settling.assignment)
-    return _laplace_value(passes.of(settling.plan.online.curvature)[0], settling)
-
-
-def _laplace_value(pass_: CurvaturePass, settling: Settling) -> float | None:
-    value = laplace_estimate(
-        settling.plan.online.curvature,
-        pass_,
-        settling.working.model,
-        settling.working.prior_precision,
-        likelihood_power=settling.plan.likelihood_power,
-        log_jacobian=settling.data.log_jacobian,
-    ).value
+    value = passes.followed.value
     return value if math.isfinite(value) else None
 
 

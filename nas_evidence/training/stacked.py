@@ -21,7 +21,7 @@ module counts as another module, because its `forward` may differ.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,7 +53,7 @@ class Stack:
 
 def can_stack(model: nn.Module) -> bool:
     """Tell whether every module of a network has a stacked form."""
-    return type(model) in SUPPORTED and all(can_stack(part) for part in _parts(model))
+    return type(model) in SUPPORTED and all(map(can_stack, model.children()))
 
 
 def stacked_outputs(model: nn.Module, stack: Stack, inputs: Tensor) -> Tensor:
@@ -64,16 +64,7 @@ def stacked_outputs(model: nn.Module, stack: Stack, inputs: Tensor) -> Tensor:
         stack: the parameters of all.
         inputs: a batch for each network.
     """
-    return _apply(model, stack, inputs)
-
-
-def _apply(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
-    return SUPPORTED[type(module)](module, stack, x)
-
-
-def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """Return the modules inside, as far as a stacked form does not take care of them."""
-    return iter(module.children())
+    return SUPPORTED[type(model)](model, stack, inputs)
 
 
 def _images(x: Tensor) -> Tensor:
@@ -103,7 +94,7 @@ def _sequential(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
     while parts:
         part = parts.pop(0)
         if type(part) is not nn.Conv2d:
-            x = _apply(part, stack, x)
+            x = stacked_outputs(part, stack, x)
             continue
         scale = bias = None
         if parts and type(parts[0]) is FixupScale:
@@ -289,7 +280,7 @@ def _block(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
 def _resnet(module: nn.Module, stack: Stack, x: Tensor) -> Tensor:
     assert isinstance(module, ResNet)
     x = F.relu(_convolution(module.conv, stack, x, bias=module.bias1))
-    x = _vectors(_apply(module.blocks, stack, x).mean((-2, -1), keepdim=True), stack.n)
+    x = _vectors(stacked_outputs(module.blocks, stack, x).mean((-2, -1), keepdim=True), stack.n)
     return _linear(module.head, stack, _bias(module.bias2, stack, x))
 
 

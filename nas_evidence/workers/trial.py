@@ -54,7 +54,7 @@ from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 10
+CHECKPOINT_VERSION = 11
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -155,50 +155,50 @@ class Trial:
         started = time.perf_counter()
         known = len(self.training.curve) if self.training else 0, len(self.evaluations)
         with _Failures(self):
-            training = self.training
-            plan = self.assignment.plan
-            if self.status is TrialStatus.RUNNING and training and self.context:
+            context, plan = self.context, self.assignment.plan
+            if self.status is TrialStatus.RUNNING and context is not None:
+                training = context.training
                 due = plan.evaluation_epochs()
                 last = min(until_epoch, plan.epochs)
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
                     before.advance()
                 elif self.settling is not None:
-                    self._settle(training, self.settling)
+                    self._settle(context, self.settling)
                 while before is None and training.epoch < last:
                     until = min(last, next(e for e in due if e > training.epoch))
                     left = until - training.epoch
                     train_epoch(training, self.data, self.assignment, n_epochs=left)
                     if training.epoch in due:
-                        self._update(training)
+                        self._update(context)
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
         return self.report(known)
 
-    def _update(self, training: Training) -> None:
+    def _update(self, context: Context) -> None:
         """Update the hyperparameters if due; then evaluate, or start to settle."""
-        given = self.assignment
+        training, given = context.training, self.assignment
         follow = any(declared(name).is_laplace for name in given.estimators)
         passes = update_and_follow(training, self.data, given, follow=follow)
         over = training.epoch == given.plan.epochs
         if over:
-            self.settling = settling_after(training, self.data, given)
+            self.settling = settling_after(context)
         if self.settling is None:
-            self._evaluate(passes, last=over)
+            self._evaluate(context, passes, last=over)
 
-    def _settle(self, training: Training, settling: Settling) -> None:
+    def _settle(self, context: Context, settling: Settling) -> None:
         """Settle for a round; after the last one, evaluate the state that is kept."""
+        training = context.training
         if settle_slice(settling):
             evidence, best = settling.evidence, training.best_evidence
             more = evidence is not None and (best is None or evidence > best)
             if settling.kept == "settled" and more:
                 training.best_epoch, training.best_evidence = training.epoch, evidence
-            self._evaluate(passes_of(training, self.data, self.assignment), last=True)
+            self._evaluate(context, passes_of(training, self.data, self.assignment), last=True)
 
-    def _evaluate(self, passes: Passes, *, last: bool) -> None:
-        assert self.context is not None
-        self.evaluations += evaluate(self.context, self.scorers.values(), passes, last=last)
+    def _evaluate(self, context: Context, passes: Passes, *, last: bool) -> None:
+        self.evaluations += evaluate(context, self.scorers.values(), passes, last=last)
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before the first, the scores taken before training."""
@@ -266,13 +266,13 @@ class Trial:
         training, given = self.training, self.assignment
         found: dict[str, object] = {}
         if training is not None:
-            likelihood = given.plan.likelihood
+            plan = given.plan
             found = {
                 "epochs": training.epoch,
                 "best_epoch": training.best_epoch,
                 "best_evidence": training.best_evidence,
-                "noise_std": training.noise_std if likelihood == "gaussian" else None,
-                "temperature": training.temperature if likelihood == "categorical" else None,
+                "noise_std": training.noise_std if plan.likelihood == "gaussian" else None,
+                "temperature": plan.temperature if plan.likelihood == "categorical" else None,
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
@@ -337,20 +337,20 @@ class Trial:
     def _restore(self, folder: Path) -> bool:
         """Restore the newest checkpoint in `folder`; tell whether there was one of this trial."""
         state = load_checkpoint(folder)
-        training = self.training
-        assert training is not None
+        context = self.context
+        assert context is not None
         if state is None:
             return False
         same = state["same_trial"] == _identity(self.assignment)
         if state["version"] != CHECKPOINT_VERSION or not same:
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
-        restore(training, state["training"])
+        restore(context.training, state["training"])
         for name, scorer in self.scorers.items():
             scorer.load_state_dict(state["scores"][name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
         if state["settling"] is not None:
-            self.settling = load_settling(training, self.data, self.assignment, state["settling"])
+            self.settling = load_settling(context, state["settling"])
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # After a checkpoint of the last epoch there is nothing to train, only `finish`.
@@ -364,7 +364,7 @@ class Trial:
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(training.epoch),
             "noise_std": repr(training.noise_std),
-            "temperature": repr(training.temperature),
+            "temperature": repr(self.assignment.plan.temperature),
             "assignment": self.assignment.model_dump_json(),
             "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
         }
@@ -443,7 +443,7 @@ def _test(
     if not len(data.y_test):
         return {}
     spread = predictive_spread(training, plan, data.x_train, data.y_train, most_std=data.most_std)
-    likelihood = likelihood_of(plan, training.noise_std, training.temperature)
+    likelihood = likelihood_of(plan, training.noise_std)
     model: nn.Module = training.model
     model.eval()
     nll, total, chosen, own = 0.0, 0.0, [], data.own

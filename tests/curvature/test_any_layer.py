@@ -1,5 +1,8 @@
 """Dense kinds on layers without rules of their own: one datum at a time, the same numbers."""
 
+import contextlib
+import copy
+
 import pytest
 import reference
 import torch
@@ -114,6 +117,37 @@ def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:
         c.model, c.x, c.y, c.noise_std, c.prior_precision.tolist(), blocks
     )
     assert_close(found.value, expected, rtol=1e-10, atol=0)
+
+
+class Shared(nn.Module):
+    """A layer under two names, and a weight in two layers; the forward may fail."""
+
+    def __init__(self, fails_at: int) -> None:
+        super().__init__()
+        self.one = nn.Linear(4, 4)
+        self.again, self.other, self.head = self.one, nn.Linear(4, 4), nn.Linear(4, 3)
+        self.other.weight = self.one.weight
+        self.left = fails_at
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if not self.left:
+            raise ArithmeticError
+        return self.head(torch.tanh(self.other(torch.tanh(self.again(torch.tanh(self.one(x)))))))
+
+
+@pytest.mark.parametrize("fails_at", [0, 2, 4, 5])
+@pytest.mark.parametrize("kind", ["diag_ggn", "full_ef"])
+def test_a_model_with_shared_layers_is_left_as_it_was(kind: str, fails_at: int) -> None:
+    model, x, y = Shared(fails_at), torch.randn(6, 4), torch.randint(0, 3, (6,))
+    before = [(name, id(p)) for name, p in model.named_parameters(remove_duplicate=False)]
+    values = copy.deepcopy(model.state_dict())
+    with pytest.raises(ArithmeticError) if fails_at else contextlib.nullcontext():
+        curvature_pass(kind, model, x, y, case("mlp").likelihood, batch_size=3)
+    after = model.named_parameters(remove_duplicate=False)
+    assert [(name, id(p)) for name, p in after] == before
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert_close(copy.deepcopy(model).state_dict(), values, rtol=0, atol=0)
 
 
 class Standardised(nn.Module):

@@ -236,7 +236,7 @@ def test_nothing_settles_on_one_draw() -> None:
     assert plan.settle == 0
     given = assignment(family="linear")
     state = begin(nn.Sequential(nn.Flatten(), nn.Linear(20, 2)), given.plan)
-    assert begin_settling(state, images(), given, 0.0).budget == 0
+    assert begin_settling(Member(state, images(), given), 0.0).budget == 0
     with pytest.raises(ValidationError, match="`settle` must be 0 with `augment`, but got 1"):
         TrainingPlan(settle=1, augment=BOTH)
 

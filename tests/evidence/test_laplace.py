@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import Case, case
+from cases import Case, case, laplace_value
 from messages import refused
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, curvature_pass
 from nas_evidence.curvature.likelihood import Gaussian
-from nas_evidence.evidence.laplace import laplace_estimate, log_evidence, squared_norms
+from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.maths.structured import FullKernel
 from nas_evidence.spec.registry import SCORES
 
@@ -87,13 +87,9 @@ def test_gradients_in_prior_and_noise_are_those_of_the_closed_form() -> None:
     passed = curvature_pass("kfac_ggn", c.model, c.x, c.y, Gaussian(1.0), batch_size=5)
     rss = (c.y - c.model(c.x)).square().sum().detach()
     variance = (2 * log_noise).exp()
-    found = log_evidence(
-        -0.5 * rss / variance - 6 * (2 * math.pi * variance).log(),
-        passed.curvature,
-        squared_norms=squared_norms(c.model),
-        prior_precision=log_delta.exp(),
-        curvature_scale=1 / variance,
-    )
+    fit = -0.5 * rss / variance - 6 * (2 * math.pi * variance).log()
+    norms, delta = squared_norms(c.model), log_delta.exp()
+    found = laplace_value(fit, passed.curvature, norms, delta, 1 / variance)
     assert_close(found, exact)
     assert_close(torch.autograd.grad(found, (log_delta, log_noise)), expected)
 

@@ -14,8 +14,8 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LogDensity
-from nas_evidence.scores import given_folds
-from nas_evidence.scores.given_folds import Fold, FoldDensity
+from nas_evidence.scores import folds as module
+from nas_evidence.scores.folds import Fold
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
 from nas_evidence.training import parts
@@ -131,16 +131,16 @@ def test_real_targets_have_a_joint_density_too(tmp_path: Path) -> None:
 
 
 def given(number: int, log_density: float, error: float) -> Fold:
-    density = FoldDensity(log_density=log_density, standard_error=error)
-    return Fold(number=number, n_trained=20, n_data=10, density=density)
+    density = {"log_density": log_density, "density_error": error}
+    return Fold(number=number, n_trained=20, n_data=10, **density)
 
 
 def test_folds_are_averaged_and_blocks_in_time_added_with_the_squares_of_their_errors() -> None:
     folds = [given(1, -3.0, 0.3), given(2, -5.0, 0.4)]
-    found = given_folds.density_estimate(folds, in_time=False)
+    found = module.density_estimate(folds, in_time=False)
     assert (found.value, found.per_datum) == pytest.approx((-4.0, -0.4))
     assert found.standard_error == pytest.approx(0.25)
-    found = given_folds.density_estimate(folds, in_time=True)
+    found = module.density_estimate(folds, in_time=True)
     assert (found.value, found.per_datum) == pytest.approx((-8.0, -0.4))
     assert found.standard_error == pytest.approx(0.5)
 
@@ -162,7 +162,7 @@ def test_an_impossible_density_or_matrix_is_no_estimate_and_the_trial_goes_on(
             raise outcome
         return outcome
 
-    monkeypatch.setattr(given_folds, "late_given_early", computed)
+    monkeypatch.setattr(module, "late_given_early", computed)
     record = run(assignment_of(epochs=1), data, tmp_path)
     assert record.status is TrialStatus.COMPLETE
     found = record.final_estimate(NAME)

@@ -21,17 +21,17 @@ from nas_evidence.scores.folds import (
     Folds,
     all_folds,
     cross_fitted,
+    density_of,
     log_predictive,
     outputs_of,
     targets_of_folds,
 )
-from nas_evidence.scores.given_folds import Fold, density_of
 from nas_evidence.scores.protocol import Context
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.mode import likelihood_now
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.online import passes_of, sample_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
 from nas_evidence.training.predictive import predicted_means, predictive_spread
@@ -82,8 +82,7 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     task = all_folds("two_fold", order_of_data(40, given))[0]
     training = new_run(*part_of(task.trained, data, given, "any")).training
     training.noise_std = 0.4
-    fold = Fold(number=1, n_data=20, n_trained=20)
-    found = density_of(task, fold, training, Context(training, data, given)).log_density
+    found = density_of(task, training, Context(training, data, given))["log_density"]
 
     early, late = task.trained.numpy(), task.predicted.numpy()
     y = data.own.train
@@ -121,8 +120,7 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     given = assignment_of(NAME, likelihood="heteroscedastic", likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
     training = new_run(*part_of(task.trained, data, given, "any")).training
-    fold = Fold(number=1, n_data=20, n_trained=20)
-    found = density_of(task, fold, training, Context(training, data, given)).log_density
+    found = density_of(task, training, Context(training, data, given))["log_density"]
     rows = torch.cat([task.trained, task.predicted])
     logs = np.log(data.own.train)
     seen = logs[task.trained.numpy()]
@@ -294,7 +292,7 @@ def test_metrics_of_the_test_are_of_what_is_delivered(likelihood: str, tmp_path:
         trial.training, given.plan, data.x_train, data.y_train, most_std=data.most_std
     )
     outputs = outputs_of(trial.training, data.x_test).double()
-    means = predicted_means(outputs, likelihood_now(trial.training, given.plan))
+    means = predicted_means(outputs, likelihood_of(given.plan, trial.training.noise_std))
     m = own.held(means).numpy() * own.scale.spread
     m, s = m + own.scale.centre, spread(data.x_test).numpy() * own.scale.spread
     mean = np.exp(m + s**2 / 2)

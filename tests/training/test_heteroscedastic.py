@@ -71,9 +71,9 @@ def test_an_update_raises_the_evidence_and_leaves_noise_and_temperature() -> Non
         return laplace_estimate(kind, pass_, state.model, state.prior_precision).value
 
     before = evidence()
-    update_hyperparameters(state, passes_of(state, data, given))
+    update_hyperparameters(passes_of(state, data, given))
     assert evidence() > before + 0.1
-    assert (state.noise_std, state.temperature) == (1.0, 1.0)
+    assert state.noise_std == 1.0
     assert state.curve[-1].noise_std is None
     assert state.curve[-1].temperature is None
 
@@ -176,7 +176,7 @@ def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
         wide = trial.record.spread_factor * spread(data.x_test)[:, 0]  # type: ignore[attr-defined]
         with torch.no_grad():
             outputs = state.model(data.x_test)
-        likelihood_ = likelihood_of(trial.assignment.plan, state.noise_std, 1.0)
+        likelihood_ = likelihood_of(trial.assignment.plan, state.noise_std)
         mean = predicted_means(outputs, likelihood_)[:, 0].double()
         covered = ((data.y_test[:, 0].double() - mean) / wide).abs() < 1.6449
         # Quarters by the predicted spread; of one noise by x, with which the true noise grows.

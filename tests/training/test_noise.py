@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import Case, case
+from cases import Case, case, laplace_value
 from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
-from nas_evidence.evidence.laplace import log_evidence, squared_norms
+from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.training.joint import (
@@ -95,18 +95,13 @@ def test_alternating_with_the_mode_maximises_the_exact_evidence() -> None:
 
 
 def _value(passed: CurvaturePass, kind: str, norms: Tensor, z: Tensor, kappa: float) -> Tensor:
-    """The evidence by `log_evidence`, differentiable in z = (log δ, log s²)."""
+    """The evidence, differentiable in z = (log δ, log s²)."""
     n_targets = passed.n_data * passed.n_outputs
     variance = z[-1].exp()
     fit = -0.5 * passed.squared_error / variance
     fit = fit - 0.5 * n_targets * (2 * math.pi * variance).log()
-    return log_evidence(
-        kappa * fit,
-        passed.curvature,
-        squared_norms=norms,
-        prior_precision=z[:-1].exp(),
-        curvature_scale=kappa * variance ** (-2 if kind.endswith("ef") else -1),
-    )
+    scale = kappa * variance ** (-2 if kind.endswith("ef") else -1)
+    return laplace_value(kappa * fit, passed.curvature, norms, z[:-1].exp(), scale)
 
 
 KINDS = ("diag_ggn", "kfac_ggn", "block_ggn", "full_ggn", "diag_ef", "kfac_ef", "full_ef")

@@ -19,7 +19,7 @@ from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training import settling as module
-from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.loop import Member, Training, begin, train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of
 from nas_evidence.training.online import rescaled_precision, update_and_follow
 from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
@@ -87,7 +87,7 @@ def scheduled(
 def settled(
     training: Training, data: TensorData, assignment: Assignment, budget: float = EPOCHS
 ) -> Settling:
-    settling = begin_settling(training, data, assignment, budget)
+    settling = begin_settling(Member(training, data, assignment), budget)
     for _ in range(500):
         if settle_slice(settling):
             return settling
@@ -98,7 +98,7 @@ def test_where_nobody_asks_for_the_decrement_the_same_state_is_kept_without_it()
     data, kept = real(), []
     for reported in (True, False):
         training, assignment = scheduled(data)
-        settling = begin_settling(training, data, assignment, EPOCHS)
+        settling = begin_settling(Member(training, data, assignment), EPOCHS)
         settling.reported = reported
         while not settle_slice(settling):
             pass
@@ -139,7 +139,7 @@ def test_the_decrement_matches_the_dense_one(task: str, power: float) -> None:
     data = labels() if task == "labels" else real()
     training, assignment = scheduled(data, likelihood_power=power)
     expected = dense_decrement(training, data, assignment.plan)
-    found, n_products = newton_decrement(training, data, assignment)
+    found, n_products = newton_decrement(Member(training, data, assignment))
     # From below, and complete to about 1 % where the iteration ends by its own rule.
     assert 0.97 * expected < found <= expected * (1 + 1e-6)
     assert 0 < n_products < 100
@@ -166,7 +166,9 @@ def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() ->
     before = flat(training.model)
     settling = settled(training, data, assignment, 1)  # an epoch
     assert settling.first_evidence > settling.scheduled_evidence
-    assert dense_decrement(settling.working, data, assignment.plan) > NEAR_MODE * len(before)
+    assert dense_decrement(settling.working.training, data, assignment.plan) > NEAR_MODE * len(
+        before
+    )
     assert (settling.kept, settling.converged) == ("scheduled", False)
     assert torch.equal(flat(training.model), before)
 
@@ -175,7 +177,7 @@ def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() ->
 def test_images_settle_with_fixup_scalars_and_convolutions(family: str) -> None:
     data = labels(images=True)
     training, assignment = scheduled(data, family)
-    joint = log_joint(training, data, assignment.plan, double=True)
+    joint = log_joint(Member(training, data, assignment), double=True)
     before = joint.value(flat(training.model))
     settling = settled(training, data, assignment)
     assert settling.first is not None
@@ -215,7 +217,7 @@ def test_a_linear_network_settles_without_noise(seed: int) -> None:
     assert training.noise_std < 1e-6
     assert settling.converged
     assert settling.work < 0.2 * settling.budget
-    assert newton_decrement(training, data, assignment, theta=settling.theta)[0] < 100e-6
+    assert newton_decrement(settling, theta=settling.theta)[0] < 100e-6
     # The network that is kept holds these parameters as exactly as float32 can.
     assert torch.equal(flat(training.model), settling.theta.float().double())
 
@@ -255,7 +257,7 @@ def test_a_linear_network_settles_also_where_that_has_less_evidence(
     data = labels()
     training, assignment = scheduled(data, "linear")
     precision = training.prior_precision.clone()
-    monkeypatch.setattr(module, "_laplace_value", _falling())
+    monkeypatch.setattr(module, "_evidence_of", _falling())
     settling = settled(training, data, assignment)
     assert (settling.kept, settling.converged) == ("settled", True)
     # Of the two modes that with the hyperparameters of the schedule has more.
@@ -271,7 +273,7 @@ def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     training, assignment = scheduled(data)
     noise = training.noise_std
     found = iter((1.0, 2.0))  # scheduled, first mode; then all others
-    monkeypatch.setattr(module, "_laplace_value", lambda *_: next(found, 1.5))
+    monkeypatch.setattr(module, "_evidence_of", lambda *_: next(found, 1.5))
     monkeypatch.setattr(module, "_is_in_vain", lambda *_: False)
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert settling.rounds > 0
@@ -291,7 +293,7 @@ def test_settling_of_real_targets_ends_where_the_way_to_a_mode_loses_evidence(
     training, assignment = scheduled(data)
     n_data = len(data.x_train)
     found = iter((0.0, *lost))  # scheduled; then the way to the mode
-    monkeypatch.setattr(module, "_laplace_value", lambda *_: -n_data * next(found, 0.04))
+    monkeypatch.setattr(module, "_evidence_of", lambda *_: -n_data * next(found, 0.04))
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert min(settling.rounds, 1) == rounds
     assert settling.kept == "scheduled"
@@ -325,7 +327,7 @@ def test_a_settling_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task
     other = copy.deepcopy(training)
     undisturbed = settled(training, data, assignment, 8 * EPOCHS)
     assert undisturbed.rounds > 1
-    settling = begin_settling(other, data, assignment, 8 * EPOCHS)
+    settling = begin_settling(Member(other, data, assignment), 8 * EPOCHS)
     done = False
     while not done:
         done = settle_slice(settling)
@@ -333,7 +335,7 @@ def test_a_settling_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task
         torch.save(settling.state_dict(), file)
         file.seek(0)
         state = torch.load(file, weights_only=True)
-        settling = load_settling(other, data, assignment, state)
+        settling = load_settling(settling, state)
     for name, value in undisturbed.state_dict().items():
         found = settling.state_dict()[name]
         if isinstance(value, Tensor):
@@ -349,7 +351,7 @@ def test_the_training_does_not_change_before_the_settling_ends() -> None:
     data = labels()
     training, assignment = scheduled(data)
     before, precision = flat(training.model), training.prior_precision.clone()
-    settling = begin_settling(training, data, assignment, 8 * EPOCHS)
+    settling = begin_settling(Member(training, data, assignment), 8 * EPOCHS)
     mode = training.model.training
     while not settle_slice(settling):
         assert torch.equal(flat(training.model), before)
@@ -363,7 +365,7 @@ def test_a_state_of_less_evidence_is_not_kept(monkeypatch: pytest.MonkeyPatch) -
     training, assignment = scheduled(data)
     before, precision = flat(training.model), training.prior_precision.clone()
     expected = dense_decrement(training, data, assignment.plan) / len(data.x_train)
-    monkeypatch.setattr(module, "_laplace_value", _falling())
+    monkeypatch.setattr(module, "_evidence_of", _falling())
     settling = settled(training, data, assignment)
     assert settling.kept == "scheduled"
     assert not settling.converged
@@ -399,7 +401,7 @@ def test_no_budget_changes_nothing() -> None:
     data = labels()
     training, assignment = scheduled(data)
     before = flat(training.model)
-    settling = begin_settling(training, data, assignment, 0.0)
+    settling = begin_settling(Member(training, data, assignment), 0.0)
     assert settle_slice(settling)
     assert (settling.kept, settling.converged) == ("scheduled", False)
     assert settling.decrement_per_datum is None
@@ -409,7 +411,7 @@ def test_no_budget_changes_nothing() -> None:
 def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
     data = labels()
     training, assignment = scheduled(data)
-    cost = gradient_cost(training, data, assignment.plan)
+    cost = gradient_cost(Member(training, data, assignment))
     assert 0 < cost <= 1
     settling = settled(training, data, assignment, 3.0)
     # A round may end a line search and test a decrement beyond it.
@@ -419,13 +421,13 @@ def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
 def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:
     data = labels()
     training, assignment = scheduled(data)
-    settling = begin_settling(training, data, assignment, 60.0)
-    last = settling.working.prior_precision
+    settling = begin_settling(Member(training, data, assignment), 60.0)
+    last = settling.working.training.prior_precision
     while not settle_slice(settling):
         if settling.rounds > 1:
-            ratio = settling.working.prior_precision / last
+            ratio = settling.working.training.prior_precision / last
             assert_close(ratio, ratio[:1].expand_as(ratio))
-        last = settling.working.prior_precision
+        last = settling.working.training.prior_precision
     assert settling.moved < module.MOVE_TOLERANCE
 
 
@@ -433,13 +435,13 @@ def test_one_factor_has_most_evidence_among_all_factors() -> None:
     data = labels()
     online = {"every": 2, "curvature": "diag_ggn"}
     training, assignment = scheduled(data, online=online)
-    pass_ = passes_of(training, data, assignment).of("diag_ggn")[0]
-    plan, start = assignment.plan, training.prior_precision * 3
+    passes, start = passes_of(training, data, assignment), training.prior_precision * 3
+    pass_ = passes.of("diag_ggn")[0]
 
     def evidence(precision: Tensor) -> float:
         return laplace_estimate("diag_ggn", pass_, training.model, precision).value
 
-    best = rescaled_precision(start, pass_, training, plan)
+    best = rescaled_precision(start, passes)
     ratio = best / start
     assert_close(ratio, ratio[:1].expand_as(ratio))
     for factor in (0.5, 0.98, 1.02, 2.0):

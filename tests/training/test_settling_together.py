@@ -17,7 +17,7 @@ from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.loop import Member, begin, train_epoch
 from nas_evidence.training.mode import parameters_of
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.quasi_newton import Descent, Start
@@ -99,7 +99,7 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Settling:
         train_epoch(training, data, given)
         if training.epoch in plan.evaluation_epochs():
             update_and_follow(training, data, given)
-    return begin_settling(training, data, given, 8.0 * EPOCHS)
+    return begin_settling(Member(training, data, given), 8.0 * EPOCHS)
 
 
 def settled(settlers: list[Settling], *, resume: bool = False) -> list[Tensor]:
@@ -110,7 +110,7 @@ def settled(settlers: list[Settling], *, resume: bool = False) -> list[Tensor]:
         for (k, one), over in zip(list(left.items()), done, strict=True):
             if resume:
                 state = copy.deepcopy(one.state_dict())
-                left[k] = load_settling(one.training, one.data, one.assignment, state)
+                left[k] = load_settling(one, state)
             if over:
                 del left[k]
     return [parameters_of(one.training) for one in settlers]
@@ -139,7 +139,7 @@ def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> No
     broken = settlers[1]
     broken.scheduled_evidence = -math.inf
     with torch.no_grad():
-        next(broken.working.model.parameters()).fill_(math.nan)
+        next(broken.working.training.model.parameters()).fill_(math.nan)
     assert settle_slices(settlers) == [False, True, False]
     assert (broken.kept, broken.evidence) == ("scheduled", None)
     assert all(bool(one.theta.isfinite().all()) for one in (settlers[0], settlers[2]))

@@ -52,7 +52,9 @@ def members_of(
         given = Assignment(
             trial_id=0, attempt=1, replicate=0, seed=1000 * seed + k, estimators=(),
             architecture=architecture, dataset=DatasetSpec(name="digits"),
-            plan={"batch_size": 16, "epochs": 6, "learning_rate": 0.02, **plan},
+            plan={
+                "batch_size": 16, "epochs": 6, "learning_rate": 0.02, "temperature": 1.3, **plan,
+            },
         )  # fmt: skip
         rows = torch.randperm(len(data.x_train), generator=draw)[:size]
         x, y = data.x_train[rows].to(dtype), data.y_train[rows]
@@ -66,7 +68,7 @@ def members_of(
         state = begin(model, given.plan)
         spread = torch.rand(state.prior_precision.shape, generator=draw, dtype=torch.float64)
         state.prior_precision *= 0.1 + 20 * spread
-        state.noise_std, state.temperature = 0.5 + 0.3 * k, 1.0 + 0.2 * k
+        state.noise_std = 0.5 + 0.3 * k
         members.append(Member(state, replace(data, x_train=x, y_train=y), given))
     return members
 
@@ -92,14 +94,14 @@ def naive_epoch(member: Member) -> float:
     plan, epoch = given.plan, state.epoch + 1
     x, y, model = member.data.x_train, member.data.y_train, state.model
     gaussian = plan.likelihood == "gaussian"
-    scale = (state.noise_std if gaussian else state.temperature) ** 2
+    scale = (state.noise_std if gaussian else plan.temperature) ** 2
     rate, parameters = learning_rate(plan, epoch), list(model.parameters())
     optimiser = torch_optimiser(state, plan, rate)
     sizes = [p.numel() for p in parameters]
     precisions = Precisions(state.prior_precision, sizes).of_each_parameter()
     decay = (precisions * scale / (plan.likelihood_power * len(x))).clamp(max=0.5 / rate)
     order = torch.Generator().manual_seed(given.derived_seed("order", epoch))
-    likelihood = likelihood_of(plan, state.noise_std, state.temperature)
+    likelihood = likelihood_of(plan, state.noise_std)
     total = 0.0
     for rows in torch.randperm(len(x), generator=order).split(plan.batch_size):
         loss = likelihood.nll_mean(model(x[rows]), y[rows])
@@ -288,9 +290,9 @@ def test_steps_read_no_scalar_and_copy_nothing_from_or_to_the_device(
             x, y = (t.to("meta") for t in (member.data.x_train, member.data.y_train))
             there = replace(member.data, x_train=x, y_train=y)
             state = begin(model, member.assignment.plan)
-            state.temperature = 2.0
             far.append(Member(state, there, member.assignment))
-        with loop._Group(far) as group:
+        group = loop._Group(far)
+        with group.program:
             group.epoch()
             with _Copies() as counted:
                 group.epoch()

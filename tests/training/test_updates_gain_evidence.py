@@ -69,7 +69,7 @@ def evidence(state: Training, data: TensorData, given: Assignment) -> float:
     seed = given.derived_seed(f"curvature:{kind}", state.epoch)
     pass_ = curvature_pass(
         kind, state.model, data.x_train, data.y_train,
-        likelihood_of(plan, state.noise_std, state.temperature),
+        likelihood_of(plan, state.noise_std),
         batch_size=rows_at_once(state.model, data.x_train),
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
