@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import TINY, environment, run, start, write_study
 from fakes import finished
-from faulty import Cli
+from faulty import Cli, study
 from processes import processes
 
 from nas_evidence.driver.status import study_status
@@ -176,6 +176,12 @@ def test_a_study_and_its_data_are_for_their_owner_alone(tmp_path: Path, cli: Cli
     assert (folder / "data").stat().st_mode & 0o777 == 0o700
     for path in (folder / "data").iterdir():
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_line_of_the_log_is_printed(tmp_path: Path) -> None:
+    open_study(tmp_path / "s", study())
+    (tmp_path / "s" / "logs" / "conditions-0.toml").write_text("damaged")
+    assert run("status", tmp_path / "s", folder=tmp_path).stderr == ""
 
 
 WRITES = """\
