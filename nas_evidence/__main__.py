@@ -23,6 +23,9 @@ _MOST = 20
 
 def main() -> None:
     """Load the command line and run it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it is closed: a file of a study would get its number
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handled:  # not if the caller has it ignored, as `nohup` does
         signal.signal(signal.SIGINT, _end)

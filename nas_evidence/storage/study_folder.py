@@ -17,7 +17,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
-from nas_evidence.storage.conditions import check_conditions, keep_copy
+from nas_evidence.storage.conditions import check_conditions, keep_copy, study_of_trials
 from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
 from nas_evidence.storage.requests import withdraw
 
@@ -83,8 +83,12 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
     """
     if not (folder / "study.toml").is_file():
         export = any((folder / name).is_file() for name in ("meaning.json", "ensemble.json"))
-        remedy = " It is an export: nas_evidence.Predictor.load reads it." if export else ""
-        hint = remedy or _near(folder)
+        if export:
+            hint = " It is an export: nas_evidence.Predictor.load reads it."
+        elif study_of_trials(folder):
+            hint = f" `nas-evidence repair {shlex.quote(str(folder))}` restores it."
+        else:
+            hint = _near(folder)
         raise UserError(f"{folder} is not a study folder: it has no study.toml.{hint}").with_code(
             "not-a-study-folder"
         )

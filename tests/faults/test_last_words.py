@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commands import TINY, environment, run, start, write_study
 from fakes import finished
-from faulty import Cli
+from faulty import Cli, study
 from processes import processes
 
 from nas_evidence.driver.status import study_status
@@ -176,3 +176,33 @@ def test_a_study_and_its_data_are_for_their_owner_alone(tmp_path: Path, cli: Cli
     assert (folder / "data").stat().st_mode & 0o777 == 0o700
     for path in (folder / "data").iterdir():
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_line_of_the_log_is_printed(tmp_path: Path) -> None:
+    open_study(tmp_path / "s", study())
+    (tmp_path / "s" / "logs" / "conditions-0.toml").write_text("damaged")
+    assert run("status", tmp_path / "s", folder=tmp_path).stderr == ""
+
+
+WRITES = """\
+import os
+import nas_evidence.cli.main as verbs
+
+def writes():
+    number = os.open("file", os.O_CREAT | os.O_WRONLY)
+    os.write(number, str(number).encode())
+
+verbs.main = writes
+from nas_evidence.__main__ import run
+run()
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error_and_no_file_gets_their_number(
+    tmp_path: Path, closed: str
+) -> None:
+    given = {"cwd": tmp_path, "env": environment(), "capture_output": True}
+    ended = subprocess.run(["sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, WRITES], **given)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert int((tmp_path / "file").read_text()) > 2

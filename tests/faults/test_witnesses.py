@@ -112,6 +112,18 @@ def test_repair_restores_a_torn_study_file_as_it_last_ran(folder: Path, cli: Cli
     assert read_study(folder) == before
 
 
+def test_a_lost_study_file_is_said_with_the_command_that_restores_it(
+    folder: Path, cli: Cli
+) -> None:
+    before = (folder / "study.toml").read_text()
+    (folder / "study.toml").unlink()
+    for verb in ("status", "resume"):
+        said = cli(verb, folder, code=2)[1]
+        assert f"it has no study.toml. `nas-evidence repair {folder}` restores it." in said
+    cli("repair", folder)
+    assert (folder / "study.toml").read_text() == before
+
+
 def test_repair_names_each_key_that_it_changes_back(folder: Path, cli: Cli) -> None:
     replaced(folder / "study.toml", "epochs = 4", "epochs = 6")
     replaced(folder / "study.toml", "batch_size = 32", "batch_size = 16")
