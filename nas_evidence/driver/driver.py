@@ -220,6 +220,7 @@ class Driver:
     def _recover(self) -> None:
         """Finish what a killed process left half done; plan the remaining trials."""
         self._log.begin()  # what an earlier process has stored since is not to be removed
+        self._models.limit(len(self._done))
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if home.name.isdecimal() and int(home.name) in self._done:
                 shutil.rmtree(home, ignore_errors=True)

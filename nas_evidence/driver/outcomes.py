@@ -67,7 +67,6 @@ class KeptModels:
         self._limited = False
         for row in done.values():
             self._rank(row)
-        self._limit(len(done))
 
     def add(self, row: TrialRow, n_done: int) -> None:
         """Add a finished trial; delete the weights that are no longer kept."""
@@ -76,7 +75,7 @@ class KeptModels:
         if self._limited:
             for trial_id in (before | {row.trial_id}) - self._wanted():
                 self._path(trial_id).unlink(missing_ok=True)
-        self._limit(n_done)
+        self.limit(n_done)
 
     def take(self, weights: Path, trial_id: int) -> None:
         """Move a trial's weights here; if it wrote none, delete those of a killed attempt."""
@@ -85,6 +84,15 @@ class KeptModels:
             weights.replace(self._path(trial_id))
         else:
             self._path(trial_id).unlink(missing_ok=True)
+
+    def limit(self, n_done: int) -> None:
+        """Delete the weights that a study of so many finished trials does not keep."""
+        if not self._limited and n_done > KEEP_ALL_MODELS:
+            self._limited = True
+            keep = {self._path(trial_id).name for trial_id in self._wanted()}
+            for path in self._folder.glob("*.safetensors"):
+                if path.name not in keep:
+                    path.unlink()
 
     def _rank(self, row: TrialRow) -> None:
         standing = self._standings.add(row)
@@ -112,14 +120,6 @@ class KeptModels:
         n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
         best = (*self._standings.first(n), *front)
         return {standing.trial_id for standing in best}
-
-    def _limit(self, n_done: int) -> None:
-        if not self._limited and n_done > KEEP_ALL_MODELS:
-            self._limited = True
-            keep = {self._path(trial_id).name for trial_id in self._wanted()}
-            for path in self._folder.glob("*.safetensors"):
-                if path.name not in keep:
-                    path.unlink()
 
     def _path(self, trial_id: int) -> Path:
         return self._folder / f"{trial_id}.safetensors"

@@ -105,7 +105,7 @@ def test_status_report_export_and_kept_weights_agree_on_the_winner(
     best, winner = study_status(tmp_path).best, load_study_tables(tmp_path).winner
     monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 5)
     monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 1)
-    KeptModels(tmp_path, STUDY, done)
+    KeptModels(tmp_path, STUDY, done).limit(len(done))
     kept = [int(path.stem) for path in models.iterdir()]
     exported = trial_to_export(read_study_tables(tmp_path, STUDY))
     assert (best.trial_id, winner.trial_id, exported, kept) == (3, 3, 3, [3])
