@@ -36,7 +36,7 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import MACHINE_LOSSES
 from nas_evidence.storage.tables import read_table
-from nas_evidence.workers.executor import Event, Lost
+from nas_evidence.workers.executor import Event, Lost, Watcher
 
 study = partial(
     fakes.study,
@@ -368,6 +368,11 @@ def test_beyond_the_limit_only_the_best_weights_are_kept(
     best = Standings(study(), done).first(3)
     kept = {int(path.stem) for path in (tmp_path / "models").iterdir()}
     assert kept == {standing.trial_id for standing in best}
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 1)
+    driver = driver_module.Driver(study(), tmp_path, FakeExecutor(), Watcher())
+    assert len([*(tmp_path / "models").iterdir()]) == 3  # it does not hold the study yet
+    driver.run()
+    assert len([*(tmp_path / "models").iterdir()]) == 1
 
 
 @pytest.mark.slow
