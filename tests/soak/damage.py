@@ -336,6 +336,8 @@ def _names(said: str, file: str) -> bool:
         wanted += ["damaged files were moved", f"{parts[0]}:", "trained again", "rows of evidence"]
     if file == "study.toml":
         wanted += ["was edited"]
+    if file.startswith("logs/events/"):
+        wanted += [rf"logs/events: .*{parts[-1]}"]
     if parts[0] == "data":
         wanted += [r"data set", r"is not the data", r"(?m)^data: "]
     if file == "lock":
