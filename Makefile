@@ -30,7 +30,7 @@ lint: $(VENV)/installed-test  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint  ## ruff, mypy and the fast tests, under 75 seconds
+check: lint  ## ruff, mypy and the fast tests, about 95 seconds
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not ray and not matrix"
 
 test: $(VENV)/installed-test  ## the tests, under 10 minutes on two cores, and a sample of each matrix
