@@ -110,8 +110,7 @@ class Driver:
         self.notices = [f"{LOG}: {one}; the other lines count" for one in finds.past.problems]
         self._log = Log(folder, mend_log(folder, finds.past))
         self._state, self._found = self._log.state, finds.found
-        set_aside_wrong(folder, finds)
-        self._done, self._redo = finds.done, finds.redo
+        self._finds, self._done, self._redo = finds, finds.done, finds.redo
         self._proposer, self._told, again = restored(
             study, folder, self._state.proposals, self._done, proposer, finds.against
         )
@@ -220,6 +219,7 @@ class Driver:
     def _recover(self) -> None:
         """Finish what a killed process left half done; plan the remaining trials."""
         self._log.begin()  # what an earlier process has stored since is not to be removed
+        set_aside_wrong(self._folder, self._finds)
         self._models.limit(len(self._done))
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if home.name.isdecimal() and int(home.name) in self._done:
