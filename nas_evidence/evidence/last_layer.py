@@ -74,7 +74,8 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
                 ).with_code("last-layer-not-the-output")
             features.append(seen.pop()[0].double())
     handle.remove()
-    of = {id(p): d for p, d in zip(model.parameters(), prior_precision.double(), strict=True)}
+    precisions = prior_precision.to(own[0].device, torch.float64)
+    of = {id(p): d for p, d in zip(model.parameters(), precisions, strict=True)}
     columns = [(torch.cat(features), head.weight.detach().double(), of[id(head.weight)])]
     if head.bias is not None:
         ones = columns[0][0].new_ones(len(inputs), 1)

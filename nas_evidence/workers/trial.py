@@ -413,8 +413,11 @@ class _Failures:
 
 def versions(device: torch.device) -> dict[str, str]:
     """Return the versions of the packages and hardware that a result depends on."""
-    packages = ("nas-evidence", "torch", "numpy")
-    found = {name: metadata.version(name) for name in packages}
+    try:
+        own = metadata.version("nas-evidence")
+    except metadata.PackageNotFoundError:  # a source tree that is only on the path
+        own = "source"
+    found = {"nas-evidence": own, "torch": str(torch.__version__), "numpy": np.__version__}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {**found, "python": platform.python_version(), "device": f"{device.type} {name}"}
 
