@@ -18,7 +18,7 @@ density  The conditional evidence of a last layer, a fifth of the data given the
 Random data; medians and ranges of ratios of the same turn. Candidates are compared only where they
 estimate the same thing: `kfac_ggn` with KFLR, `_mc` with one sample. `--to FOLDER` stores the
 files; those of `benchmarks/results` are committed. `--small` runs the least of each mode.
-`gpu.py` measures the like on a GPU.
+`gpu/probe.py` measures the like on a GPU.
 """
 
 import argparse

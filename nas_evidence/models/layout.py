@@ -8,7 +8,7 @@ On one CPU core in float32 training is 1.04 to 1.5 times as fast with channels l
 width 2 to 32 and ResNets of width 4 to 16 on 8x8 and 28x28 images. Curvature passes are 0.99 to
 1.4 times as fast from width 8, and 0.8 to 1.2 times below. Training takes most of the time, so
 CNNs always have their channels last; ResNets, whose epochs gain less, from width 8. On a GPU
-neither order has been timed; benchmarks/gpu.py compares them.
+neither order has been timed; benchmarks/gpu/probe.py compares them.
 """
 
 import torch

@@ -1,0 +1,18 @@
+#!/bin/bash
+# First run on a GPU, at most 270 s: is it right, does Ray see the GPU, and how fast is it?
+#
+#     OUT=results bash benchmarks/gpu/first.sh [SECONDS OF PROBING]         DEVICE=cpu: does it run?
+#
+# From the top of a source tree, where pack.sh was run if packages are missing. Each step leaves its file in $OUT.
+. benchmarks/gpu/_environment.sh; t unpacked
+quick=; [ "$DEVICE" = cuda ] && nvidia-smi --query-gpu=name,memory.total,driver_version,compute_mode --format=csv,noheader || quick=--quick
+$PYTHON -c "import torch; from nas_evidence.workers.trial import versions; print(versions(torch.device('$DEVICE')))" || exit 9
+limited 150 $PYTHON $HERE/check.py measure --device cpu $quick --out "$OUT/cpu.json" > "$OUT/cpu.txt" 2>&1 & cpu=$!
+limited 110 $PYTHON $HERE/check.py measure --device "$DEVICE" $quick --out "$OUT/gpu.json" > "$OUT/gpu.txt" 2>&1
+wait $cpu; t "values measured"
+$PYTHON $HERE/check.py compare "$OUT/cpu.json" "$OUT/gpu.json" > "$OUT/compare.txt" 2>&1; agree=$?
+tail -c 3500 "$OUT/compare.txt"; t compared
+limited 60 $PYTHON $HERE/ray_gpu.py --device "$DEVICE" > "$OUT/ray.txt" 2>&1; tail -1 "$OUT/ray.txt"; t "Ray seen"
+probing=${1:-90}
+limited $((probing + 25)) $PYTHON $HERE/probe.py --device "$DEVICE" $quick --seconds "$probing" --out "$OUT/probe.jsonl" 2> "$OUT/probe.err" | cut -c1-230
+t probed; exit $agree
