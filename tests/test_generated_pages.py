@@ -19,6 +19,7 @@ import study_reference
 import table_reference
 import tables
 import training_speed
+from gpu import page as gpu_page
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Each page, the command that makes it, and what it gives of the page as it stands.
@@ -42,6 +43,7 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
         "benchmarks/tables.py page",
         tables.written,
     ),
+    "docs/experiments/gpu.md": ("benchmarks/gpu/page.py", gpu_page.written),
     "docs/experiments/training-speed.md": (
         "benchmarks/training_speed.py",
         lambda text: training_speed.written(text, json.loads(training_speed.RESULTS.read_text())),

@@ -62,7 +62,7 @@ def test_the_second_script_resumes_a_killed_search_and_ranks_it(tmp_path: Path) 
     judged = json.loads((tmp_path / "out" / "rank.json").read_text())
     assert judged["trials"] == 3
     pairs = {(row["score"], row["target"]) for row in judged["correlations"]}
-    assert ("conditional_evidence", "test_accuracy") in pairs
+    assert ("conditional_evidence", "test_log_loss") in pairs
     assert ("published_evidence", "published_accuracy") in pairs
     assert "evidence recomputed: identical" in (tmp_path / "out" / "export.txt").read_text()
 
@@ -118,9 +118,10 @@ def test_all_networks_of_the_ranking_are_published() -> None:
     assert chosen <= published
 
 
-def test_the_interval_of_a_perfect_order_is_one() -> None:
+def test_the_interval_of_a_perfect_order_is_one_and_equal_targets_have_none() -> None:
+    accuracy = [0.1, 0.2, 0.3, 0.5, 0.6, 1]
     table = pd.DataFrame(
-        {"family": ["cnn"] * 6, "diag_ef": range(6), "test_accuracy": [0.1, 0.2, 0.3, 0.5, 0.6, 1]}
+        {"family": ["cnn"] * 6, "diag_ef": range(6), "elpd": [-1] * 6, "test_accuracy": accuracy}
     )
     (row,) = [r for r in rank.correlations(table) if r["group"] == "all"]
     assert (row["rho"], row["rho_low"], row["rho_high"], row["n"]) == (1, 1, 1, 6)

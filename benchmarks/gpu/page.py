@@ -185,11 +185,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-def written() -> str:
+def written(text: str) -> str:
     """Return the page with its tables."""
-    made = {name: f"{table()}\n" for name, table in TABLES.items()}
-    return filled(PAGE.read_text(encoding="utf-8"), made)
+    return filled(text, {name: f"{table()}\n" for name, table in TABLES.items()})
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(), encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -129,7 +129,7 @@ def correlations(table: pd.DataFrame) -> Iterator[dict[str, Any]]:
             if score not in rows or target not in rows:
                 continue
             known = rows[[score, target]].dropna().to_numpy(float)
-            if len(known) < 3:
+            if len(known) < 3 or min(np.ptp(known, 0)) == 0:
                 continue
             rng = np.random.default_rng(0)
             drawn = (known[rng.integers(0, len(known), len(known))] for _ in range(_DRAWS))

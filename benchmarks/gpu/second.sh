@@ -29,9 +29,9 @@ while kill -0 $driver 2>/dev/null && [ $SECONDS -lt $((END - 45)) ]; do sleep 1;
 kill -INT $driver 2>/dev/null; for i in $(seq 15); do kill -0 $driver 2>/dev/null || break; sleep 1; done; kill -9 $driver 2>/dev/null
 [ "$DEVICE" = cuda ] && kill $dmon
 t "resumed: $(stored) of $n_trials trials stored"; tail -25 "$OUT/resume.txt"
-$PYTHON $HERE/rank.py judge "$RUN" --out "$OUT/rank"; t judged
+$PYTHON $HERE/rank.py judge "$RUN" --out "$OUT/rank"; judged=$?; t judged
 $PYTHON -m nas_evidence verify "$RUN" 2>&1 | tail -2 | tee "$OUT/verify.txt"; t verified
 if [ $SECONDS -lt $((END - 8)) ]; then
   OMP_NUM_THREADS=$threads limited $((END - SECONDS)) $PYTHON -m nas_evidence export "$RUN" --trial $((n_trials - 1)) --to "$WORK/small" 2>&1 | tail -3 | tee "$OUT/export.txt"; t exported
 fi
-tar czf "$OUT/study.tar.gz" -C "$RUN" --exclude=checkpoints --exclude=models .; t done
+tar czf "$OUT/study.tar.gz" -C "$RUN" --exclude=checkpoints --exclude=models .; t done; exit $judged
