@@ -46,6 +46,7 @@ def test_the_first_script_measures_every_section_on_a_cpu(tmp_path: Path) -> Non
     printed = on_a_cpu("first.sh", tmp_path, "100000")
     assert "45 of 45 agree" in printed
     assert "0 GPUs counted" in (tmp_path / "out" / "ray.txt").read_text()
+    assert "default search ended with 0" in printed
     sections = {line["section"] for line in lines_of(tmp_path / "out" / "probe.jsonl")}
     assert sections == {
         "steps", "memory", "passes", "updates", "density", "together", "packed", "peers",

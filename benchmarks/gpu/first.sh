@@ -1,5 +1,5 @@
 #!/bin/bash
-# First run on a GPU, at most 270 s: is it right, does Ray see the GPU, and how fast is it?
+# First run on a GPU, at most 330 s: is it right, does Ray see the GPU, does a default search end, and how fast is it?
 #
 #     OUT=results bash benchmarks/gpu/first.sh [SECONDS OF PROBING]         DEVICE=cpu: does it run?
 #
@@ -13,6 +13,9 @@ wait $cpu; t "values measured"
 $PYTHON $HERE/check.py compare "$OUT/cpu.json" "$OUT/gpu.json" > "$OUT/compare.txt" 2>&1; agree=$?
 tail -c 3500 "$OUT/compare.txt"; t compared
 limited 60 $PYTHON $HERE/ray_gpu.py --device "$DEVICE" > "$OUT/ray.txt" 2>&1; tail -1 "$OUT/ray.txt"; t "Ray seen"
+[ -n "$quick" ] && few="--trials 2 --set plan.epochs=2" || few="--trials 12"
+rm -rf "$WORK/digits"; OMP_NUM_THREADS=4 limited 100 $PYTHON -m nas_evidence search digits $few --out "$WORK/digits" > "$OUT/digits.txt" 2>&1
+searched=$?; cut -c1-160 "$OUT/digits.txt" | tail -22; t "default search ended with $searched"
 probing=${1:-90}
 limited $((probing + 25)) $PYTHON $HERE/probe.py --device "$DEVICE" $quick --seconds "$probing" --out "$OUT/probe.jsonl" 2> "$OUT/probe.err" | cut -c1-230
-t probed; exit $agree
+t probed; exit $((agree + searched))
