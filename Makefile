@@ -2,14 +2,18 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# The oldest Python that pyproject.toml allows, and where its environment is.
+OLDEST_PYTHON ?= python3.11
+OLDEST_VENV   := .venv-oldest
+FAST   := -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not ray and not matrix"
 export RAY_USAGE_STATS_ENABLED := 0
-check test long soak matrices: export RAY_AUTH_MODE := disabled
+check oldest test long soak matrices: export RAY_AUTH_MODE := disabled
 # Several processes already share the cores; threads of each would mostly wait for each other.
-check test long soak matrices: export OMP_NUM_THREADS := 1
+check oldest test long soak matrices: export OMP_NUM_THREADS := 1
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
-check test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
+check oldest test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo lint check test long soak matrices mutants oracles bench pages docs clean
+.PHONY: help demo lint check oldest test long soak matrices mutants oracles bench pages docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
@@ -22,6 +26,10 @@ $(VENV)/installed-test: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
+$(VENV)/installed-bench: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
 demo: $(VENV)/installed  ## search on the bundled digits: ranking, report, exported winner
 	$(BIN)/nas-evidence search search_spaces/digits.toml
 
@@ -31,7 +39,13 @@ lint: $(VENV)/installed-test  ## ruff and mypy
 	$(BIN)/mypy
 
 check: lint  ## ruff, mypy and the fast tests, about 95 seconds
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not long and not ray and not matrix"
+	$(BIN)/python -m pytest -q $(FAST)
+
+oldest:          ## the fast tests on the oldest versions that pyproject.toml declares, in .venv-oldest
+	test -x $(OLDEST_VENV)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
+	$(OLDEST_VENV)/bin/python tests/oldest.py > $(OLDEST_VENV)/constraints.txt
+	$(OLDEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST_VENV)/constraints.txt -e '.[test]'
+	$(OLDEST_VENV)/bin/python -m pytest -q $(FAST)
 
 test: $(VENV)/installed-test  ## the tests, under 10 minutes on two cores, and a sample of each matrix
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder \
@@ -50,11 +64,10 @@ matrices: $(VENV)/installed-test  ## the matrices of which `make test` runs a sa
 mutants: $(VENV)/installed-test  ## wrong formulas in a copy, and which check sees each
 	$(BIN)/python benchmarks/mutants.py
 
-oracles: $(VENV)/installed-test  ## our curvature against laplace-torch, BackPACK and curvlinops
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+oracles: $(VENV)/installed-bench  ## our curvature against laplace-torch, BackPACK and curvlinops
 	$(BIN)/python -m pytest -q tests/oracles
 
-bench: $(if $(SCRIPT),$(VENV)/installed-test)  ## one script of benchmarks/ (SCRIPT=name ARGS="..."), or the list of them
+bench: $(if $(SCRIPT),$(VENV)/installed-bench)  ## one script of benchmarks/ (SCRIPT=name ARGS="..."), or the list of them
 	@$(if $(SCRIPT),$(BIN)/python benchmarks/$(SCRIPT).py $(ARGS),sed -n '/^|/p' benchmarks/README.md; echo 'Choose one: make bench SCRIPT=name ARGS="..."')
 
 pages: $(VENV)/installed-test  ## every page and table that is made from the code or from committed results
@@ -68,5 +81,5 @@ docs: $(VENV)/installed  ## the documentation site, in site/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
-clean:           ## remove the environment and all runs
-	rm -rf $(VENV) runs site
+clean:           ## remove the environments and all runs
+	rm -rf $(VENV) $(OLDEST_VENV) runs site

