@@ -119,7 +119,8 @@ class Trial:
         reason = infeasible(architecture, shape, width)
         if not reason:
             n_data, scores = len(data.x_train), given.estimators
-            self.cost = cost_of(architecture, shape, width, plan, scores, n_data)
+            device = data.x_train.device.type
+            self.cost = cost_of(architecture, shape, width, plan, scores, n_data, device=device)
             reason = self._exceeded_limit() or obstacle(
                 architecture, shape, width, plan, scores, n_data=n_data
             )

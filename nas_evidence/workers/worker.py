@@ -1,6 +1,7 @@
 """The worker: trains one trial at a time, slice by slice, the same in any executor."""
 
 import gc
+import math
 import os
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.spec.divisions import parts_trained_on
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.training.cost import cost_of
+from nas_evidence.training.together import MOST_TOGETHER
 from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.shares import MEMORY_FRACTION
 from nas_evidence.workers.trial import Trial, device_for
@@ -117,10 +120,22 @@ def _gpu_answers() -> bool:
 
 
 def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
-    """Return the memory in bytes of a trial and its data, on the device unless memory-mapped."""
+    """Return the memory in bytes of a trial and its data on a GPU; of rows of a file none.
+
+    It is asked for on machines without a GPU, too: a share is decided where the driver is.
+
+    Beside the data themselves each network of a group of folds has the rows that it learns from.
+    """
     plan, estimators = assignment.plan, assignment.estimators
     shape, n_outputs = arrays.input_shape, plan.head_width(arrays.n_outputs)
     n_data = len(arrays.x_train)
-    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators, n_data)
-    inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
-    return cost.memory_bytes + sum(4 * x.size for x in inputs)  # float32
+    cost = cost_of(
+        assignment.architecture, shape, n_outputs, plan, estimators, n_data, device="cuda"
+    )
+    numbers = sum(x.size for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
+    if isinstance(arrays.x_train, np.ndarray):
+        sample = plan.online.rows / n_data if plan.online.rows < n_data else 0.0
+        held = [*parts_trained_on(plan, estimators, n_data)[:MOST_TOGETHER], 1.0]
+        copies = sum(held) - 1.0 + sample * len(held)  # each of these trainings has a sample
+        numbers += math.ceil(copies * arrays.x_train.size)
+    return cost.memory_bytes + 4 * numbers  # float32
