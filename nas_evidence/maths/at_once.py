@@ -1,7 +1,7 @@
 """How much of a large temporary array is formed at a time, by device.
 
 A sum over data is computed a part at a time. On a CPU a part should stay in the cache, and each
-kernel has its own bound, which was timed there. A GPU gains nothing from small parts, and each part
+kernel has its own bound, which was timed there. A GPU gains nothing from small parts, and each
 costs it a launch for every operator: so one bound in bytes, on all devices but CPUs.
 
 `ON_A_GPU` holds the patches of 128 images in one part for every convolution of the published
