@@ -11,8 +11,8 @@
     s  bytes kept for the backward pass of one example        a  its largest activation
     F  what the curvature kinds of an evaluation store, float64; Monte-Carlo kinds once per draw
     W  temporaries: sums in float32, roots of the output Hessian, unfolded patches, the work space
-       of eigenvalues, and vectors of all parameters; on a GPU patches of a whole batch, and as much
-       again for what is formed from them, each up to `at_once.ON_A_GPU`
+       of eigenvalues, and vectors of all parameters; on a GPU patches of a whole batch, and as
+       much again for what is formed from them, each up to `at_once.ON_A_GPU`
 
 flops, s and a come from one forward pass: of zeros, for our own families with up to 2^24
 parameters; else on the "meta" device, which computes only shapes, but imports torch's compiler on
