@@ -97,8 +97,24 @@ def make_reproducible(device: torch.device) -> None:
     """Choose kernels by which a GPU gives the same bits for the same trial; a CPU needs none.
 
     Without it cuBLAS may split sums differently between two runs, and cuDNN choose another kernel.
-    Call it before the first product: cuBLAS reads its setting once. An operator without a
-    deterministic kernel runs with a warning.
+    Call it before the first product: cuBLAS reads its setting once.
+
+    What holds rests on torch's two lists (docstring of `torch.use_deterministic_algorithms`):
+
+    - No operator of a trial of our own families, with its folds and Laplace scores, is on the list
+      of those without a deterministic CUDA kernel; `tests/workers/test_deterministic_operators.py`
+      records them. An own family may call one, say the gradient of `nn.AdaptiveAvgPool2d`: it runs
+      with a warning, and its trials may differ in the last bits.
+    - These are on the list of those that this setting makes deterministic: convolutions, `cumsum`,
+      `index_add`, `scatter`, `scatter_add`, assignment by index, and gradients of `gather`,
+      `index_select` and embeddings.
+    - The gradient of `max_pool2d` is on neither list: its CUDA kernel has a thread for each input.
+      `bincount` without a deterministic kernel is that with weights; it is used on CPUs alone.
+    - `eigvalsh`, `cholesky` and `segment_reduce` are on neither list. cuSOLVER is deterministic in
+      its default mode; `segment_reduce` sums a segment in one block of threads, in a fixed order.
+
+    Bits are those of one kind of GPU, one version of torch and CUDA, and one group of networks
+    trained side by side. Another GPU, a CPU, or MIG slices of another size round differently.
     """
     torch.backends.cudnn.benchmark = False
     if device.type != "cuda":
@@ -124,7 +140,8 @@ def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
 
     It is asked for on machines without a GPU, too: a share is decided where the driver is.
 
-    Beside the data themselves each network of a group of folds has the rows that it learns from.
+    Beside the data, each network of a group of folds has the rows that it learns from, each
+    training a sample of its rows for updates, and the rows of a fold are taken to be predicted.
     """
     plan, estimators = assignment.plan, assignment.estimators
     shape, n_outputs = arrays.input_shape, plan.head_width(arrays.n_outputs)
@@ -134,8 +151,9 @@ def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
     )
     numbers = sum(x.size for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
     if isinstance(arrays.x_train, np.ndarray):
-        sample = plan.online.rows / n_data if plan.online.rows < n_data else 0.0
-        held = [*parts_trained_on(plan, estimators, n_data)[:MOST_TOGETHER], 1.0]
-        copies = sum(held) - 1.0 + sample * len(held)  # each of these trainings has a sample
-        numbers += math.ceil(copies * arrays.x_train.size)
+        parts = parts_trained_on(plan, estimators, n_data)[:MOST_TOGETHER]
+        rows = n_data * (sum(parts) + (1 - min(parts) if parts else 0.0))
+        trained_on = (n_data, *(n_data * part for part in parts))
+        rows += sum(plan.online.rows for n in trained_on if n > plan.online.rows)
+        numbers += math.ceil(rows) * math.prod(shape)
     return cost.memory_bytes + 4 * numbers  # float32
