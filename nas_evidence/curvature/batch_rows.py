@@ -3,7 +3,12 @@
 The stored inputs of a batch should fit in the cache, but every batch also costs one addition into
 sums of the size of the parameters. So nets with small activations use more rows: a
 784-1024-512-256-128-10 net is 1.3 times faster with 512 than with 128, a small convolutional one
-1.2 times slower (one CPU core, float32). One rule for every device keeps one order of sums.
+1.2 times slower (one CPU core, float32).
+
+One rule serves every device. The draws of Monte-Carlo kinds depend on the number of rows, and it
+is stored with the weights (`curvature_batch`). So a trial of a GPU has the draws of a CPU, and a
+CPU can compute its evidence again. What a GPU forms from a batch has a bound of its own, see
+`maths.at_once`.
 """
 
 from contextlib import nullcontext

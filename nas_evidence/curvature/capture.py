@@ -370,11 +370,9 @@ def check_gradients(model: nn.Module, layers: tuple[Layer, ...], inputs: Tensor)
         ).with_code("attention-forward-overridden")
     # Far above rounding errors, far below any real disagreement.
     tolerance = 1e-2 if outputs.dtype in (torch.float32, torch.float64) else 1e-1
-    norms = torch.stack([one.norm() for one in expected])
-    pairs = zip(named, expected, strict=True)
-    gaps = torch.stack(
-        [(collector.sums[name].flatten() - one.flatten()).norm() for (name, _), one in pairs]
-    )
+    norms = torch.stack(torch._foreach_norm(expected))
+    found = [collector.sums[name].view_as(p) for name, p in named]
+    gaps = torch.stack(torch._foreach_norm(torch._foreach_sub(found, expected)))
     wrong = (gaps > tolerance * norms + 1e-6 * norms.max()).tolist()
     for (name, _), is_wrong in zip(named, wrong, strict=True):
         if is_wrong:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.blocks import Kronecker
 
-#: Largest number of elements of unit vectors formed at a time.
+#: On a CPU, the most elements of unit vectors formed at a time.
 _ELEMENTS = 1 << 22
 
 
@@ -65,7 +66,8 @@ class EmbeddingLayer:
         In this order, because the weight has inputs as rows where a linear layer has outputs.
         """
         words, n_positions = len(self.module.weight), self.n_positions(g)
-        step = max(1, _ELEMENTS // max(1, words * n_positions))
+        most = elements_at_once(_ELEMENTS, g.device, g.dtype)
+        step = max(1, most // max(1, words * n_positions))
         for start in range(0, len(a), step):
             rows = slice(start, start + step)
             places = a[rows].reshape(len(a[rows]), -1)

@@ -31,11 +31,16 @@ from nas_evidence.curvature.refusals import refuse_batch_statistics, refuse_embe
 from nas_evidence.curvature.row_grams import input_gram, rows_apply
 from nas_evidence.curvature.squares import weight_squares
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
+from nas_evidence.maths.at_once import elements_at_once
 
-#: Largest number of elements of a temporary array; bounds the memory beyond the activations.
+#: On a CPU, the most elements of a temporary array: the memory beyond the activations.
 CHUNK_ELEMENTS = 1 << 22
 #: Output channels below which a product for each datum is faster than one for all, on a CPU.
 _FEW_CHANNELS = 16
+
+
+def _at_once(a: Tensor) -> int:
+    return elements_at_once(CHUNK_ELEMENTS, a.device, a.dtype)
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class WeightLayer:
         """Yield columns of a and g in chunks of data small enough to form gradients."""
         weight = self.module.weight
         patch = self.groups * weight[0].numel() * self.n_positions(g)
-        step = max(1, CHUNK_ELEMENTS // max(patch, weight.numel(), 1))
+        step = max(1, _at_once(a) // max(patch, weight.numel(), 1))
         for start in range(0, len(a), step):
             rows = slice(start, start + step)
             yield self.positions(a[rows]), self.at_positions(g[rows])
@@ -140,7 +145,7 @@ class WeightLayer:
             yield a.reshape(1, -1, a.shape[-1])
             return
         width = self.module.weight[0].numel()
-        step = max(1, CHUNK_ELEMENTS // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
+        step = max(1, _at_once(a) // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
         for start in range(0, len(a), step):
             # Data go last, so that one large product sums over data and positions at once.
             seen = patches(self.module, a[start : start + step]).permute(1, 2, 3, 0, 4, 5)
@@ -148,7 +153,7 @@ class WeightLayer:
 
     def mean_rows(self, a: Tensor) -> Tensor:
         """Return the mean over positions of the input columns, as rows [groups, n, d_in]."""
-        step = max(1, CHUNK_ELEMENTS // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
+        step = max(1, _at_once(a) // max(1, a[0].numel() * self.module.weight[0, 0].numel()))
         parts = [self.positions(a[i : i + step]).mean(3) for i in range(0, len(a), step)]
         return torch.cat(parts).transpose(0, 1)
 

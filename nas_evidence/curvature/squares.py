@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.patches import Convolution, images, patches, with_padding
+from nas_evidence.maths.at_once import elements_at_once
 
-#: Largest number of elements of the gradients formed at a time, and of what they are formed from.
+#: On a CPU, the most elements of the gradients formed at a time, and of what they are formed from.
 _ELEMENTS = 1 << 20
 #: Positions up to which pairs of them are faster than gradients.
 _FEW_POSITIONS = 4
@@ -67,11 +68,12 @@ def _summed(parts: Iterator[Tensor]) -> Tensor:
 def _parts(
     module: nn.Linear | Convolution, a: Tensor, g: Tensor
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a and g in chunks of data small enough for the cache."""
+    """Yield a and g in chunks of data, small enough for the cache of a CPU."""
     weight = module.weight
     groups = 1 if isinstance(module, nn.Linear) else module.groups
     patch = groups * weight[0].numel() * (g[0].numel() // len(weight))
-    step = max(1, _ELEMENTS // max(patch, weight.numel(), 1))
+    most = elements_at_once(_ELEMENTS, a.device, a.dtype)
+    step = max(1, most // max(patch, weight.numel(), 1))
     for start in range(0, len(a), step):
         yield a[start : start + step], g[start : start + step]
 

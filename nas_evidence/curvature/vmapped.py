@@ -13,16 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
 
+from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 
-#: Largest number of elements of the gradients formed at a time.
+#: On a CPU, the most elements of the gradients formed at a time.
 _ELEMENTS = 1 << 22
 
 
 def chunks(parameters: Mapping[str, Tensor], n_data: int) -> Iterator[slice]:
     """Yield the rows of a few data at a time, so that their gradients fit."""
-    step = max(1, _ELEMENTS // sum(p.numel() for p in parameters.values()))
+    first = next(iter(parameters.values()))
+    most = elements_at_once(_ELEMENTS, first.device, first.dtype)
+    step = max(1, most // sum(p.numel() for p in parameters.values()))
     return (slice(start, start + step) for start in range(0, n_data, step))
 
 

@@ -127,8 +127,9 @@ def _rounded(curvature: Structured, precision: Tensor) -> list[str]:
     """Name the tensors whose prior precision is small beside the rounding of float32 factors."""
     if not isinstance(curvature, BlockDiagonal):
         return []
-    blocks = zip(curvature.names, curvature.blocks, precision, strict=False)
-    flags = {n: b.is_uncertain(p) for n, b, p in blocks if isinstance(b, Kronecker)}
+    spectra = curvature.spectra()
+    blocks = zip(curvature.names, curvature.blocks, spectra, precision, strict=False)
+    flags = {n: b.is_uncertain(v, p) for n, b, v, p in blocks if isinstance(b, Kronecker)}
     if not flags:
         return []
     uncertain = torch.stack([*flags.values()]).tolist()

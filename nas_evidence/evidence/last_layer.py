@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import refuse_frozen
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.memory import require_memory
+from nas_evidence.data.tensors import select
 from nas_evidence.evidence.noise_layer import of_noise
 from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
 from nas_evidence.maths.full_precision import full_precision
@@ -33,7 +34,9 @@ from nas_evidence.plumbing.user_error import UserError
 _ROWS = 512
 
 
-def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> LastLayer:
+def last_layer_of(
+    model: nn.Module, inputs: Tensor, prior_precision: Tensor, rows: Tensor | None = None
+) -> LastLayer:
     """Return the last linear layer with its inputs.
 
     The network computes its features in its own dtype, as it was trained: a convolutional one is
@@ -43,6 +46,8 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
         model: trained; unchanged.
         inputs: [N, ...].
         prior_precision: one per tensor [G].
+        rows: of the inputs, in the order that is wanted; all as they are by default. They are
+            selected a few at a time: no second copy of the inputs is made.
 
     Raises:
         ValueError: for a model with frozen parameters, or whose outputs are not those of its last
@@ -59,13 +64,18 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
         ).with_code("no-linear-layer")
     head, seen = heads[-1], []
     width = head.in_features + (head.bias is not None)
-    what = f"the inputs of the last layer, {len(inputs)} rows of {width}"
-    require_memory(what, 3 * 8 * len(inputs) * width, own[0].device, instead="fewer data")
+    n = len(inputs) if rows is None else len(rows)
+    if rows is not None and isinstance(inputs, Tensor):  # rows of a file are found on the CPU
+        rows = rows.to(inputs.device)
+    what = f"the inputs of the last layer, {n} rows of {width}"
+    require_memory(what, 3 * 8 * n * width, own[0].device, instead="fewer data")
     handle = head.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
     features = []
     with full_precision(), torch.no_grad():
-        for start in range(0, len(inputs), _ROWS):
-            outputs = model(inputs[start : start + _ROWS].to(own[0].dtype))
+        for start in range(0, n, _ROWS):
+            part = slice(start, start + _ROWS)
+            some = inputs[part] if rows is None else select(inputs, rows[part])[:]
+            outputs = model(some.to(own[0].dtype))
             if len(seen) != 1 or seen[0][0].ndim != 2 or not torch.equal(seen[0][1], outputs):
                 raise UserError(
                     "the outputs must be those of the last linear layer, called once with inputs "
@@ -78,7 +88,7 @@ def last_layer_of(model: nn.Module, inputs: Tensor, prior_precision: Tensor) -> 
     of = {id(p): d for p, d in zip(model.parameters(), precisions, strict=True)}
     columns = [(torch.cat(features), head.weight.detach().double(), of[id(head.weight)])]
     if head.bias is not None:
-        ones = columns[0][0].new_ones(len(inputs), 1)
+        ones = columns[0][0].new_ones(n, 1)
         columns.append((ones, head.bias.detach().double()[:, None], of[id(head.bias)]))
     phi, weights, deltas = zip(*columns, strict=True)
     precision = [d.expand(w.shape[1]) for d, w in zip(deltas, weights, strict=True)]

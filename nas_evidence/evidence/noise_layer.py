@@ -32,11 +32,12 @@ from torch import Tensor
 
 from nas_evidence.curvature.likelihood import precision_of, precision_slope
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.plumbing.user_error import UserError
 
 #: Most N² d of a layer with d features, at most N, and N data: minutes a fold on one core.
 MOST_WORK = 5e11
-#: Numbers of a part of S in memory.
+#: On a CPU, numbers of a part of S in memory.
 _AT_ONCE = 1 << 22
 #: Most L-BFGS steps; slope and relative change at which they end.
 _STEPS, _SMALL_SLOPE, _SMALL_CHANGE = 500, 1e-7, 1e-14
@@ -148,7 +149,7 @@ class _Problem:
         found = self.features.mT @ (weights[:, None] * self.features) - of_mean @ of_mean.mT
         found.diagonal().add_(1.0)
         v, phi = at.white.float(), moved.float()
-        rows = max(1, _AT_ONCE // len(phi))
+        rows = max(1, elements_at_once(_AT_ONCE, phi.device) // len(phi))
         for start in range(0, len(phi), rows):
             part = slice(start, start + rows)
             squares = (v[:, part].mT @ v).square_()

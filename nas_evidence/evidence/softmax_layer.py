@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.conjugate_gradients import Solution, solve
 from nas_evidence.maths.lanczos import log_forms
 from nas_evidence.plumbing.user_error import UserError
@@ -45,10 +46,11 @@ _SMALL_GAIN, _NEWTON_STEPS, _HALVINGS = 1e-11, 60, 30
 _AT_MODE = 1e-6
 #: Relative error of a step, and the most products for it.
 _STEP_ERROR, _MOST_PRODUCTS = 1e-3, 500
-#: Numbers of outputs that are in memory at once.
+#: On a CPU, numbers of outputs that are in memory at once.
 _AT_ONCE = 1 << 22
-#: Numbers of a weighted part of the features that fit in the cache, and the fewest rows of a part.
-_IN_CACHE, _FEWEST_ROWS = 1 << 18, 64
+#: On a CPU, numbers of a weighted part of the features that fit in the cache; and the fewest rows
+#: of a part. Beyond so many rows a part is no larger than on a CPU: sums in float32 stay short.
+_IN_CACHE, _FEWEST_ROWS, _LONG = 1 << 18, 64, 4096
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ class _Problem:
             b = axes.position(u.view(-1, *v.shape))
             a = axes.weights(b).flatten(0, 1)  # [m C, d]
             found = torch.zeros_like(a)
-            rows = max(1, _AT_ONCE // len(a))
+            rows = max(1, elements_at_once(_AT_ONCE, a.device, dtype) // len(a))
             for start in range(0, n, rows):
                 part = phi[start : start + rows]
                 z = (a @ part.mT).view(-1, n_classes, len(part))
@@ -331,7 +333,9 @@ class _Problem:
             for i in range(k)
         ]
         found = [v.new_zeros((k - i) * d, d) for i in range(k)]
-        rows = max(_FEWEST_ROWS, _IN_CACHE // (k * d))
+        on_cpu = max(_FEWEST_ROWS, _IN_CACHE // (k * d))
+        most = elements_at_once(_IN_CACHE, phi.device) // (k * d)
+        rows = max(on_cpu, min(most, _LONG))
         for start in range(0, len(phi), rows):
             part = phi[start : start + rows]
             columns = part.mT.contiguous()

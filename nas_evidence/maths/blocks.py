@@ -11,6 +11,9 @@ Everything here is float64, except the rows of `LowRank` and `FewInputs`, and a 
 blocks of disjoint data can be added. A Kronecker block stores SA, SB and N separately, because the
 product of sums is not the sum of products.
 
+`spectrum` takes the eigenvalues of the matrices of `to_solve` where those of all blocks have been
+computed together, and else computes them.
+
 Sums formed in float32 carry noise where an eigenvalue should be 0, of either sign and up to ε
 times the largest one (measured: 1.1 at sides from 36 to 785). Images have many true eigenvalues of
 that size, so a threshold there would remove tens of nats at a precision of 0.01. Therefore only
@@ -18,12 +21,14 @@ eigenvalues up to ε/10 times the largest are set to 0, and those beyond a rank 
 of few rows has no more eigenvalues above 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
 from torch import Tensor
+
+from nas_evidence.maths.eigenvalues import eigenvalues
 
 _DOUBLE = torch.finfo(torch.float64).eps
 
@@ -39,7 +44,11 @@ class Diagonal:
         """Number of parameters."""
         return self.values.numel()
 
-    def spectrum(self) -> tuple[Tensor, Tensor]:
+    def to_solve(self) -> list[Tensor]:
+        """Return no matrix: the eigenvalues are known."""
+        return []
+
+    def spectrum(self, solved: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(self.values.flatten())
 
@@ -74,7 +83,11 @@ class Rotated:
         """Number of parameters."""
         return self.values.shape[0] * self.values.shape[1] * self.right.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, Tensor]:
+    def to_solve(self) -> list[Tensor]:
+        """Return no matrix: the eigenvalues are known."""
+        return []
+
+    def spectrum(self, solved: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], clamped at 0, and how many were negative."""
         return clamped(padded(self.values.flatten(), self.size))
 
@@ -116,11 +129,14 @@ class Dense:
         """Number of parameters."""
         return len(self.matrix)
 
-    def spectrum(self) -> tuple[Tensor, Tensor]:
+    def to_solve(self) -> list[Tensor]:
+        """Return the matrix [1, size, size] unless it is a number, as of a Fixup scalar."""
+        return [] if self.size == 1 else [self.matrix[None]]
+
+    def spectrum(self, solved: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
-        if self.size == 1:  # a Fixup scalar; a solver would make a GPU wait for each
-            return without_noise(self.matrix[0], self.rounding)
-        return without_noise(torch.linalg.eigvalsh(self.matrix), self.rounding)
+        solved = eigenvalues(self.to_solve()) if solved is None else solved
+        return without_noise(solved[0][0] if solved else self.matrix[0], self.rounding)
 
     def trace(self) -> Tensor:
         """Return the trace []."""
@@ -155,7 +171,11 @@ class LowRank:
         """Number of parameters."""
         return self.rows.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, Tensor]:
+    def to_solve(self) -> list[Tensor]:
+        """Return no matrix: J Jᵀ is large, and there only while it is solved."""
+        return []
+
+    def spectrum(self, solved: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], without noise, and how many were negative."""
         rows = self.rows.double()
         values, n_negative = without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
@@ -200,6 +220,10 @@ class Once:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def has(self, name: str) -> bool:
+        """Tell whether it is computed."""
+        return name in self._found
 
     def get(
         self, name: str, compute: Callable[[], tuple[Tensor, Tensor]]
@@ -278,25 +302,32 @@ class Kronecker(Factors):
         """Number of parameters."""
         return len(self.inputs) * self.inputs.shape[1] * self.gradients.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, Tensor]:
+    def to_solve(self) -> list[Tensor]:
+        """Return SB, and SA unless a block with the same inputs has its values."""
+        return [self.gradients] if self.of_inputs.has("values") else [self.gradients, self.inputs]
+
+    def spectrum(self, solved: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative.
 
         Noise is removed from the factors, not the product: two eigenvalues that rounding made
         negative would multiply to a positive one.
         """
-        left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients), self.rounding)
+        solved = eigenvalues(self.to_solve()) if solved is None else solved
+        left, n_left = without_noise(solved[0], self.rounding)
         right, n_right = self.of_inputs.get(
-            "values",
-            lambda: without_noise(torch.linalg.eigvalsh(self.inputs), self.rounding, self.n_rows),
+            "values", lambda: without_noise(solved[-1], self.rounding, self.n_rows)
         )
         return (self.scale * left[:, :, None] * right[:, None, :]).flatten(), n_left + n_right
 
-    def is_uncertain(self, precision: Tensor) -> Tensor:
+    def is_uncertain(self, values: Tensor, precision: Tensor) -> Tensor:
         """Return whether eigenvalues of SA within rounding may matter at a prior precision δ [].
 
         On images the log determinant is off by up to 0.3 nats above δ = 10 ε λ_max.
+
+        Args:
+            values: the spectrum [size].
+            precision: δ.
         """
-        values = self.spectrum()[0]
         inputs, _ = self.of_inputs.get("values", lambda: (values, values))
         within = (inputs > 0) & (inputs < self.rounding * inputs.amax(-1, keepdim=True))
         return within.any() & (precision.to(values) < 10 * self.rounding * values.max())
@@ -339,9 +370,14 @@ class FewInputs(Factors):
         """Number of parameters."""
         return self.inputs.shape[1] * self.gradients.shape[1]
 
-    def spectrum(self) -> tuple[Tensor, Tensor]:
+    def to_solve(self) -> list[Tensor]:
+        """Return SB; A Aᵀ is large, and there only while it is solved."""
+        return [self.gradients]
+
+    def spectrum(self, solved: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues [size], and how many eigenvalues of the factors were negative."""
-        left, n_left = without_noise(torch.linalg.eigvalsh(self.gradients[0]), self.rounding)
+        solved = eigenvalues(self.to_solve()) if solved is None else solved
+        left, n_left = without_noise(solved[0][0], self.rounding)
         right, n_right = self.of_inputs.get("values", self._values_of_inputs)
         values = (self.scale * left[:, None] * right).flatten()
         return padded(values, self.size), n_left + n_right

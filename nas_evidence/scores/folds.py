@@ -67,6 +67,7 @@ from nas_evidence.curvature.likelihood import (
 from nas_evidence.data.tensors import OwnTargets, TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
@@ -273,15 +274,16 @@ def _density(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
     data, given = of.data, of.assignment
     rows, plan = torch.cat([task.trained, task.predicted]), given.plan
     seen, log_jacobian = data.seen_from(task.trained, rows)
-    inputs = select(data.x_train, rows)
-    found = late_given_early(
-        last_layer_of(trained.model, inputs, trained.prior_precision),
-        seen,
-        len(task.trained),
-        likelihood_of(plan, trained.noise_std),
-        power=plan.likelihood_power,
-        seed=given.derived_seed(f"probes:{task.purpose}"),
-    )
+    layer = last_layer_of(trained.model, data.x_train, trained.prior_precision, rows)
+    with full_precision():
+        found = late_given_early(
+            layer,
+            seen,
+            len(task.trained),
+            likelihood_of(plan, trained.noise_std),
+            power=plan.likelihood_power,
+            seed=given.derived_seed(f"probes:{task.purpose}"),
+        )
     late = float(log_jacobian[len(task.trained) :].sum())
     value, error = found.value + plan.likelihood_power * late, found.standard_error
     if not math.isfinite(value):
@@ -426,7 +428,7 @@ class Folds(Scorer):
     def _end(self, task: FoldTask, run: Run, *, diverged: bool) -> None:
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
         if not diverged:
-            predicted = self._predict(run.training, self.context.data, task)
+            predicted = self._predict(run, self.context.data, task)
             fold = fold.model_copy(update=predicted)
         fold = fold.model_copy(update={"seconds": fold.seconds + seconds_of(run)})
         if task.score == self.given and fold.log_predictive is not None:
@@ -513,9 +515,9 @@ class Folds(Scorer):
             if task.number not in {fold.number for fold in self.done[score]}
         ]
 
-    def _predict(self, trained: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
+    def _predict(self, run: Run, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
-        started, rows = time.perf_counter(), task.predicted
+        started, rows, trained = time.perf_counter(), task.predicted, run.training
         x, (y, log_jacobian) = select(data.x_train, rows), data.seen_from(task.trained, rows)
         if not np.isfinite(log_jacobian).all():
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
@@ -523,9 +525,8 @@ class Folds(Scorer):
         likelihood = likelihood_of(plan, trained.noise_std)
         outputs = _held(outputs_of(trained, x), likelihood, data.fitted_to(task.trained))
         if task.score == self.kept_of:
-            seen = select(data.x_train, task.trained)
-            targets, _ = data.seen_from(task.trained, task.trained)
-            spread = predictive_spread(trained, plan, seen, targets, most_std=data.most_std)
+            seen = run.data.x_train, run.data.y_train  # no second copy of these rows
+            spread = predictive_spread(trained, plan, *seen, most_std=data.most_std)
             means = predicted_means(outputs, likelihood)
             self._remember(means, rows.to("cpu"), spread(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
@@ -618,10 +619,11 @@ def _nothing(data: TensorData) -> Tensor:
 
 @torch.no_grad()
 def outputs_of(training: Training, x: Tensor) -> Tensor:
-    """Return the outputs [n, C] for inputs, in evaluation mode."""
+    """Return the outputs [n, C] for inputs, in evaluation mode and in full precision."""
     training.model.eval()
-    parts = [training.model(x[i : i + EVIDENCE_BATCH]) for i in range(0, len(x), EVIDENCE_BATCH)]
-    return torch.cat(parts)
+    starts = range(0, len(x), EVIDENCE_BATCH)
+    with full_precision():
+        return torch.cat([training.model(x[i : i + EVIDENCE_BATCH]) for i in starts])
 
 
 def _at(likelihood: Likelihood, scale: float) -> Likelihood:

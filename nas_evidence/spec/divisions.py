@@ -42,6 +42,17 @@ def predicted_folds(
     return {name: count for name, count in known.items() if name in asked}
 
 
+def parts_trained_on(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> list[float]:
+    """Return the part of the data that each fold's network learns from, the largest first.
+
+    >>> parts_trained_on(TrainingPlan(), ["conditional_evidence"], 3000)
+    [0.5, 0.5]
+    """
+    divisions = predicted_folds(plan, scores, n_data)
+    parts = [TRAINED_ON[name] for name, count in divisions.items() for _ in range(count)]
+    return sorted(parts, reverse=True)
+
+
 def fewest_parts(plan: TrainingPlan, scores: Iterable[str], n_data: int) -> int:
     """Return the most parts that a score divides the data into, 1 without such a score.
 

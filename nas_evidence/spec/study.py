@@ -242,8 +242,10 @@ class TrainingPlan(Frozen):
     prior_precision: Annotated[Positive, NoKey()] = 1.0
     """Precision of the Gaussian prior of the weights, before the first update."""
     precision: Literal["float32", "bf16"] = "float32"
-    """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for GPUs that are
-    faster so. Parameters, curvature, evidence and test metrics are float32 or float64 always."""
+    """Arithmetic of products in training steps: "bf16" is bfloat16 by autocast, for wide networks
+    on GPUs that are faster so; small ones wait for its casts. With "float32" a GPU computes the
+    convolutions of a step in TF32. Parameters, curvature, evidence and the outputs on folds and
+    test data are float32 or float64 always, without TF32."""
     compile: bool = False
     """Run training steps on a GPU as compiled CUDA graphs; pays for small networks, whose steps
     wait for launches. On a CPU it changes nothing."""

@@ -5,6 +5,12 @@
     compile = true        `torch.compile` with CUDA graphs ("reduce-overhead"), forward and back,
                           of networks that have a stacked form; wide ones do not wait for launches
 
+With "bf16" a step has a launch more for each weight, and for each activation and gradient between
+a product and another operator: 177 for 121 of a ResNet-8, 417 for 277 of a ResNet-20. Keeping the
+casts of weights would save none of them, because a forward pass uses each weight once. So it pays
+where products take longer than casts, in wide networks, and loses on networks that wait for
+launches. With "float32" a GPU computes the convolutions of a step in TF32, as is torch's default.
+
 Both are for training steps alone: curvature, evidence and test metrics never use this module. The
 eager path is the reference: compiled outputs and gradients equal its own up to rounding. On a CPU
 `compile` changes nothing: compiling a small network takes longer than it saves there (0.90 times
@@ -47,7 +53,7 @@ def in_precision(forward: Forward, plan: TrainingPlan, device: torch.device) -> 
         return forward
 
     def run(parameters: list[Tensor], x: Tensor) -> Tensor:
-        # Casts are not cached: parameters change in place, which the cache does not see.
+        # A cache would save no cast, see above, and would not see that parameters change in place.
         with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
             return forward(parameters, x).float()
 

@@ -11,7 +11,8 @@
     s  bytes kept for the backward pass of one example        a  its largest activation
     F  what the curvature kinds of an evaluation store, float64; Monte-Carlo kinds once per draw
     W  temporaries: sums in float32, roots of the output Hessian, unfolded patches, the work space
-       of eigenvalues, and vectors of all parameters
+       of eigenvalues, and vectors of all parameters; on a GPU patches of a whole batch, and as
+       much again for what is formed from them, each up to `at_once.ON_A_GPU`
 
 flops, s and a come from one forward pass: of zeros, for our own families with up to 2^24
 parameters; else on the "meta" device, which computes only shapes, but imports torch's compiler on
@@ -38,6 +39,7 @@ from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.evidence.noise_layer import refuse_too_large
+from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.models import skeleton
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.divisions import predicted_folds
@@ -85,6 +87,8 @@ def cost_of(
     plan: TrainingPlan,
     estimators: Collection[str],
     n_data: int = MANY,
+    *,
+    device: str = "cpu",
 ) -> Cost:
     """Return the cost of an architecture; nothing is allocated.
 
@@ -95,6 +99,7 @@ def cost_of(
         plan: batch size, optimiser and online curvature are read.
         estimators: those without a curvature cost nothing.
         n_data: training examples; few make the factors of wide layers smaller.
+        device: kind of device that the training is on; it need not be there.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
@@ -106,7 +111,7 @@ def cost_of(
     evaluated = sorted({plan.online.curvature} | curvatures_of(estimators))
     kept = sum(factor_bytes(kind, model, n_data) * draws_of(kind) for kind in evaluated)
     rows = rows_at_once(model, _example(model, input_shape))
-    work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data)
+    work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data, torch.device(device))
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)
     n_trained = _n_trained(plan, estimators, n_data)
     shapes = torch.empty(1, *input_shape, device="meta")  # as many as on any device
@@ -266,11 +271,15 @@ def _work_bytes(
     rows: int,
     n_outputs: int,
     n_data: int,
+    device: torch.device,
 ) -> int:
     """Return the bytes of temporaries in curvature passes and in processing their results."""
     partial = max(factor_bytes(kind, model, n_data) for kind in kinds) // 2
     roots = 3 * _DOUBLE * rows * n_outputs**2
-    patches = _FLOAT * min(CHUNK_ELEMENTS, rows * forward.patch_elements)
+    # What is formed from patches stays in the cache of a CPU.
+    arrays = 1 if device.type == "cpu" else 2
+    most = elements_at_once(CHUNK_ELEMENTS, device)
+    patches = arrays * _FLOAT * min(most, rows * forward.patch_elements)
     side = max((side for kind in kinds for side in _sides(kind, model, n_data)), default=0)
     vectors = 4 * _DOUBLE * sum(p.numel() for p in model.parameters())
     return partial + roots + patches + COPIES * _DOUBLE * side**2 + vectors

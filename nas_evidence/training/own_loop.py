@@ -10,6 +10,7 @@
 It is what the trials of a study do after an epoch, by the same functions (`online`, `refit`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -44,6 +45,7 @@ class OnlineLaplace:
     _planned: Seeded
     estimate: EvidenceEstimate | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
+    _factors: tuple[Tensor, list[Tensor]] | None = None  # d [G], and as full tensors
 
     @property
     def prior_precision(self) -> dict[str, float]:
@@ -128,20 +130,35 @@ class OnlineLaplace:
     def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         state, plan = self._state, self._planned.plan
         per_datum = spread_of(state, plan) ** 2 / (plan.likelihood_power * len(self._data.x_train))
-        pairs = zip(state.model.parameters(), state.prior_precision * per_datum, strict=True)
-        rate_of = {
-            id(p): float(group["lr"]) for group in optimiser.param_groups for p in group["params"]
-        }
+        rate_of: dict[int, float] = {}
+        for group in optimiser.param_groups:
+            rate_of |= dict.fromkeys(map(id, group["params"]), float(group["lr"]))
+        parameters: list[Tensor] = list(state.model.parameters())
+        rates = [rate_of.get(id(parameter), 0.0) for parameter in parameters]
+        # At most half the inverse learning rate: beyond it a step overshoots zero.
+        most = [0.5 / rate if rate > 0 else math.inf for rate in rates]
+        decay = state.prior_precision * per_datum
+        decay = decay.minimum(decay.new_tensor(most))
         with torch.no_grad():
-            for parameter, decay in pairs:
-                rate = rate_of.get(id(parameter), 0.0)
-                # At most half the inverse learning rate: beyond it a step overshoots zero.
-                factor = decay.clamp(max=0.5 / rate) if rate > 0 else decay
-                factor = factor.to(parameter)
+            factors = self._factors_of(decay, parameters)
+            for parameter in parameters:
                 if parameter.grad is None:
-                    parameter.grad = factor * parameter
-                else:
-                    parameter.grad.addcmul_(factor, parameter)
+                    parameter.grad = torch.zeros_like(parameter)
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            torch._foreach_addcmul_(gradients, factors, parameters)
+
+    def _factors_of(self, decay: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+        """Return the factors [G] as tensors like the parameters, made anew only if they change.
+
+        So a step copies nothing to the device, and takes one operator for all parameters.
+        """
+        known, factors = self._factors or (decay.new_empty(0), [])
+        kinds = [(p.device, p.dtype) for p in parameters]
+        if not torch.equal(known, decay) or [(f.device, f.dtype) for f in factors] != kinds:
+            pairs = zip(parameters, decay.tolist(), strict=True)
+            factors = [torch.full_like(parameter, factor) for parameter, factor in pairs]
+            self._factors = decay, factors
+        return factors
 
 
 def online_laplace(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.posterior import fit_posterior
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of
 
@@ -84,5 +85,6 @@ def variances(
         return noise, covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
     assert isinstance(likelihood, Heteroscedastic)
     starts = range(0, len(inputs), EVIDENCE_BATCH)
-    outputs = torch.cat([model(inputs[i : i + EVIDENCE_BATCH]) for i in starts])
+    with full_precision():
+        outputs = torch.cat([model(inputs[i : i + EVIDENCE_BATCH]) for i in starts])
     return likelihood.variance(outputs), likelihood.mean_variance(outputs, covariance)

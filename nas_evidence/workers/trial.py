@@ -25,6 +25,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.maths.decisions import accuracy, decided
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
@@ -119,7 +120,8 @@ class Trial:
         reason = infeasible(architecture, shape, width)
         if not reason:
             n_data, scores = len(data.x_train), given.estimators
-            self.cost = cost_of(architecture, shape, width, plan, scores, n_data)
+            device = data.x_train.device.type
+            self.cost = cost_of(architecture, shape, width, plan, scores, n_data, device=device)
             reason = self._exceeded_limit() or obstacle(
                 architecture, shape, width, plan, scores, n_data=n_data
             )
@@ -455,7 +457,7 @@ def _test(
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
         x, y = data.x_test[rows], data.y_test[rows]
-        with torch.no_grad():
+        with torch.no_grad(), full_precision():
             outputs = predicted_means(model(x), likelihood)
             outputs = outputs if own is None else own.held(outputs)
         scale = factor * spread(x)

@@ -1,6 +1,7 @@
 """The worker: trains one trial at a time, slice by slice, the same in any executor."""
 
 import gc
+import math
 import os
 
 import numpy as np
@@ -8,9 +9,11 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.spec.divisions import parts_trained_on
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.training.cost import cost_of
+from nas_evidence.training.together import MOST_TOGETHER
 from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.shares import MEMORY_FRACTION
 from nas_evidence.workers.trial import Trial, device_for
@@ -94,8 +97,24 @@ def make_reproducible(device: torch.device) -> None:
     """Choose kernels by which a GPU gives the same bits for the same trial; a CPU needs none.
 
     Without it cuBLAS may split sums differently between two runs, and cuDNN choose another kernel.
-    Call it before the first product: cuBLAS reads its setting once. An operator without a
-    deterministic kernel runs with a warning.
+    Call it before the first product: cuBLAS reads its setting once.
+
+    What holds rests on torch's two lists (docstring of `torch.use_deterministic_algorithms`):
+
+    - No operator of a trial of our own families, with its folds and Laplace scores, is on the list
+      of those without a deterministic CUDA kernel; `tests/workers/test_deterministic_operators.py`
+      records them. An own family may call one, say the gradient of `nn.AdaptiveAvgPool2d`: it runs
+      with a warning, and its trials may differ in the last bits.
+    - These are on the list of those that this setting makes deterministic: convolutions, `cumsum`,
+      `index_add`, `scatter`, `scatter_add`, assignment by index, and gradients of `gather`,
+      `index_select` and embeddings.
+    - The gradient of `max_pool2d` is on neither list: its CUDA kernel has a thread for each input.
+      `bincount` without a deterministic kernel is that with weights; it is used on CPUs alone.
+    - `eigvalsh`, `cholesky` and `segment_reduce` are on neither list. cuSOLVER is deterministic in
+      its default mode; `segment_reduce` sums a segment in one block of threads, in a fixed order.
+
+    Bits are those of one kind of GPU, one version of torch and CUDA, and one group of networks
+    trained side by side. Another GPU, a CPU, or MIG slices of another size round differently.
     """
     torch.backends.cudnn.benchmark = False
     if device.type != "cuda":
@@ -117,10 +136,24 @@ def _gpu_answers() -> bool:
 
 
 def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
-    """Return the memory in bytes of a trial and its data, on the device unless memory-mapped."""
+    """Return the memory in bytes of a trial and its data on a GPU; of rows of a file none.
+
+    It is asked for on machines without a GPU, too: a share is decided where the driver is.
+
+    Beside the data, each network of a group of folds has the rows that it learns from, each
+    training a sample of its rows for updates, and the rows of a fold are taken to be predicted.
+    """
     plan, estimators = assignment.plan, assignment.estimators
     shape, n_outputs = arrays.input_shape, plan.head_width(arrays.n_outputs)
     n_data = len(arrays.x_train)
-    cost = cost_of(assignment.architecture, shape, n_outputs, plan, estimators, n_data)
-    inputs = (x for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
-    return cost.memory_bytes + sum(4 * x.size for x in inputs)  # float32
+    cost = cost_of(
+        assignment.architecture, shape, n_outputs, plan, estimators, n_data, device="cuda"
+    )
+    numbers = sum(x.size for x in (arrays.x_train, arrays.x_test) if isinstance(x, np.ndarray))
+    if isinstance(arrays.x_train, np.ndarray):
+        parts = parts_trained_on(plan, estimators, n_data)[:MOST_TOGETHER]
+        rows = n_data * (sum(parts) + (1 - min(parts) if parts else 0.0))
+        trained_on = (n_data, *(n_data * part for part in parts))
+        rows += sum(plan.online.rows for n in trained_on if n > plan.online.rows)
+        numbers += math.ceil(rows) * math.prod(shape)
+    return cost.memory_bytes + 4 * numbers  # float32

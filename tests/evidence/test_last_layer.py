@@ -182,6 +182,13 @@ def test_rows_at_a_time_do_not_change_the_value(monkeypatch: pytest.MonkeyPatch)
     assert values[1].value == pytest.approx(values[3].value, rel=1e-5)
 
 
+def test_rows_in_an_order_are_those_of_the_inputs_in_this_order() -> None:
+    model, (x, _) = network(20, 3), problem(Categorical(), 700, 3)
+    order = torch.randperm(700, generator=torch.Generator().manual_seed(0))[:600]
+    found = last_layer_of(model, x, torch.ones(4), order)
+    assert torch.equal(found.features, last_layer_of(model, x[order], torch.ones(4)).features)
+
+
 def test_labels_have_no_density_above_one() -> None:
     """Separable classes: the late labels are certain, and nothing more."""
     phi = torch.cat([torch.full((50, 1), -3.0), torch.full((50, 1), 3.0)])[torch.randperm(100)]

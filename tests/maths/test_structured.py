@@ -1,9 +1,20 @@
+from dataclasses import replace
+
 import pytest
 import reference
 import torch
 from torch.testing import assert_close
 
-from nas_evidence.maths.blocks import Dense, Diagonal, FewInputs, Kronecker, LowRank, Rotated
+from nas_evidence.maths import eigenvalues as eigenvalues_module
+from nas_evidence.maths.blocks import (
+    Dense,
+    Diagonal,
+    FewInputs,
+    Kronecker,
+    LowRank,
+    Once,
+    Rotated,
+)
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 DELTA = torch.tensor([0.3, 2.0], dtype=torch.float64)
@@ -168,3 +179,41 @@ def test_a_spectrum_that_is_not_finite_is_refused_by_name() -> None:
     broken = BlockDiagonal(("w",), (Dense(torch.full((2, 2), torch.nan).double()),))
     with pytest.raises(ValueError, match="`w` is not finite"):
         broken.spectra()
+
+
+def test_eigenvalues_in_batches_are_those_of_each_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = (3, 5, 3, 1, 5, 3)
+    stacks = [
+        torch.stack([_gram(7, side, seed=10 * i + k) for k in range(1 + i % 2)])
+        for i, side in enumerate(sides)
+    ]
+    solver, calls = torch.linalg.eigvalsh, []
+
+    def counted(matrices: torch.Tensor) -> torch.Tensor:
+        calls.append(matrices.shape)
+        return solver(matrices)
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", counted)
+    for most, n_calls in ((1 << 22, 3), (1, len(sides))):  # a call for a side; for each alone
+        monkeypatch.setattr(eigenvalues_module, "_ELEMENTS", most)
+        calls.clear()
+        found = eigenvalues_module.eigenvalues(stacks)
+        assert len(calls) == n_calls
+        for values, stack in zip(found, stacks, strict=True):
+            assert_close(values, solver(stack), rtol=1e-12, atol=0)
+
+
+def test_spectra_of_all_blocks_take_a_solver_call_for_each_side_of_a_factor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocks = [_kronecker(2)[0], _kronecker(1)[0], Dense(_gram(3, 3, seed=5))]
+    blocks += [Dense(torch.ones(1, 1).double()), LowRank(torch.ones(2, 4))]
+    expected = [block.spectrum()[0] for block in blocks]
+    solver, calls = torch.linalg.eigvalsh, []
+    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda x: calls.append(x.shape) or solver(x))
+    fresh = [replace(block, of_inputs=Once()) for block in blocks[:2]]
+    curvature = BlockDiagonal(tuple("abcde"), (*fresh, *blocks[2:]))
+    for values, of_block in zip(curvature.spectra(), expected, strict=True):
+        assert_close(values, of_block, rtol=1e-12, atol=0)
+    # A Jᵀ J of few rows is decomposed by itself, from J Jᵀ.
+    assert sorted(shape[-1] for shape in calls) == [2, 2, 3]

@@ -349,3 +349,26 @@ def test_rows_that_were_not_predicted_do_not_enter_the_factor(data: TensorData) 
     found = cross_fitted(table, data, given)[folds[0].predicted, -1]
     expected = spread_factor(table[seen, :-1], table[seen, -1:], data.y_train[seen])
     torch.testing.assert_close(found, torch.full_like(found, expected))
+
+
+def test_outputs_on_folds_and_on_test_data_are_in_full_precision(
+    data: TensorData, tmp_path: Path
+) -> None:
+    given = assignment_of(estimators=("two_fold",), epochs=1)
+    setting, seen = torch.backends.cudnn.conv, []
+    before = setting.fp32_precision
+
+    def look(module: torch.nn.Module, args: tuple[torch.Tensor]) -> None:
+        if not module.training and len(args[0]) > 1:  # one row only counts, or is timed
+            seen.append(setting.fp32_precision)
+
+    try:
+        setting.fp32_precision = "tf32"  # as torch allows by default
+        with torch.nn.modules.module.register_module_forward_pre_hook(look):
+            trial = Trial.start(given, data, tmp_path)
+            trial.advance(1)
+            ended(trial)
+    finally:
+        setting.fp32_precision = before
+    assert len(seen) > 3
+    assert set(seen) == {"ieee"}

@@ -12,9 +12,10 @@ from records import asked
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature import curvature_pass, layers, squares
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.maths.at_once import ON_A_GPU
 from nas_evidence.maths.blocks import Block
 from nas_evidence.models import build, n_parameters
 from nas_evidence.models.cnn import CELLS
@@ -192,6 +193,11 @@ def peak_bytes(assignment: Assignment) -> int:
         state = begin(model, assignment.plan)
         train_epoch(state, data, assignment)
         evaluated(state, data, assignment)
+    return highest_bytes(recorded)
+
+
+def highest_bytes(recorded: profile) -> int:
+    """The most bytes of tensors that were there at one time."""
     results = recorded.profiler.kineto_results
     changes = [(e.start_ns(), e.nbytes()) for e in results.events() if e.name() == "[memory]"]
     total = highest = 0
@@ -217,6 +223,34 @@ def test_memory_is_within_a_factor_of_two_of_what_torch_allocates(spec: Architec
     measured = peak_bytes(assignment)
     estimated = cost_of(spec, (1, 16, 16), 10, plan, kinds).memory_bytes
     assert math.log2(estimated / measured) == pytest.approx(0, abs=1), (estimated, measured)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "width"), [("diag_ef", 32), ("kfac_ggn_mc", 8)])
+def test_memory_of_a_pass_with_the_chunks_of_a_gpu_is_in_its_estimate(
+    kind: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU takes the branches of a GPU here, with chunks of 256 MB."""
+    for module in (squares, layers):
+        monkeypatch.setattr(
+            module, "elements_at_once", lambda _, __, dtype: ON_A_GPU // dtype.itemsize
+        )
+    monkeypatch.setattr(squares, "_grouped_is_faster", lambda *_: False)
+    monkeypatch.setattr(layers, "rows_apply", lambda *_: False)
+    spec = ArchitectureSpec(family="resnet", values={"depth": 8, "width": width})
+    model = build(spec, (3, 32, 32), 10, torch.Generator().manual_seed(0))
+    x, y = torch.randn(128, 3, 32, 32), torch.arange(128) % 10
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        curvature_pass(
+            kind, model, x, y, Categorical(), batch_size=128,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+    measured = highest_bytes(recorded)
+    plan = TrainingPlan(online={"curvature": kind})
+    given = (spec, (3, 32, 32), 10, plan, (kind,))
+    estimated = cost_of(*given, device="cuda").memory_bytes
+    assert 1 <= estimated / measured < 2.5, (estimated, measured)
+    assert estimated - cost_of(*given).memory_bytes > 0.2 * measured
 
 
 # --- latency

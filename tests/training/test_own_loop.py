@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import nas_evidence
@@ -283,3 +285,49 @@ def test_a_noise_of_each_row_is_learned_as_an_output() -> None:
     falls = float(model.weight.detach()[1, 1])  # of the precision, where the noise is larger
     assert falls < -1
     assert (laplace.noise_std, laplace.temperature) == (1.0, 1.0)
+
+
+class _Operators(TorchDispatchMode):
+    """Names of the operators called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names[function._overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_makes_no_factor_of_the_prior_unless_one_has_changed() -> None:
+    model, x, y = problem("categorical")
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    laplace = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood="categorical", curvature="diag_ef"
+    )
+    made = []
+
+    def step() -> None:
+        optimiser.zero_grad()
+        laplace.loss(model(x), y).backward()
+        with _Operators() as called:
+            laplace._add_prior(optimiser, (), {})
+        made.append(called.names["full_like"])
+        assert called.names["_foreach_addcmul_"] == 1
+        optimiser.step()
+
+    n = len(list(model.parameters()))
+    step()
+    step()
+    state = laplace.state_dict()
+    laplace.load_state_dict(state | {"prior_precision": 2 * state["prior_precision"]})
+    step()
+    step()
+    optimiser.param_groups[0]["lr"] = 1e9  # beyond the limit of the factors
+    step()
+    assert laplace._factors is not None
+    assert laplace._factors[0].tolist() == n * [0.5 / 1e9]
+    model.float()
+    x = x.float()
+    step()
+    assert made == [n, 0, n, 0, n, n]

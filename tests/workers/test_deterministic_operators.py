@@ -1,0 +1,145 @@
+"""Operators of a trial beside those that torch has no deterministic CUDA kernel for.
+
+The source of `WITHOUT` is the docstring of `torch.use_deterministic_algorithms`, second list. A
+GPU worker asks for deterministic kernels (`worker.make_reproducible`), so the operators of the
+first list have one: convolutions, `cumsum`, `index_add`, `scatter_add_`, gradients of `gather`.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lone_trials import ended
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nas_evidence.data import load
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.workers.trial import Trial
+
+#: By the name in the docstring, the operators; of a `NLLLoss` only the one over images has no
+#: such kernel (torch 2.15: `alertNotDeterministic` in NLLLoss2d.cu, not in Loss.cu).
+WITHOUT = {
+    "AvgPool3d": {"avg_pool3d_backward"},
+    "AdaptiveAvgPool2d": {"_adaptive_avg_pool2d_backward"},
+    "AdaptiveAvgPool3d": {"_adaptive_avg_pool3d_backward"},
+    "AdaptiveMaxPool2d": {"adaptive_max_pool2d_backward"},
+    "FractionalMaxPool2d": {"fractional_max_pool2d_backward"},
+    "FractionalMaxPool3d": {"fractional_max_pool3d_backward"},
+    "MaxUnpool1d": {"max_unpool2d"},
+    "MaxUnpool2d": {"max_unpool2d"},
+    "MaxUnpool3d": {"max_unpool3d"},
+    "interpolate": {
+        f"upsample_{mode}_backward"
+        for mode in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+    },
+    "ReflectionPad1d": {"reflection_pad1d_backward"},
+    "ReflectionPad2d": {"reflection_pad2d_backward"},
+    "ReflectionPad3d": {"reflection_pad3d_backward"},
+    "NLLLoss": {"nll_loss2d_forward", "nll_loss2d_backward"},
+    "CTCLoss": {"_ctc_loss", "_ctc_loss_backward"},
+    "EmbeddingBag": {"_embedding_bag", "_embedding_bag_dense_backward"},
+    "put_": {"put_"},
+    "histc": {"histc"},
+    "bincount": {"bincount with weights"},
+    "median": {"median.dim", "nanmedian.dim"},
+    "grid_sample": {"grid_sampler_2d_backward", "grid_sampler_3d_backward"},
+    "scatter_reduce": {"scatter_reduce", "scatter_reduce_"},
+}  # fmt: skip
+#: Of other devices than CPUs and CUDA.
+ELSEWHERE = {
+    "index_put",
+    "index_reduce",
+    "kthvalue",
+    "Embedding",
+    "MaxPool2d",
+    "MaxPool3d",
+    "resize_",
+}
+
+
+class Called(TorchDispatchMode):
+    """Names of the operators called, with what matters of their overloads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function._overloadpacket.__name__
+        self.names |= {name, f"{name}.{function._overloadname}"}
+        weights = args[1] if len(args) > 1 else kwargs.get("weights")
+        if name == "bincount" and weights is not None:
+            self.names.add("bincount with weights")
+        return function(*args, **kwargs)
+
+
+def test_the_list_is_that_of_torch() -> None:
+    text = torch.use_deterministic_algorithms.__doc__
+    assert text is not None
+    second = text.split("throw a\n")[-1].split("In addition")[0]
+    named = set(re.findall(r"\* :\w+:`torch\.(?:\w+\.)*(\w+)`", second))
+    assert named - ELSEWHERE <= set(WITHOUT)
+    assert len(named) > 15
+
+
+CASES: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "mlp": ("mlp", {"depth": 1, "width": 8}, {}),
+    "cnn, augmented": (
+        "cnn",
+        {"depth": 2, "width": 4},
+        {"augment": ("RandomCrop", "RandomHorizontalFlip")},
+    ),
+    "resnet": ("resnet", {"depth": 8, "width": 4}, {"optimiser": "adam"}),
+    "gaussian": ("mlp", {"depth": 1, "width": 8}, {"likelihood": "gaussian"}),
+    "heteroscedastic": ("mlp", {"depth": 1, "width": 8}, {"likelihood": "heteroscedastic"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_no_operator_of_a_trial_is_without_a_deterministic_kernel(
+    name: str, tmp_path: Path
+) -> None:
+    family, values, plan = CASES[name]
+    real = "likelihood" in plan
+    spec = DatasetSpec(name="diabetes" if real else "digits", max_train=60, max_test=20)
+    given = Assignment(
+        trial_id=0, attempt=1, replicate=0, seed=1, dataset=spec,
+        architecture=ArchitectureSpec(family=family, values=values),
+        plan={"epochs": 2, "batch_size": 16, "online": {"every": 1}, **plan},
+        estimators=("conditional_evidence", "elpd", "diag_ef", "kfac_ggn", "kfac_ggn_mc", "sotl"),
+    )  # fmt: skip
+    data = to_tensors(load(spec, seed=0), "cpu")
+    with Called() as called:
+        trial = Trial.start(given, data, tmp_path)
+        trial.advance(2)
+        record = ended(trial)
+    assert record.status is TrialStatus.COMPLETE, record.cause
+    assert len(called.names) > 100
+    assert not called.names & set().union(*WITHOUT.values())
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: torch.histc(torch.ones(3)), "histc"),
+        (lambda: torch.bincount(torch.ones(3).long(), torch.ones(3)), "bincount"),
+        (lambda: torch.ones(3, 2).median(1), "median"),
+        (lambda: torch.zeros(3).scatter_reduce(0, torch.zeros(3).long(), torch.ones(3), "sum"),
+         "scatter_reduce"),
+    ],
+)  # fmt: skip
+def test_such_an_operator_is_seen(call: Callable[[], object], name: str) -> None:
+    with Called() as called:
+        torch.bincount(torch.ones(3).long())
+        torch.ones(3).median()
+    assert not called.names & set().union(*WITHOUT.values())
+    with Called() as called:
+        call()
+    assert called.names & WITHOUT[name]
