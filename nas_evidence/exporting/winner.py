@@ -234,15 +234,10 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
     return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 
-def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
-    """Train a complete trial again from its seed; return the file of its weights.
-
-    Raises:
-        ValueError: if it was trained on a kind of device that is not here.
-        ArithmeticError: if it does not come to its end.
-    """
+def assignment_of_row(tables: StudyTables, trial_id: int) -> Assignment:
+    """Return what trained the weights of a finished trial: without scores, which change none."""
     study, row = tables.spec, tables.row(trial_id)
-    assignment = Assignment(
+    return Assignment(
         trial_id=trial_id,
         attempt=int(row["attempt"]),
         replicate=int(row["replicate"]),
@@ -252,6 +247,17 @@ def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
         estimators=(),  # the weights do not depend on them
         seed=int(row["seed"]),
     )
+
+
+def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
+    """Train a complete trial again from its seed; return the file of its weights.
+
+    Raises:
+        ValueError: if it was trained on a kind of device that is not here.
+        ArithmeticError: if it does not come to its end.
+    """
+    study, row = tables.spec, tables.row(trial_id)
+    assignment = assignment_of_row(tables, trial_id)
     device = device_again(row, study.resources, kept=_best_kept(tables))
     folder = tables.folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
     given = (_trained_in, folder.resolve(), assignment, arrays, device, study.resources.cpus)
