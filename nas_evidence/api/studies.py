@@ -500,7 +500,7 @@ class Study:
         """Say how long report and export will take, and where; "" if no more than a minute.
 
         Some rows are timed for about a second if it may be more. Both compute on a GPU if the
-        network was trained on one and this process may use one; see docs/how-to/predict-and-export.md.
+        network was trained on one and this process may use one (docs/how-to/cluster.md).
 
         Args:
             parts: what is wanted; "predict" is of the export that predictions need.

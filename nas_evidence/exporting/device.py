@@ -16,6 +16,7 @@ cuBLAS reads its setting once (`worker.make_reproducible`), and this process may
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ CPU = torch.device("cpu")
 _OF_POSTERIOR = "kfac_ggn"
 #: Bytes of Jacobians of predictions with uncertainty, held at once.
 _JACOBIANS = 1 << 30
+#: Seconds for workers that have just ended to give their memory back, and between two looks.
+_PATIENCE, _BETWEEN = 4.0, 0.5
 
 T = TypeVar("T")
 
@@ -70,7 +73,10 @@ def device_of(
     kinds = {_OF_POSTERIOR} | {*assignment.estimators} & {*CURVATURES}
     asked = assignment.model_copy(update={"estimators": tuple(sorted(kinds))})
     needed = estimated_bytes(asked, arrays) + CONTEXT_BYTES + _JACOBIANS
-    free = _free_bytes(device)
+    tries = round(_PATIENCE / _BETWEEN)
+    while (free := _free_bytes(device)) < needed and tries > 0:
+        time.sleep(_BETWEEN)
+        tries -= 1
     if free < needed:
         _LOG.warning("gpu_full free_bytes=%d needed_bytes=%d", free, needed)
         return CPU

@@ -132,10 +132,23 @@ def test_a_gpu_that_others_have_filled_or_hold_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, arrays = images
+    monkeypatch.setattr(device, "_PATIENCE", 0.0)
     with FakeGpu() as gpu:
         monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
         results(folder, arrays, tmp_path / "e")
     assert not gpu.launches
+
+
+def test_memory_that_workers_give_back_late_is_waited_for(
+    images: tuple[Path, ArrayData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, arrays = images
+    looks = iter([full(), full(), (8 << 30, 80 << 30)])
+    monkeypatch.setattr(device, "_BETWEEN", 0.01)
+    with FakeGpu():
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: next(looks))
+        assert load_winner(read_study_tables(folder), arrays, 0).device.type == "cuda"
+    assert not [*looks]
 
 
 def test_what_fails_on_the_gpu_is_computed_on_the_cpu(
