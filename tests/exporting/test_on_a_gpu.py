@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,25 @@ def test_without_a_gpu_the_weights_of_a_gpu_are_not_trained_again(
         device.device_again(
             tables.row(0), tables.spec.resources.model_copy(update={"gpus": 0}), kept=None
         )
+
+
+def test_the_check_has_the_rows_at_once_of_the_trial_on_any_device(
+    images: tuple[Path, ArrayData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, arrays = images
+    stored = load_winner(read_study_tables(folder), arrays, 0)
+    given = replace(stored, header={**stored.header, "curvature_batch": "37"})
+    rows = []
+
+    def counted(*arguments: Any, batch_size: int, **how: Any) -> Any:
+        rows.append(batch_size)
+        return passed(*arguments, batch_size=batch_size, **how)
+
+    passed = winner.curvature_pass
+    monkeypatch.setattr(winner, "curvature_pass", counted)
+    empty = read_study_tables(folder).evidence.head(0)
+    expected = winner.rescore("diag_ef", given, empty)
+    with FakeGpu():
+        found = winner.rescore("diag_ef", replace(given, device=torch.device("cuda")), empty)
+    assert set(rows) == {37}
+    assert found == pytest.approx(expected, rel=1e-9)
