@@ -527,7 +527,8 @@ class Study:
 
             one = top is None
             chosen = [trial_to_export(tables, trial_id)] if one else best_trials(tables, top)
-            return forecast_of(tables, self.arrays(), chosen, left).sentence
+            given = (tables, self.arrays(), chosen, left)
+            return forecast_of(*given, stacked=not one).sentence
         except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
             _LOG.warning("no_forecast error=%r", error)
             return ""

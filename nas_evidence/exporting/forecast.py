@@ -22,6 +22,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 
 from nas_evidence.curvature import curvature_pass
@@ -30,6 +31,10 @@ from nas_evidence.exporting.device import device_again, device_of, trained_on
 from nas_evidence.exporting.winner import assignment_of_row, checked_kind
 from nas_evidence.models import build
 from nas_evidence.plumbing.durations import rough_duration
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
+from nas_evidence.scores.folds import OUTPUTS
+from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.tables import StudyTables
@@ -38,6 +43,8 @@ from nas_evidence.training.loop import likelihood_of
 
 #: From so many seconds on a forecast is said.
 LEAST_SECONDS = 60.0
+#: What the training of a trial took, in its row.
+_TRAINING = ("train_seconds", "settle_seconds")
 #: Parts that write an export.
 _EXPORTS = {"export", "predict"}
 #: Flops that any device does in less than a minute: then nothing is timed.
@@ -74,7 +81,12 @@ class Forecast:
 
 
 def forecast_of(
-    tables: StudyTables, arrays: ArrayData, trial_ids: Collection[int], parts: Collection[str]
+    tables: StudyTables,
+    arrays: ArrayData,
+    trial_ids: Collection[int],
+    parts: Collection[str],
+    *,
+    stacked: bool = False,
 ) -> Forecast:
     """Return how long report and export of trials take.
 
@@ -83,6 +95,7 @@ def forecast_of(
         arrays: its data.
         trial_ids: the winner, or the members of an ensemble.
         parts: of "report", "export" and "predict", which is an export as predictions need it.
+        stacked: whether the trials become an ensemble, which needs out-of-fold predictions.
 
     Raises:
         ValueError: if weights are lost that cannot be trained again here.
@@ -90,7 +103,8 @@ def forecast_of(
     torch.set_num_threads(tables.spec.resources.cpus)
     each = [_work_of(tables, arrays, trial_id, parts) for trial_id in trial_ids]
     seconds: dict[str, float] = {}
-    for work, _, _ in each:
+    again = [_folds_again(tables, arrays, trial_id) for trial_id in trial_ids if stacked]
+    for work in (*(work for work, _, _ in each), *again):
         for what, own in work.items():
             seconds[what] = seconds.get(what, 0.0) + own
     if not seconds:
@@ -113,8 +127,7 @@ def _work_of(
     found: dict[str, float] = {}
     if not (tables.folder / "models" / f"{trial_id}.safetensors").is_file():
         device_again(row, study.resources, kept=None)
-        spans = ("train_seconds", "evidence_seconds", "settle_seconds")
-        found["training again"] = float(row.reindex(spans).fillna(0.0).sum())
+        found["training again"] = _spent(row, *_TRAINING, "evidence_seconds")
     kind_checked = checked_kind(tables.spec)
     kinds = [kind_checked] if kind_checked and {*parts} & _EXPORTS else []
     flops = _flops(given, arrays, kinds, parts)
@@ -122,6 +135,25 @@ def _work_of(
         rate = flops_per_second(given, arrays, device)
         found |= {what: own / rate for what, own in flops.items()}
     return found, device.type, slowly
+
+
+def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[str, float]:
+    """Return the seconds of the folds of an ensemble's member, if its trial kept none."""
+    try:
+        kept, _ = read_tensors(tables.folder / "models" / f"{trial_id}.safetensors")
+    except (OSError, DamagedError):
+        kept = {}
+    if KEPT_PREFIX + OUTPUTS in kept:
+        return {}
+    plan, n = tables.spec.plan, arrays.n_train
+    division = kept_division(plan, tables.spec.estimators, n)
+    rows = PREDICTED_FOLDS[division] * TRAINED_ON[division]  # in multiples of all
+    once = _spent(tables.row(trial_id), *_TRAINING)
+    return {"training the folds again": rows * once}
+
+
+def _spent(row: pd.Series, *columns: str) -> float:
+    return float(row.reindex(columns).astype(float).fillna(0.0).sum())
 
 
 def _flops(

@@ -130,3 +130,16 @@ def test_the_rate_is_that_of_passes_on_the_device(
         assert gpu.launches != before
     assert all(one > 1 for one in rates)
     assert len(rates) == 2
+
+
+@pytest.mark.long
+def test_training_again_takes_what_it_took(wave: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = nas_evidence.load(searched(wave))
+    assert study.forecast(["export"], top=1) == ""
+    monkeypatch.setattr(forecast, "_spent", lambda *_: 600.0)
+    folds = study.forecast(["export"], top=1)  # two folds on half of the data each
+    assert folds == "about 10 min on the CPU, mostly training the folds again"
+    assert study.forecast(["export"]) == ""
+    (study.folder / "models" / "0.safetensors").unlink()
+    lost = study.forecast(["export"])
+    assert lost == "about 10 min on the CPU, mostly training again"
