@@ -525,10 +525,12 @@ class Study:
             from nas_evidence.exporting.folder import trial_to_export
             from nas_evidence.exporting.forecast import forecast_of
 
-            one = top is None
-            chosen = [trial_to_export(tables, trial_id)] if one else best_trials(tables, top)
+            if top is None:
+                chosen = [trial_to_export(tables, trial_id)]
+            else:
+                chosen = best_trials(tables, top)
             given = (tables, self.arrays(), chosen, left)
-            return forecast_of(*given, stacked=not one).sentence
+            return forecast_of(*given, stacked=top is not None).sentence
         except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
             _LOG.warning("no_forecast error=%r", error)
             return ""

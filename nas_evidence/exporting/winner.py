@@ -285,7 +285,9 @@ def elsewhere(
         return train(*arguments)
     if any(name.startswith("__main__:") for name in outside):
         return _reproducibly(device, train, *arguments)
-    return called_apart(_reproducibly, device, train, *arguments, logs=logs, outside=outside)
+    given = (device, train, *arguments)
+    found: T = called_apart(_reproducibly, *given, logs=logs, outside=outside)
+    return found
 
 
 def _reproducibly(device: torch.device, train: Callable[..., T], *arguments: Any) -> T:

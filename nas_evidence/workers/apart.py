@@ -51,8 +51,9 @@ def _answer(
     """Answer with what a function returns or raises, of which one is None."""
     try:
         import_outside(outside)
-        answer = function(*given), None
+        found = function(*given)
     except Exception as error:
         _LOG.exception("call_failed")
-        answer = None, error
-    pipe.send(answer)
+        pipe.send((None, error))
+    else:
+        pipe.send((found, None))
