@@ -35,7 +35,7 @@ from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.api.studies import Study
+    from nas_evidence.api.studies import Part, Study
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
 
@@ -224,7 +224,8 @@ def _conclude(study: "Study", run: Run) -> "Report":
 
     with suppress(ValueError):  # no trial is complete
         exported = is_export_of(to, study.best.trial_id, study.spec.metric)
-        say_forecast(study, "report", *[] if exported else ["export"])
+        parts: list[Part] = ["report"] if exported else ["report", "export"]
+        say_forecast(study, *parts)
     report = say_results(study, within=nullcontext if limit is None else within)
     if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")

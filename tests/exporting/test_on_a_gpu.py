@@ -20,9 +20,11 @@ from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.winner import load_winner, train_again
 from nas_evidence.plumbing.tensor_seals import read_tensors
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import read_study_tables
+from nas_evidence.workers.apart import called_apart
 from nas_evidence.workers.inline import InlineExecutor
 
 pytestmark = pytest.mark.slow
@@ -220,3 +222,16 @@ def test_the_check_has_the_rows_at_once_of_the_trial_on_any_device(
         found = winner.rescore("diag_ef", replace(given, device=torch.device("cuda")), empty)
     assert set(rows) == {37}
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.long
+def test_a_process_of_its_own_trains_the_same_weights(tmp_path: Path) -> None:
+    folder, arrays = searched("images", tmp_path / "s")
+    tables, cpu = read_study_tables(folder), torch.device("cpu")
+    given = (tmp_path / "again", winner.assignment_of_row(tables, 1), arrays, cpu, 1)
+    called = (winner._reproducibly, cpu, winner._trained_in, *given)
+    status, cause = called_apart(*called, logs=folder / "logs")
+    assert (status, cause) == (TrialStatus.COMPLETE, "")
+    before, _ = read_tensors(folder / "models" / "1.safetensors")
+    found, _ = read_tensors(tmp_path / "again" / "model.safetensors")
+    torch.testing.assert_close(found, before, rtol=0, atol=0)
