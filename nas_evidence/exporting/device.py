@@ -137,7 +137,7 @@ def device_again(
         "" if kept is None else f", or take trial {kept}, whose weights are kept (--trial {kept})"
     )
     raise UserError(
-        f"trial {int(row['trial_id'])} was trained on {then} and its weights are not kept, but "
+        f"trial {int(row['trial_id'])} was trained on {then} and its weights are not here, but "
         f"{here}: another kind of device gives other weights. Run this on a machine with such a "
         f"GPU{other}."
     ).with_code("retraining-device")
