@@ -1,7 +1,8 @@
 """Studies in Python: search, resume and load, and what a study offers afterwards."""
 
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 from html import escape
 from pathlib import Path
@@ -51,6 +52,9 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.storage.tables import StudyTables
 
 __all__ = ["Study", "load", "resume", "search"]
+_LOG = logging.getLogger(__name__)
+#: What a forecast may be of.
+Part = Literal["report", "export", "predict"]
 #: Architectures in the table of a notebook.
 _SHOWN = 10
 #: Columns of the leaderboard, with their types.
@@ -285,18 +289,30 @@ class Study:
             study.predictor(top=3).predict(new).mean  # the ensemble of the three best
         """
         from nas_evidence.exporting.predictor import Predictor
-        from nas_evidence.exporting.soundness import is_export_of
 
         if top is not None:
             return Predictor.load(self._ensemble(trial_id, top))
         if trial_id not in self._predictors:
-            chosen = self.best.trial_id if trial_id is None else trial_id
-            folder = self.folder / "export"
-            if not is_export_of(folder, chosen, self.spec.metric):
-                folder = folder if trial_id is None else folder.with_name(f"export-{chosen}")
-                self.export(folder, trial_id=chosen)
+            folder, there = self._export_of(trial_id)
+            if not there:
+                self.export(folder, trial_id=self._chosen(trial_id))
             self._predictors[trial_id] = Predictor.load(folder)
         return self._predictors[trial_id]
+
+    def _chosen(self, trial_id: int | None) -> int:
+        return self.best.trial_id if trial_id is None else trial_id
+
+    def _export_of(self, trial_id: int | None) -> tuple[Path, bool]:
+        """Return where the export of the best or another network is kept, and if it is there."""
+        from nas_evidence.exporting.soundness import is_export_of
+
+        folder = self.folder / "export"
+        if is_export_of(folder, self._chosen(trial_id), self.spec.metric):
+            return folder, True
+        if trial_id is None:
+            return folder, False
+        own = folder.with_name(f"export-{trial_id}")
+        return own, False
 
     @speaking_python()
     def predict_proba(
@@ -473,6 +489,60 @@ class Study:
         if to is None:
             self._store.push()
         return folder
+
+    def forecast(
+        self,
+        parts: Collection[Part] = ("report", "export"),
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> str:
+        """Say how long report and export will take, and where; "" if no more than a minute.
+
+        Some rows are timed for about a second if it may be more. Both compute on a GPU if the
+        network was trained on one and this process may use one (docs/how-to/cluster.md).
+
+        Args:
+            parts: what is wanted; "predict" is of the export that predictions need.
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks.
+
+        Example:
+            study.forecast(["export"])  # "about 25 min on the CPU, mostly the posterior of ..."
+        """
+        from nas_evidence.baselines.stored_comparison import is_compared
+
+        tables = self._tables()
+        left = [part for part in parts if part != "report" or not is_compared(tables)]
+        try:
+            if "predict" in left and self._predicts(trial_id, top):
+                left.remove("predict")
+            if not left:
+                return ""
+
+            # Only now, since they import torch, which takes seconds.
+            from nas_evidence.exporting.ensemble import best_trials
+            from nas_evidence.exporting.folder import trial_to_export
+            from nas_evidence.exporting.forecast import forecast_of
+
+            if top is None:
+                chosen = [trial_to_export(tables, trial_id)]
+            else:
+                chosen = best_trials(tables, top)
+            given = (tables, self.arrays(), chosen, left)
+            return forecast_of(*given, stacked=top is not None).sentence
+        except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
+            _LOG.warning("no_forecast error=%r", error)
+            return ""
+
+    def _predicts(self, trial_id: int | None, top: int | None) -> bool:
+        """Return whether the export that predicts is there."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+
+        if top is None:
+            return self._export_of(trial_id)[1]
+        now = best_trials(self._tables(), top)
+        return is_ensemble_of(self.folder / f"export-top-{top}", now)
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:
         """Return the folder of an ensemble of the best networks as they are now."""

@@ -32,13 +32,20 @@ def kept_comparison(
     Raises:
         ValueError: if the data are missing or do not fit.
     """
-    stored, best = read_comparison(tables.folder), tables.standings.best
-    if best is None or (stored is not None and _is_present(stored, best.trial_id, tables)):
-        return stored
+    if is_compared(tables):
+        return read_comparison(tables.folder)
     found = _judge(tables, data.arrays(seed=tables.spec.seed), within)
     if found is not None:
         write_comparison(tables.folder, found)
     return found
+
+
+def is_compared(tables: StudyTables) -> bool:
+    """Return whether the winner of a study has its stored comparison, or there is no winner."""
+    stored, best = read_comparison(tables.folder), tables.standings.best
+    if best is None:
+        return True
+    return stored is not None and _is_present(stored, best.trial_id, tables)
 
 
 def _judge(tables: StudyTables, arrays: "ArrayData", within: Within) -> Comparison | None:

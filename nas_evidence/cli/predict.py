@@ -11,6 +11,7 @@ from nas_evidence.api.prediction import study_at
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_options
+from nas_evidence.cli.report import say_forecast
 from nas_evidence.cli.terminal import (
     err,
     out,
@@ -93,6 +94,7 @@ def predict(
 
     if study is not None:
         say_flaws(study)
+        say_forecast(study, "predict", trial_id=trial_id, top=top)
     with speaking_commands():
         predicted = nas_evidence.predict(
             study or place,

@@ -14,9 +14,9 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.control import opened
-from nas_evidence.api.python_words import speaking_commands
+from nas_evidence.api.python_words import option_of, speaking_commands
 from nas_evidence.api.request import check_one
-from nas_evidence.api.studies import Study
+from nas_evidence.api.studies import Part, Study
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_options
 from nas_evidence.cli.terminal import (
     err,
@@ -82,6 +82,7 @@ def report(
         return
     study = nas_evidence.load(place or _latest_study(), data_root=data_root)
     say_flaws(study)
+    say_forecast(study, "report")
     with speaking_commands():
         say_results(study, to=to, **given)
 
@@ -161,6 +162,7 @@ def export(
     check_one(given.get("trial_id"), given.get("top"))
     study = nas_evidence.load(place, data_root=data_root, allow_code=allow_code)
     say_flaws(study)
+    say_forecast(study, "export", trial_id=given.get("trial_id"), top=given.get("top"))
     with speaking_commands():
         folder = study.export(to, track=track, **given)
     say_export(folder, str(to))
@@ -223,6 +225,26 @@ def report_command(study: Study) -> str:
 def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
     if lacks:
         out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
+
+
+def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
+    """Say how long report or export will take, if it is more than a minute, and how to stop."""
+    if said := study.forecast(parts, **chosen):
+        *_, last = parts
+        options = [
+            word
+            for name, value in chosen.items()
+            if value is not None
+            for word in (f"--{option_of(name)}", value)
+        ]
+        later = typed("export", study.place, *options, "--to", "OUT")
+        again = report_command(study) if last == "report" else later
+        what, goes_on = " and ".join(parts), "take" if len(parts) > 1 else "takes"
+        say = err if last == "predict" else out
+        say.print(
+            f"time:   {what} {goes_on} {said}. Ctrl-C stops here and loses nothing; go on with "
+            f"`{again}`."
+        )
 
 
 def say_export(folder: Path, place: str) -> None:

@@ -23,7 +23,7 @@ from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.cli.options import JobName, trial_ids, with_options
-from nas_evidence.cli.report import as_named, say_export, say_results
+from nas_evidence.cli.report import as_named, say_export, say_forecast, say_results
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
@@ -35,7 +35,7 @@ from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.api.studies import Study
+    from nas_evidence.api.studies import Part, Study
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
 
@@ -222,6 +222,10 @@ def _conclude(study: "Study", run: Run) -> "Report":
         assert limit is not None
         return limit.stopping(max(1.0, limit.left() - limit.after))
 
+    with suppress(ValueError):  # no trial is complete
+        exported = is_export_of(to, study.best.trial_id, study.spec.metric)
+        parts: list[Part] = ["report"] if exported else ["report", "export"]
+        say_forecast(study, *parts)
     report = say_results(study, within=nullcontext if limit is None else within)
     if wrong:
         out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")

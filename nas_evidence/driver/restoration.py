@@ -20,6 +20,7 @@ from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
@@ -45,10 +46,15 @@ from nas_evidence.storage.tables import (
 )
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.trial import Trial, device_for
+from nas_evidence.workers.worker import make_reproducible
 
 _AGAIN = (
     "not the data of the study; `nas-evidence search` with the same data and this study as --out "
     "writes it again"
+)
+_NO_GPU = (
+    "it was trained on a GPU, of which torch finds none here; run `nas-evidence repair` or "
+    "`resume` on a machine with one"
 )
 #: What becomes of a damaged file that is set aside.
 _THEN = {
@@ -88,7 +94,11 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
         adopt(log, finds.found)
         for trial_id, attempt in sorted(finds.redo.items()):
             row = log.state.rows.get(trial_id)
-            if row is not None and log.state.again.get(trial_id) != attempt:
+            if row is None or log.state.again.get(trial_id) == attempt:
+                continue
+            if row.gpu_share and device_for(study.resources.gpus).type != "cuda":
+                done.append(f"trial {trial_id}: not trained again; {_NO_GPU}")
+            else:
                 log.write(_retrained(folder, study, data(study), row), durable=True)
                 done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
         rows = log.state.rows
@@ -127,7 +137,9 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     place = folder / "checkpoints" / f"{trial_id:06d}" / f"attempt-{attempt}"
     place.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(study.resources.cpus)
-    tensors = to_tensors(arrays, device_for(study.resources.gpus))
+    device = device_for(study.resources.gpus if row.gpu_share else 0)
+    make_reproducible(device)
+    tensors = to_tensors(arrays, device)
     trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
     record = replayed(assignment, row, row.epochs, trial, score=study.pruning_score)
     stage = "race" if is_race(trial_id) else "search"
@@ -147,10 +159,14 @@ def _restore_model(
 ) -> None:
     if row is None or row.status is not TrialStatus.COMPLETE:
         return
-    name = f"models/{row.trial_id}.safetensors"
+    name, arrays = f"models/{row.trial_id}.safetensors", data(study)
+    try:
+        made = train_again(read_study_tables(folder, study), arrays, row.trial_id)
+    except UserError as error:
+        done.append(f"{name}: left as it is; {error}")
+        return
     if (folder / name).exists():
         _aside(folder, name, done, "its trial is trained again")
-    made = train_again(read_study_tables(folder, study), data(study), row.trial_id)
     write_whole(folder / name, made.read_bytes())
     shutil.rmtree(made.parent)
     done.append(f"{name}: trained again from its seed")

@@ -85,6 +85,9 @@ def forecast_seconds(
             if not found or time.thread_time() - started < patience:
                 found.append(_of_architecture(point, study, data))
         seconds += statistics.mean(found or [0.0]) * len(own) / len(points)
+    if data.x_train.is_cuda:  # the workers share out all of the GPU
+        del data
+        torch.cuda.empty_cache()
     race = budget_of(study) if study.n_finalists else 0
     left = study.n_trials + race if n_trials is None else n_trials
     at_once = max(1, min(study.resources.workers if workers is None else workers, left))

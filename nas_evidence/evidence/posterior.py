@@ -26,6 +26,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
@@ -76,20 +77,23 @@ class Posterior:
         Args:
             model: the network that the posterior is of.
             inputs: preprocessed, as the network takes them [n, ...].
+
+        All three must be on one device, where the result is, too.
         """
         with torch.no_grad():
             n_outputs = model(inputs[:1]).shape[1]
-        linear = inputs.ndim == 2 and _only_linear(model)
+        linear = len(inputs.shape) == 2 and _only_linear(model)
         held = sum(
             sum(p.shape) if linear else p.numel()
             for name, p in model.named_parameters()
             if name in self.names
         )
         step = max(1, _AT_ONCE // max(1, held * n_outputs))
-        parts = [
-            self._covariance(_parts_of(model, inputs[i : i + step], self.names, linear))
-            for i in range(0, len(inputs), step)
-        ]
+        with full_precision():
+            parts = [
+                self._covariance(_parts_of(model, inputs[i : i + step], self.names, linear))
+                for i in range(0, len(inputs), step)
+            ]
         return torch.cat(parts) if parts else torch.zeros(0, n_outputs, n_outputs).double()
 
     def _covariance(self, parts: Mapping[str, Part]) -> Tensor:
@@ -125,10 +129,15 @@ class Posterior:
             covariance += outside * (rest @ rest.mT)
         return covariance
 
+    def to(self, device: torch.device | str) -> "Posterior":
+        """Return the same on a device."""
+        tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
+        return Posterior(self.structure, self.names, tensors)
+
     def save(self, path: Path) -> None:
         """Write it as safetensors, in float32 where that loses nothing that matters."""
         header = {"structure": self.structure, "names": "\n".join(self.names)}
-        tensors = {name: t.float().contiguous() for name, t in self.tensors.items()}
+        tensors = {name: t.cpu().float().contiguous() for name, t in self.tensors.items()}
         write_whole(path, sealed_tensors(tensors, header))
 
     @classmethod
@@ -225,20 +234,21 @@ def fit_posterior(
     most_full: int = MOST_FULL,
     most_stored: int = MOST_STORED,
 ) -> Posterior:
-    """Return the Laplace posterior of a trained network at its training data.
+    """Return the Laplace posterior of a trained network at its training data, on its device.
 
     Args:
         model: the network; its parameters are taken as the mode.
-        inputs: preprocessed training inputs [n, ...].
+        inputs: preprocessed training inputs [n, ...], on the device of the network.
         targets: labels int64 [n], or standardised real targets [n, C].
         likelihood: with the learned noise or temperature.
-        precisions: of each parameter tensor by name [1].
+        precisions: of each parameter tensor by name [1], on any device.
         likelihood_power: κ.
         most_full: most parameters for all of Σ.
         most_stored: most stored numbers for Kronecker factors of all layers.
     """
     parameters = dict(model.named_parameters())
     n_parameters = sum(p.numel() for p in parameters.values())
+    delta = {n: p.to(parameters[n].device, torch.float64) for n, p in precisions.items()}
     few = n_parameters <= most_full and len(inputs) <= 100_000
     curvature = curvature_pass(
         "full_ggn" if few else "kfac_ggn",
@@ -252,8 +262,8 @@ def fit_posterior(
     names = tuple(parameters)
     if isinstance(curvature, FullMatrix | FullKernel):
         matrix = curvature.as_matrix() if isinstance(curvature, FullKernel) else curvature
-        delta = [p.double().expand(parameters[n].numel()) for n, p in precisions.items()]
-        covariance = _inverse(likelihood_power * matrix.matrix + torch.cat(delta).diag())
+        diagonal = torch.cat([d.expand(parameters[n].numel()) for n, d in delta.items()]).diag()
+        covariance = _inverse(likelihood_power * matrix.matrix + diagonal)
         return Posterior("full", names, {"covariance": covariance})
     assert isinstance(curvature, BlockDiagonal)
     structure = "kronecker"
@@ -262,7 +272,7 @@ def fit_posterior(
     tensors: dict[str, Tensor] = {}
     for name, block in zip(parameters, curvature.blocks, strict=True):
         if name in names:
-            parts = _parts(block, precisions[name].double(), likelihood_power)
+            parts = _parts(block, delta[name], likelihood_power)
             tensors |= {f"{name}/{part}": value for part, value in parts.items()}
     return Posterior(structure, names, tensors)
 
@@ -270,7 +280,7 @@ def fit_posterior(
 def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
     """Return (κ H + δ)⁻¹ of one block, factored if H is."""
     if isinstance(block, Dense):
-        eye = torch.eye(block.size, dtype=torch.float64)
+        eye = torch.eye(block.size, dtype=torch.float64, device=precision.device)
         return {"covariance": _inverse(power * block.matrix + precision * eye)}
     assert isinstance(block, Kronecker | FewInputs)
     rotated = block.decomposed()

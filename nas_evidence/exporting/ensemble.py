@@ -32,6 +32,7 @@ from torch import Tensor
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.exporting.device import CPU
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
@@ -44,12 +45,19 @@ from nas_evidence.exporting.soundness import (
     written_whole,
     wrong_files,
 )
-from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, with_preprocessing
+from nas_evidence.exporting.winner import (
+    Winner,
+    delivered_unseen,
+    elsewhere,
+    load_winner,
+    with_preprocessing,
+)
 from nas_evidence.maths.metrics import best_thresholds
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.maths.stacking import Floats, stacked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import SCALES, cross_fitted, targets_of_folds, unseen_of
+from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
@@ -85,10 +93,10 @@ def export_ensemble(
         check_installed()
     study = tables.spec
     chosen = best_trials(tables, top)
-    data = to_tensors(arrays, torch.device("cpu"))
+    data = to_tensors(arrays, CPU)
     torch.set_num_threads(study.resources.cpus)
     winners = [load_winner(tables, arrays, i) for i in chosen]
-    unseen = [_unseen(winner, data) for winner in winners]
+    unseen = [_unseen(winner, data, tables) for winner in winners]
     found = stacked(_densities([table for table, _ in unseen], data, winners))
     kept = [k for k in range(top) if found.weights[k] >= LEAST_WEIGHT]
     weights = found.weights[kept] / found.weights[kept].sum()
@@ -151,13 +159,18 @@ def best_trials(tables: StudyTables, top: int) -> list[int]:
     return [standing.trial_id for standing in standings[:top]]
 
 
-def _unseen(winner: Winner, data: TensorData) -> tuple[Tensor, bool]:
+def _unseen(winner: Winner, data: TensorData, tables: StudyTables) -> tuple[Tensor, bool]:
     """Return delivered outputs and spread of networks without each datum, and if trained anew."""
     stored = delivered_unseen(winner, data)
     if stored is not None:
         return stored, False
-    again = unseen_of(winner.assignment, data)
+    given = (_unseen_on, winner.assignment, winner.arrays, winner.device)
+    again = elsewhere(winner.device, tables.spec, tables.folder / "logs", *given)
     return cross_fitted(again, data, winner.assignment), True
+
+
+def _unseen_on(assignment: Assignment, arrays: ArrayData, device: torch.device) -> Tensor:
+    return unseen_of(assignment, to_tensors(arrays, device))
 
 
 def densities_at_scales(

@@ -16,6 +16,7 @@ Before the folder is moved into place, the network is loaded back from it, its e
 recomputed and its outputs are compared.
 """
 
+import copy
 import json
 import shutil
 from collections.abc import Mapping
@@ -199,9 +200,10 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
 
 
 def predictor_of(winner: Winner, metric: str | None, *, with_posterior: bool) -> Predictor:
-    """Return a trial as its export predicts; without the posterior by "map" alone."""
-    posterior = winner.posterior if with_posterior else None
-    return Predictor(with_preprocessing(winner), posterior, meaning_of(winner, metric))
+    """Return a trial as its export predicts, on the trial's device; else by "map" alone."""
+    posterior = winner.posterior.to(winner.device) if with_posterior else None
+    exported = copy.deepcopy(with_preprocessing(winner)).to(winner.device)
+    return Predictor(exported, posterior, meaning_of(winner, metric))
 
 
 def unseen_measures(winner: Winner) -> Mapping[str, float] | None:

@@ -37,6 +37,7 @@ from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.predicted import Metrics, Prediction, check_quantiles, mixed
 from nas_evidence.exporting.program import Exported, load_exported
 from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
+from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import LEVEL, auroc
 from nas_evidence.maths.target_scale import TargetScale, identity
@@ -131,7 +132,7 @@ class Predictor:
                 f"{list(found.inputs.shape[1:])}"
             ).with_code("example-shape")
         if np.isnan(found.inputs).any():
-            mean = self.exported.mean.numpy()
+            mean = self.exported.mean.cpu().numpy()
             inputs = np.where(np.isnan(found.inputs), mean, found.inputs)
             return replace(found, inputs=inputs.astype(np.float32))
         return found
@@ -299,15 +300,18 @@ class Predictor:
         )
 
     def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
-        """Return the network's outputs [n, C] and their covariance [n, C, C], float64."""
+        """Return the network's outputs [n, C] and their covariance [n, C, C], float64.
+
+        They are computed on the device of the network, and lie on the CPU.
+        """
         model = self.exported
-        inputs = (raw.to(model.mean.dtype) - model.mean) / model.std
-        with torch.no_grad():
-            outputs = model.model(inputs).double()
+        inputs = (raw.to(model.mean.device, model.mean.dtype) - model.mean) / model.std
+        with torch.no_grad(), full_precision():
+            outputs = model.model(inputs).double().cpu()
         if method == "map":
             return outputs, outputs.new_zeros(*outputs.shape, outputs.shape[1])
         assert self.posterior is not None
-        return outputs, self.posterior.output_covariance(model.model, inputs)
+        return outputs, self.posterior.output_covariance(model.model, inputs).cpu()
 
     def _classes(
         self, raw: Tensor, method: str, factor: float, generator: torch.Generator

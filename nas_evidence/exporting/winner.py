@@ -5,14 +5,15 @@ for each datum of the network trained without its fold. They calibrate the model
 winner with simple models and weigh the members of an ensemble.
 """
 
+import copy
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,6 +28,7 @@ from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate, mean_estimate
 from nas_evidence.evidence.posterior import Posterior, fit_posterior
+from nas_evidence.exporting.device import CPU, computed_on, device_again, device_of
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.models import build
@@ -36,13 +38,17 @@ from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, targets_of_
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.storage.outside_code import outside_names
 from nas_evidence.storage.tables import StudyTables, architecture_values
 from nas_evidence.training.loop import likelihood_of
+from nas_evidence.workers.apart import called_apart
 from nas_evidence.workers.trial import Trial
+from nas_evidence.workers.worker import make_reproducible
 
 _LOG = logging.getLogger(__name__)
 #: Largest relative difference between the stored evidence and the one computed from the files.
 RESCORE_TOLERANCE = 1e-6
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Winner:
     header: Mapping[str, str]
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # by its scores, see `Scorer.kept`
     spread_factor: float = 1.0  # of what is delivered, on temperature or standard deviation
+    device: torch.device = CPU  # for what is computed of it; all of this lies on the CPU
 
     @property
     def noise_std(self) -> float:
@@ -74,21 +81,33 @@ class Winner:
 
     @property
     def data(self) -> TensorData:
-        """The data of the study as networks see them."""
-        return to_tensors(self.arrays, torch.device("cpu"))
+        """The data of the study as networks see them, on the CPU."""
+        return to_tensors(self.arrays, CPU)
 
     @cached_property
     def posterior(self) -> Posterior:
-        """The Laplace posterior, with which report and export predict: fitted once."""
-        data = data_of_evidence(self.data, self.assignment)
-        return fit_posterior(
-            self.model,
+        """The Laplace posterior, with which report and export predict: fitted once.
+
+        It is computed on `device` and lies on the CPU.
+        """
+        return computed_on(self.device, self._posterior_on)
+
+    def _posterior_on(self, device: torch.device) -> Posterior:
+        model, data = self.placed(device)
+        found = fit_posterior(
+            model,
             data.x_train,
             data.y_train,
             self.likelihood,
             self.precisions(),
             likelihood_power=self.assignment.plan.likelihood_power,
         )
+        return found.to(CPU)
+
+    def placed(self, device: torch.device) -> tuple[nn.Module, TensorData]:
+        """Return the network and the data of its evidence on a device."""
+        model = self.model if device == CPU else copy.deepcopy(self.model).to(device)
+        return model, data_of_evidence(to_tensors(self.arrays, device), self.assignment)
 
     @cached_property
     def held_out(self) -> tuple[Prediction, np.ndarray] | None:
@@ -157,7 +176,8 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     }
     factor = tables.row(trial_id).get("spread_factor", 1.0)  # earlier studies have none
     factor = 1.0 if pd.isna(factor) else factor
-    return Winner(assignment, arrays, model.eval(), precision, header, kept, factor)
+    device = device_of(tables.row(trial_id), assignment, arrays, tables.spec.resources)
+    return Winner(assignment, arrays, model.eval(), precision, header, kept, factor, device)
 
 
 def stored_unseen(winner: Winner) -> Tensor | None:
@@ -214,10 +234,10 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
     return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 
-def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
-    """Train a complete trial again from its seed; return the file of its weights."""
+def assignment_of_row(tables: StudyTables, trial_id: int) -> Assignment:
+    """Return what trained the weights of a finished trial: without scores, which change none."""
     study, row = tables.spec, tables.row(trial_id)
-    assignment = Assignment(
+    return Assignment(
         trial_id=trial_id,
         attempt=int(row["attempt"]),
         replicate=int(row["replicate"]),
@@ -227,13 +247,71 @@ def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
         estimators=(),  # the weights do not depend on them
         seed=int(row["seed"]),
     )
+
+
+def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
+    """Train a complete trial again from its seed; return the file of its weights.
+
+    Raises:
+        ValueError: if it was trained on a kind of device that is not here.
+        ArithmeticError: if it does not come to its end.
+    """
+    study, row = tables.spec, tables.row(trial_id)
+    assignment = assignment_of_row(tables, trial_id)
+    device = device_again(row, study.resources, kept=_best_kept(tables))
     folder = tables.folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
-    torch.set_num_threads(study.resources.cpus)
-    trial = Trial.start(assignment, to_tensors(arrays, torch.device("cpu")), folder)
-    while trial.status is TrialStatus.RUNNING:
-        trial.advance(study.plan.epochs)
-    trial.finish()
+    given = (_trained_in, folder.resolve(), assignment, arrays, device, study.resources.cpus)
+    status, cause = elsewhere(device, study, tables.folder / "logs", *given)
+    if status is not TrialStatus.COMPLETE:
+        raise ArithmeticError(
+            f"trial {trial_id} was complete, but trained again it is {status}: {cause}"
+        )
     return folder / "model.safetensors"
+
+
+def elsewhere(
+    device: torch.device,
+    study: StudySpec,
+    logs: Path,
+    train: Callable[..., T],
+    *arguments: Any,
+) -> T:
+    """Return what a training returns: on a GPU in a process of its own, see `device.py`.
+
+    A family of a notebook or a script is known to this process alone.
+    """
+    outside = outside_names(study)
+    if device == CPU:
+        return train(*arguments)
+    if any(name.startswith("__main__:") for name in outside):
+        return _reproducibly(device, train, *arguments)
+    given = (device, train, *arguments)
+    found: T = called_apart(_reproducibly, *given, logs=logs, outside=outside)
+    return found
+
+
+def _reproducibly(device: torch.device, train: Callable[..., T], *arguments: Any) -> T:
+    make_reproducible(device)
+    return train(*arguments)
+
+
+def _trained_in(
+    folder: Path, assignment: Assignment, arrays: ArrayData, device: torch.device, threads: int
+) -> tuple[TrialStatus, str]:
+    """Train into a folder; return how it ended, and why."""
+    torch.set_num_threads(threads)
+    trial = Trial.start(assignment, to_tensors(arrays, device), folder)
+    while trial.status is TrialStatus.RUNNING:
+        trial.advance(assignment.plan.epochs)
+    record = trial.finish()
+    return record.status, record.cause
+
+
+def _best_kept(tables: StudyTables) -> int | None:
+    """Return the best trial whose weights are kept, None if there is none."""
+    ranked = (standing.trial_id for standing in tables.standings.first())
+    kept = (i for i in ranked if (tables.folder / "models" / f"{i}.safetensors").is_file())
+    return next(kept, None)
 
 
 def checked_kind(study: StudySpec) -> str | None:
@@ -253,21 +331,7 @@ def rescore(kind: str, winner: Winner, stored: pd.DataFrame) -> float:
     Raises:
         ArithmeticError: if it differs from the stored one by more than `RESCORE_TOLERANCE`.
     """
-    data, plan = data_of_evidence(winner.data, winner.assignment), winner.assignment.plan
-    seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
-    generator, batch = torch.Generator().manual_seed(seed), int(winner.header["curvature_batch"])
-    draws = []
-    for _ in range(draws_of(kind)):
-        curvature = curvature_pass(
-            kind, winner.model, data.x_train, data.y_train, winner.likelihood,
-            batch_size=batch, generator=generator,
-        )  # fmt: skip
-        estimate = laplace_estimate(
-            kind, curvature, winner.model, winner.precision,
-            likelihood_power=plan.likelihood_power, log_jacobian=data.log_jacobian,
-        )  # fmt: skip
-        draws.append(estimate)
-    found = mean_estimate(draws).value
+    found = computed_on(winner.device, lambda device: _evidence_on(device, kind, winner))
     for value in stored.loc[stored["estimator"] == kind, "value"].dropna()[:1]:
         if not math.isclose(found, value, rel_tol=RESCORE_TOLERANCE):
             raise ArithmeticError(
@@ -275,3 +339,22 @@ def rescore(kind: str, winner: Winner, stored: pd.DataFrame) -> float:
                 f"{float(value)!r}: they are not the same model."
             )
     return found
+
+
+def _evidence_on(device: torch.device, kind: str, winner: Winner) -> float:
+    """Return the evidence by the rows at once and the draws of the trial, whatever the device."""
+    (model, data), plan = winner.placed(device), winner.assignment.plan
+    seed = winner.assignment.derived_seed(f"curvature:{kind}", int(winner.header["epoch"]))
+    generator, batch = torch.Generator().manual_seed(seed), int(winner.header["curvature_batch"])
+    draws = []
+    for _ in range(draws_of(kind)):
+        curvature = curvature_pass(
+            kind, model, data.x_train, data.y_train, winner.likelihood,
+            batch_size=batch, generator=generator,
+        )  # fmt: skip
+        estimate = laplace_estimate(
+            kind, curvature, model, winner.precision.to(device),
+            likelihood_power=plan.likelihood_power, log_jacobian=data.log_jacobian,
+        )  # fmt: skip
+        draws.append(estimate)
+    return mean_estimate(draws).value

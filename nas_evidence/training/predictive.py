@@ -30,6 +30,8 @@ def predictive_spread(
 ) -> Spread:
     """Return the spread of a network's predictions as a function of the inputs.
 
+    The posterior is fitted on the device of the network, where the inputs must be.
+
     Args:
         training: the network and its hyperparameters.
         plan: of the training.
@@ -39,23 +41,24 @@ def predictive_spread(
     """
     if plan.likelihood == "categorical":
         return lambda inputs: torch.full((len(inputs), 1), plan.temperature).double()
-    model = copy.deepcopy(training.model).cpu().eval()
+    model = copy.deepcopy(training.model).eval()
     likelihood = likelihood_of(plan, training.noise_std)
     names = [name for name, _ in model.named_parameters()]
-    precisions = training.prior_precision.cpu()[:, None].unbind()
+    precisions = training.prior_precision[:, None].unbind()
     posterior = fit_posterior(
         model,
-        x if x.device.type == "cpu" else x[:].cpu(),
-        y.cpu(),
+        x,
+        y,
         likelihood,
         dict(zip(names, precisions, strict=True)),
         likelihood_power=plan.likelihood_power,
     )
 
     def spread(inputs: Tensor) -> Tensor:
-        x = inputs[:].cpu()
-        noise, of_mean = variances(likelihood, model, x, posterior.output_covariance(model, x))
-        return (noise + of_mean.clamp(max=most_std**2)).sqrt()
+        covariance = posterior.output_covariance(model, inputs)
+        with full_precision():
+            noise, of_mean = variances(likelihood, model, inputs, covariance)
+        return (noise + of_mean.clamp(max=most_std**2)).sqrt().cpu()
 
     return spread
 

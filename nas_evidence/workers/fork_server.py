@@ -157,7 +157,7 @@ def _forked(handle: int, control: socket.socket) -> int:
         return pid
     try:
         control.close()
-        Thread(target=_die_with, args=[server], daemon=True).start()
+        Thread(target=die_with, args=[server], daemon=True).start()
         with Connection(handle) as pipe:
             function, arguments = pipe.recv()
             function(pipe, *arguments)
@@ -171,8 +171,8 @@ def _forked(handle: int, control: socket.socket) -> int:
         os._exit(0)  # what the server would do at its end is not this process's to do
 
 
-def _die_with(server: int) -> None:
-    """End this process when its server is gone, also in the middle of a computation."""
-    while os.getppid() == server:
+def die_with(parent: int) -> None:
+    """End this process when its parent is gone, also in the middle of a computation."""
+    while os.getppid() == parent:
         time.sleep(_LOOK_EVERY)
     os._exit(1)

@@ -1,0 +1,204 @@
+"""How long report and export of trained trials will take, to be said before more than a minute.
+
+    seconds = Σ flops of a forward pass × rows × (1 + 2 columns) × draws / rate  +  training again
+
+    columns  sent back through the network for each row: each costs two forward passes, one for
+             the gradients and one for the products that they enter
+    rate     flops per second of such passes on the device, timed on a few rows
+
+The posterior takes exact columns of all training rows; the check of the evidence those of its
+kind; predictions with uncertainty one for each output. Training again took what the row of the
+trial says. Eigenvalues, simple models and files are left out: the forecast is good to a factor of
+about two.
+
+Nothing is approximated to be faster: the posterior of a large network uses all rows and exact
+columns, as that of a small one. A sample of rows or Monte-Carlo columns would make the variance of
+each prediction depend on a seed, and on a limit of size that the user does not see. On a GPU the
+exact one takes seconds to minutes.
+"""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from nas_evidence.curvature import curvature_pass
+from nas_evidence.data import ArrayData
+from nas_evidence.exporting.device import device_again, device_of, trained_on
+from nas_evidence.exporting.winner import assignment_of_row, checked_kind
+from nas_evidence.models import build
+from nas_evidence.plumbing.durations import rough_duration
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
+from nas_evidence.scores.folds import OUTPUTS
+from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
+from nas_evidence.spec.registry import CURVATURES, draws_of
+from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.tables import StudyTables
+from nas_evidence.training.cost import cost_of
+from nas_evidence.training.loop import likelihood_of
+
+#: From so many seconds on a forecast is said.
+LEAST_SECONDS = 60.0
+#: What the training of a trial took, in its row.
+_TRAINING = ("train_seconds", "settle_seconds")
+#: Parts that write an export.
+_EXPORTS = {"export", "predict"}
+#: Flops that any device does in less than a minute: then nothing is timed.
+_FEW_FLOPS = 5e10
+#: Flops that are timed on a CPU, which take about a second, and most rows.
+_TIMED_FLOPS, _TIMED_ROWS = 2e10, 128
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """How long something takes, and where.
+
+    seconds  in all
+    mostly   what takes longest
+    device   where it is computed
+    slowly   the GPU that a trial was trained on, if it is computed on a CPU; else ""
+    """
+
+    seconds: float
+    mostly: str = ""
+    device: str = "cpu"
+    slowly: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What to say of it: "" if it takes no more than a minute."""
+        if self.seconds <= LEAST_SECONDS:
+            return ""
+        where = "GPU" if self.device == "cuda" else "CPU"
+        said = f"{rough_duration(self.seconds)} on the {where}, mostly {self.mostly}"
+        if not self.slowly:
+            return said
+        return f"{said} (trained on {self.slowly}, of which none is free here)"
+
+
+def forecast_of(
+    tables: StudyTables,
+    arrays: ArrayData,
+    trial_ids: Collection[int],
+    parts: Collection[str],
+    *,
+    stacked: bool = False,
+) -> Forecast:
+    """Return how long report and export of trials take.
+
+    Args:
+        tables: of the study.
+        arrays: its data.
+        trial_ids: the winner, or the members of an ensemble.
+        parts: of "report", "export" and "predict", which is an export as predictions need it.
+        stacked: whether the trials become an ensemble, which needs out-of-fold predictions.
+
+    Raises:
+        ValueError: if weights are lost that cannot be trained again here.
+    """
+    torch.set_num_threads(tables.spec.resources.cpus)
+    each = [_work_of(tables, arrays, trial_id, parts) for trial_id in trial_ids]
+    seconds: dict[str, float] = {}
+    again = [_folds_again(tables, arrays, trial_id) for trial_id in trial_ids if stacked]
+    for work in (*(work for work, _, _ in each), *again):
+        for what, own in work.items():
+            seconds[what] = seconds.get(what, 0.0) + own
+    if not seconds:
+        return Forecast(0.0)
+    mostly = max(seconds, key=lambda what: seconds[what])
+    devices = [device for _, device, _ in each]
+    slowly = next((on for _, _, on in each if on), "")
+    return Forecast(sum(seconds.values()), mostly, min(devices), slowly)
+
+
+def _work_of(
+    tables: StudyTables, arrays: ArrayData, trial_id: int, parts: Collection[str]
+) -> tuple[dict[str, float], str, str]:
+    """Return seconds by what they are for, the device, and the GPU that is missing."""
+    row, study = tables.row(trial_id), tables.spec
+    given = assignment_of_row(tables, trial_id)
+    device = device_of(row, given, arrays, study.resources)
+    kind, _, name = trained_on(row).partition(" ")
+    slowly = name if kind == "cuda" and device.type == "cpu" else ""
+    found: dict[str, float] = {}
+    if not (tables.folder / "models" / f"{trial_id}.safetensors").is_file():
+        device_again(row, study.resources, kept=None)
+        found["training again"] = _spent(row, *_TRAINING, "evidence_seconds")
+    kind_checked = checked_kind(tables.spec)
+    kinds = [kind_checked] if kind_checked and {*parts} & _EXPORTS else []
+    flops = _flops(given, arrays, kinds, parts)
+    if sum(flops.values()) > _FEW_FLOPS:
+        rate = flops_per_second(given, arrays, device)
+        found |= {what: own / rate for what, own in flops.items()}
+    return found, device.type, slowly
+
+
+def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[str, float]:
+    """Return the seconds of the folds of an ensemble's member, if its trial kept none."""
+    try:
+        kept, _ = read_tensors(tables.folder / "models" / f"{trial_id}.safetensors")
+    except (OSError, DamagedError):
+        kept = {}
+    if KEPT_PREFIX + OUTPUTS in kept:
+        return {}
+    plan, n = tables.spec.plan, arrays.n_train
+    division = kept_division(plan, tables.spec.estimators, n)
+    rows = PREDICTED_FOLDS[division] * TRAINED_ON[division]  # in multiples of all
+    once = _spent(tables.row(trial_id), *_TRAINING)
+    return {"training the folds again": rows * once}
+
+
+def _spent(row: pd.Series, *columns: str) -> float:
+    return float(row.reindex(columns).astype(float).fillna(0.0).sum())
+
+
+def _flops(
+    given: Assignment, arrays: ArrayData, kinds: Sequence[str], parts: Collection[str]
+) -> dict[str, float]:
+    """Return flops by what they are for."""
+    plan, n, n_test = given.plan, arrays.n_train, len(arrays.x_test)
+    width = plan.head_width(arrays.n_outputs)
+    one = cost_of(given.architecture, arrays.input_shape, width, plan, (), n).flops
+    exact = likelihood_of(plan, 1.0).n_roots(width)
+    uncertain = "report" in parts and arrays.task == "real" and n_test > 0
+    found: dict[str, float] = {}
+    if {*parts} & _EXPORTS or uncertain:
+        found[f"the posterior of {n:,} rows"] = one * n * (1 + 2 * exact)
+    if uncertain:
+        found[f"predictions of {n_test:,} rows"] = one * n_test * (1 + 2 * width)
+    for kind in kinds:
+        columns = exact if CURVATURES[kind].columns == "exact" else 1
+        found[f"the check of {kind}"] = one * n * (1 + 2 * columns) * draws_of(kind)
+    return found
+
+
+def flops_per_second(given: Assignment, arrays: ArrayData, device: torch.device) -> float:
+    """Return the rate of passes like those of the posterior, timed for about a second."""
+    plan, shape = given.plan, arrays.input_shape
+    width, generator = plan.head_width(arrays.n_outputs), torch.Generator().manual_seed(0)
+    likelihood = likelihood_of(plan, 1.0)
+    model = build(given.architecture, shape, width, generator).to(device)
+    each = cost_of(given.architecture, shape, width, plan, ()).flops
+    each *= 1 + 2 * likelihood.n_roots(width)
+    rows = _TIMED_ROWS if device.type == "cuda" else int(_TIMED_FLOPS / each)
+    rows = max(1, min(_TIMED_ROWS, rows, arrays.n_train))
+    x = torch.randn(rows, *shape, generator=generator).to(device)
+    labels = arrays.task == "labels"
+    y: Any = (
+        torch.zeros(rows, dtype=torch.int64) if labels else torch.zeros(rows, arrays.n_outputs)
+    )
+
+    def seconds(n: int) -> float:
+        started = time.perf_counter()
+        own = (x[:n], y[:n].to(device), likelihood)
+        curvature_pass("kfac_ggn", model, *own, batch_size=n)  # reads its sums, so it waits
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - started
+
+    seconds(rows if device.type == "cuda" else 1)  # loads code and kernels
+    return each * rows / max(1e-9, seconds(rows))
