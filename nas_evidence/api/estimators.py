@@ -89,7 +89,8 @@ class _Evidence(_Estimator):
         n_trials: architectures to try.
         settings: keys of a study file, {"plan.epochs": 50}.
         out: study folder; a temporary one by default.
-        workers: 1 for this process, more for as many worker processes.
+        workers: 1 for this process, more for as many worker processes; "auto" on Ray for as many
+            as there is room for.
         method: of class probabilities: "map" (the default), "probit" or "mc"; of real targets
             "map" leaves out the uncertainty of the weights.
         random_state: seed of the study: a number, a RandomState, or None for any.
@@ -105,7 +106,7 @@ class _Evidence(_Estimator):
     n_trials: int = 24
     settings: Mapping[str, Any] | None = None
     out: str | None = None
-    workers: int = 1
+    workers: int | Literal["auto"] = 1
     method: str | None = None
     random_state: Any = 0
     time_limit: float | str | None = None

@@ -15,7 +15,7 @@ _FLAGS = ("allow-code", "download", "onnx", "raw", "steal")
 _WORDS = ("as", "and", "or", "to", "in", "with", "names", "takes", "needs", "must", "for")
 _COMMANDS = ContextVar("commands", default=False)
 _OPTION = re.compile(
-    r"--([a-z][a-z-]*[a-z])(?: ([\w.-]+=\[[^]]*\]|'[^']*'|[^\s;,(]*[^\s;,.:(?]))?"
+    r"`ray [^`]*`|--([a-z][a-z-]*[a-z])(?: ([\w.-]+=\[[^]]*\]|'[^']*'|[^\s;,(]*[^\s;,.:(?]))?"
 )
 
 
@@ -39,6 +39,8 @@ def option_of(name: str) -> str:
 
 def _argument(found: re.Match[str]) -> str:
     option, value = found.groups()
+    if not option:  # of a command of Ray
+        return found[0]
     name = _NAMES.get(option, option.replace("-", "_"))
     if option in _NOT_HERE:
         return found[0]

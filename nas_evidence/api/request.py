@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.shared_options import DataOptions, Settings
 from nas_evidence.plumbing.user_error import UserError, no_such_file
@@ -14,7 +14,12 @@ from nas_evidence.spec.dataset import (
     with_task,
 )
 from nas_evidence.spec.families import add_family, domains_of, reference_of
-from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec, preset_overrides
+from nas_evidence.spec.study import (
+    FAMILY_PARAMETERS,
+    ResourceSpec,
+    StudySpec,
+    preset_overrides,
+)
 from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
 from nas_evidence.storage.outside_code import admitted, outside_names
 
@@ -62,11 +67,18 @@ def check_one(trial_id: int | None, top: int | None) -> None:
         )
 
 
-def with_workers(spec: StudySpec, workers: int | None) -> StudySpec:
-    """Return a study with so many workers, if a number is given."""
+def with_workers(spec: StudySpec, workers: int | Literal["auto"] | None) -> StudySpec:
+    """Return a study with so many workers, unless it is None.
+
+    Raises:
+        ValueError: if it is neither a number nor "auto".
+    """
     if workers is None:
         return spec
-    resources = spec.resources.model_copy(update={"workers": workers})
+    try:
+        resources = ResourceSpec(**{**spec.resources.model_dump(), "workers": workers})
+    except ValueError as error:  # of pydantic: several lines
+        raise _first_mistake(error) from None
     return spec.model_copy(update={"resources": resources})
 
 

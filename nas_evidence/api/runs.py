@@ -294,24 +294,29 @@ class Left:
         from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
         from nas_evidence.storage.conditions import note_conditions
-        from nas_evidence.workers.choice import chosen_executor
+        from nas_evidence.workers.choice import chosen_executor, n_workers, unused_gpu
 
         spec, run, say, done = self.spec, self.run, self.audience.say, self.finds.done
         n_done = n_searched(done)
         left = spec.n_trials - n_done
         race = race_left(spec, self.finds.past.state.race, done)
-        workers = 1 if run.executor == "inline" else min(spec.resources.workers, left + race)
+        name, why = run.executor, ""
+        if name == "auto":
+            name, why = chosen_executor(spec.resources, joins=run.address is not None)
+            self.run = run = replace(run, executor=name)
+        workers = n_workers(spec.resources, name, left + race)
+        at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
         trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
         if race:
             trials += f" and up to {race} in the race of the finalists"
         # Before anything slow: reading data takes a second, Ray and torch take several.
-        say(f"{spec.name}: {trials}, {_counted(workers, 'worker')} -> {self.store.place}")
+        say(f"{spec.name}: {trials}, {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
-        if run.executor == "auto":
-            name, why = chosen_executor(spec.resources, joins=run.address is not None)
-            self.run = run = replace(run, executor=name)
+        if why:
             say(f"{spec.name}: the workers are {why}")
+        if unused := unused_gpu(spec.resources, name):
+            self.audience.warn(str(unused))
         if any(map(is_outside, spec.family)):
             from nas_evidence.training.own_family import check_own_families
 
@@ -327,10 +332,13 @@ class Left:
         # Where trials take seconds, or are few, the first of them say as soon how long the rest
         # take.
         short = run.executor == "local" or left + race <= _FEW
-        silent = run.limit is not None or short
-        with nullcontext() if silent else self.forecast_told(arrays, left + race):
-            pool = self._executor(arrays, workers, code)
+        unknown = workers is None and run.address is not None  # how many the cluster carries
+        silent = run.limit is not None or short or unknown
+        with nullcontext() if silent else self.forecast_told(arrays, left + race, workers):
+            pool = self._executor(arrays, workers, left + race, code)
             try:
+                if name == "inline" and unused is None:
+                    self._check_gpu()
                 from nas_evidence.driver.driver import Driver
 
                 with self.audience.watching(spec, n_done) as shown:
@@ -376,8 +384,17 @@ class Left:
                 driver.run()
             watcher.status = "complete"
 
+    def _check_gpu(self) -> None:
+        """Warn if trials of this process run on CPUs beside a GPU; torch is imported by now."""
+        from nas_evidence.workers.choice import gpu_device, gpu_not_found, gpus_are_hidden
+        from nas_evidence.workers.trial import device_for
+
+        gpus, device = self.spec.resources.gpus, gpu_device()
+        if gpus and device and not gpus_are_hidden() and device_for(gpus).type == "cpu":
+            self.audience.warn(str(gpu_not_found(device)))
+
     @contextmanager
-    def forecast_told(self, arrays: "ArrayData", left: int) -> Iterator[None]:
+    def forecast_told(self, arrays: "ArrayData", left: int, workers: int | None) -> Iterator[None]:
         """Say how long the trials left will take; with Ray, found out while its workers start.
 
         Torch is imported for this alone and some training steps are timed, which takes seconds.
@@ -390,7 +407,6 @@ class Left:
                 from nas_evidence.driver.runtime import forecast_seconds
                 from nas_evidence.workers.trial import device_for
 
-                workers = 1 if inline else None
                 seconds = forecast_seconds(
                     self.spec, arrays, n_trials=left, workers=workers, patience=_FORECAST_PATIENCE
                 )
@@ -426,7 +442,9 @@ class Left:
         ]
         return Callbacks(shown, [*called, *tracking], spec, folder, self.audience.warn)
 
-    def _executor(self, arrays: "ArrayData", workers: int, code: Code) -> "Executor":
+    def _executor(
+        self, arrays: "ArrayData", workers: int | None, left: int, code: Code
+    ) -> "Executor":
         spec, store, run = self.spec, self.store, self.run
         make_worker = store.make_worker
         logs = (store.folder / "logs").resolve()
@@ -438,7 +456,8 @@ class Left:
             from nas_evidence.workers.inline import InlineExecutor
 
             return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
-        resources = spec.resources.model_copy(update={"workers": workers})
+        number = "auto" if workers is None else workers
+        resources = spec.resources.model_copy(update={"workers": number})
         if not isinstance(run.executor, str):
             return run.executor(arrays, resources, logs, make_worker=make_worker)
         if run.executor == "local":
@@ -460,10 +479,12 @@ class Left:
                 logs,
                 address=run.address,
                 namespace=namespace_of(spec.name, store.place) if run.address else None,
+                most=left,
                 make_worker=make_worker,
                 store=store.uri,
                 limits=Limits(patience=patience),
                 say=self.audience.say,
+                warn=self.audience.warn,
                 go_on=self.audience.go_on(store.place, run),
             )
 

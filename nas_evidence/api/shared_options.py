@@ -63,8 +63,8 @@ class JobOptions(TypedDict, total=False):
         "Whether to print; by default on a terminal or in a notebook.")]
 
 
-_Workers = Annotated[int | None, Meant(
-    "Trials that run at once; by default as the study says.", least=1)]
+_Workers = Annotated[int | Literal["auto"] | None, Meant(
+    "Trials that run at once, or auto; by default as the study says.", least=1)]
 _Time = Annotated[float | str | TimeLimit | None, Meant(
     "Limit of the whole command, report too: 90s, 10m, 2h.", "TIME", flag="time",
     more="A number is in seconds. Trials that do not fit run when the study is resumed.")]
@@ -80,9 +80,10 @@ class ResubmitOptions(JobOptions, total=False):
 class RunOptions(JobOptions, total=False):
     """Options of a study that this process runs."""
 
-    workers: Annotated[int | None, Meant(
-        "Trials that run at once; by default as the study says.", least=1, default=1,
-        more="Here the default is 1; None stands for as many as the study says.")]
+    workers: Annotated[int | Literal["auto"] | None, Meant(
+        "Trials that run at once, or auto; by default as the study says.", least=1, default=1,
+        more='Here the default is 1; None is what the study says, "auto" on Ray as many as there '
+        "is room for.")]
     time_limit: _Time
     executor: Annotated[str | MakeExecutor | None, Meant(
         "Where trials run: local (processes of this machine), ray, inline (this process, for "

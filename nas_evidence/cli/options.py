@@ -51,6 +51,7 @@ _TYPED = {
     Any: str | None,
     str | Mapping[Any, float] | None: str | None,
     float | str | TimeLimit | None: str | None,
+    int | Literal["auto"] | None: str | None,
     str | MakeExecutor | None: str | None,
     Literal["quick", "default", "thorough"] | None: str | None,
 }
@@ -58,11 +59,20 @@ _TYPED = {
 _OBJECTS = ("progress", "callbacks", "quantiles")
 
 
+def _number_or_auto(text: str) -> int | str:
+    """Return a number of workers, or "auto"."""
+    if text != "auto" and not (text.isdecimal() and int(text) >= 1):
+        raise typer.BadParameter(f'must be an integer from 1 on or "auto", but got {text!r}')
+    return text if text == "auto" else int(text)
+
+
 def _typed(parameter: Parameter) -> Any:
     """Return an option of Python as typer takes it."""
     kind, meant = get_args(parameter.annotation)
     name = meant.flag or parameter.name.replace("_", "-")
-    how = {"min": meant.least} if meant.least is not None else {}
+    how: dict[str, Any] = {"min": meant.least} if meant.least is not None else {}
+    if kind == int | Literal["auto"] | None:
+        how = {"parser": _number_or_auto}
     option = typer.Option(f"--{name}", help=meant.text, metavar=meant.word, **how)
     return Annotated[_TYPED.get(kind, kind), option]
 

@@ -63,7 +63,7 @@ def search(
     Example: nas-evidence search mine.toml --dry-run
     """
     if only_check:
-        dry_run(**given)
+        dry_run(**given, address=address)
         return
     limit = _limit(given.pop("time_limit", None))
     given = {"workers": None, "executor": "auto", **given}

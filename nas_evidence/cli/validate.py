@@ -78,16 +78,17 @@ def dry_run(data: str, **given: Any) -> None:
         except ValueError as error:
             err.print(f"data not checked: {error}")
             return
-    _describe(spec, arrays)
+    _describe(spec, arrays, given.get("executor", "auto"), given.get("address"))
 
 
-def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
+def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str | None) -> None:
     """Print what the data are and what the study would take."""
     from nas_evidence.data.arrays import check_task
     from nas_evidence.data.proposed import order_sentence, with_numbers
     from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.plumbing.durations import rough_duration
+    from nas_evidence.workers.choice import chosen_executor, n_workers
 
     for sentence in arrays.meaning.said:
         out.print(sentence)
@@ -103,10 +104,13 @@ def _describe(spec: StudySpec, arrays: "ArrayData") -> None:
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")
     race = budget_of(spec) if spec.n_finalists else 0
     more = f" and up to {race} in the race of the finalists" if race else ""
-    workers = spec.resources.workers
+    where = executor
+    if where == "auto":
+        where, _ = chosen_executor(spec.resources, joins=address is not None)
+    workers = n_workers(spec.resources, where, spec.n_trials + race)
     plan = with_numbers(spec.plan, arrays.n_train)
     time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
-    at_once = f"{workers} worker{'s' * (workers > 1)}"
+    at_once = f"{workers} worker{'s' * (workers > 1)}" if workers else "workers as there is room"
     out.print(f"time: {time} on idle cores for {spec.n_trials} trials{more}, {at_once}")
 
 

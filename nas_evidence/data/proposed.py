@@ -73,7 +73,7 @@ def proposed_text(
         'curvature = "kfac_ggn_mc"',
         "",
         "[resources]",
-        "workers = 2                      # trials at a time",
+        'workers = "auto"                 # trials at a time; on Ray as there is room',
         "cpus = 1                         # torch threads of a worker",
         'gpus = "auto"',
     ]

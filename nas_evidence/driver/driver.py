@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nas_evidence.driver.deadline import Deadline
@@ -59,12 +59,23 @@ from nas_evidence.storage.tables import (
     write_record,
 )
 from nas_evidence.storage.trial_row import TrialRow
-from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict, Watcher
+from nas_evidence.workers.executor import (
+    Event,
+    Executor,
+    Launch,
+    Lost,
+    Verdict,
+    Watcher,
+    first_with_room,
+)
 
 _LOG = logging.getLogger(__name__)
 #: A slice counts as hung when it takes this many times as long as the longest one so far, over
 #: all trials.
 HUNG_FACTOR = 5.0
+#: Proposals that wait because no GPU has room for them, while one more is asked for: it may be of
+#: a smaller network. Each is made without the results that come while it waits.
+MOST_ASKED_AHEAD = 4
 _ATTEMPT = re.compile(r"attempt-\d+")
 _CANCELLED = Verdict(TrialStatus.CANCELLED, "on request")
 
@@ -285,7 +296,21 @@ class Driver:
             if not self._fits(self._queue[0]):
                 self._queue.clear()  # the next run plans them again
                 return
-            self._launch(self._queue.popleft())
+            place = first_with_room(self._executor, self._launches())
+            if place is not None:
+                planned = self._queue[place]
+                del self._queue[place]
+                self._launch(planned)
+            elif len(self._queue) < MOST_ASKED_AHEAD and self._to_ask():
+                self._ask()  # a smaller one may have room
+            else:
+                return
+
+    def _launches(self) -> Iterator[Launch]:
+        """Return the trials in line, as far as they tell what room they need."""
+        for one in self._queue:
+            share = self._state.shares.get(one.trial_id, 0.0)
+            yield Launch(one, self._home(one.trial_id), None, share)
 
     def _fits(self, planned: Assignment) -> bool:
         races = self._deadline.limited and self._so_far().n_finalists > 0

@@ -26,6 +26,7 @@ from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
+from nas_evidence.workers.choice import FEW_WORKERS
 from nas_evidence.workers.trial import device_for
 
 #: Architectures timed per family, and by default the seconds of work after which it is only one.
@@ -71,7 +72,8 @@ def forecast_seconds(
         study: what is searched.
         arrays: its data.
         n_trials: still to be run; by default all of the search and of the race of the finalists.
-        workers: that run them; by default those of the study.
+        workers: that run them; by default those of the study. For "auto" one is counted for each
+            GPU, since those of one GPU share it, or as many as plain processes would be.
         patience: seconds of work after which one architecture of each further family is timed,
             not three.
     """
@@ -90,7 +92,10 @@ def forecast_seconds(
         torch.cuda.empty_cache()
     race = budget_of(study) if study.n_finalists else 0
     left = study.n_trials + race if n_trials is None else n_trials
-    at_once = max(1, min(study.resources.workers if workers is None else workers, left))
+    asked = study.resources.workers if workers is None else workers
+    if asked == "auto":
+        asked = torch.cuda.device_count() if data.x_train.is_cuda else FEW_WORKERS
+    at_once = max(1, min(asked, left))
     each = seconds * (_SHARED if at_once > 1 else 1.0) + _TRIAL_SECONDS
     return each * left / at_once
 

@@ -477,9 +477,10 @@ class RaceSpec(Frozen):
 class ResourceSpec(Frozen):
     """The resources of a study; may change between runs of a study."""
 
-    workers: Annotated[Count, Unit("processes")] = 2
-    """How many workers are asked for, a number: trials that run in parallel, as soon as there is
-    room for so many. On Ray a worker without a trial for a minute is released."""
+    workers: Annotated[Literal["auto"] | Count, Unit("processes")] = "auto"
+    """Trials that run in parallel, as soon as there is room for so many. "auto" on Ray: as many as
+    the cores and GPUs of the machine or the cluster carry; in plain processes 2. On Ray a worker
+    without a trial for a minute is released."""
     cpus: Annotated[Count, Unit("CPUs")] = 1
     """CPUs and torch threads per worker."""
     gpus: Literal["auto"] | float = "auto"
@@ -487,6 +488,16 @@ class ResourceSpec(Frozen):
     slice_timeout_seconds: Seconds = 300.0
     """Silence after which a worker counts as hung, or five times the longest slice so far if that
     is longer."""
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _number(cls, value: object) -> object:
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if value != "auto" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
+            raise UserError(
+                f'`workers` must be "auto" or an integer from 1 on, but got {value!r}'
+            ).with_code("workers-form")
+        return value
 
     @field_validator("gpus", mode="before")
     @classmethod

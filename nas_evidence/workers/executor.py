@@ -4,7 +4,7 @@ The driver launches a trial on a free worker, polls for what happened, and answe
 `advance`, `park` or `finish`. An executor knows nothing of scores, results or the log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -97,6 +97,16 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Stop all workers; running trials keep their checkpoints."""
+
+
+def first_with_room(executor: Executor, launches: Iterable[Launch]) -> int | None:
+    """Return the place in line of the first trial that a free executor can start; None: no one.
+
+    An executor whose trials need different room has a method of this name. Others take the first.
+    """
+    found: Callable[[Iterable[Launch]], int | None] | None
+    found = getattr(executor, "first_with_room", None)
+    return 0 if found is None else found(launches)
 
 
 class MakeExecutor(Protocol):

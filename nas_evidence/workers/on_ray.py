@@ -39,12 +39,21 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import Assignment, ResourceSpec
 from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.workers.choice import (
+    FEW_WORKERS,
+    gpu_device,
+    gpu_not_counted,
+    gpus_are_hidden,
+    no_gpu_here,
+)
 from nas_evidence.workers.executor import Launch, loss_of
-from nas_evidence.workers.pool import SAID_AFTER, Failed, Limits, Place, Pool, Seat
+from nas_evidence.workers.packing import PackingPool
+from nas_evidence.workers.pool import SAID_AFTER, Failed, Limits, Place, Seat
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 from nas_evidence.workers.quiet import last_words, signals_deferred, stderr_to
 from nas_evidence.workers.reachable import check_reachable
-from nas_evidence.workers.shares import SHARES, share_for
+from nas_evidence.workers.rooms import Node
+from nas_evidence.workers.shares import SHARES, finest_share, share_for
 from nas_evidence.workers.store_token import refusal, token_in, why_unseen
 
 _LOG = logging.getLogger(__name__)
@@ -67,15 +76,19 @@ class _Actor(WorkerProcess):
         self._store = store
 
     def place(self) -> Place:
-        node = ray.get_runtime_context().get_node_id()
+        context = ray.get_runtime_context()
+        gpus: list[str] = context.get_accelerator_ids().get("GPU", [])
+        gpu = gpus[0] if gpus else ""
         unusable = why_unseen(*self._store) if self._store else ""
-        return Place(node, ray.util.get_node_ip_address(), unusable)
+        device = "" if gpu else gpu_device()
+        address = ray.util.get_node_ip_address()
+        return Place(context.get_node_id(), address, unusable, gpu, device)
 
     def pid(self) -> int:
         return os.getpid()
 
 
-class RayExecutor(Pool):
+class RayExecutor(PackingPool):
     """A pool of Ray actors.
 
     Args:
@@ -85,11 +98,13 @@ class RayExecutor(Pool):
         store: URI of the study, if it has one; otherwise the study is in the folder of the logs.
         address: Cluster to join; without it, Ray starts on this machine.
         namespace: Namespace of the actors, for a shared cluster.
+        most: Workers at most, if `workers` is "auto": the trials that are left.
         gpu_memory_bytes: Memory of one GPU; queried if not given.
         memory_of: Estimates a trial's memory in bytes; `training/cost.py` by default.
         make_worker: Has the signature of `Worker`; for tests and benchmarks.
         limits: of the workers; None for the usual ones.
         say: Told, in one line, what workers wait for.
+        warn: Told, once, that a GPU stays unused.
         go_on: The command that continues the study, for the last line if Ray ends this process.
 
     Raises:
@@ -106,18 +121,24 @@ class RayExecutor(Pool):
         store: str | None = None,
         address: str | None = None,
         namespace: str | None = None,
+        most: int = FEW_WORKERS,
         gpu_memory_bytes: int | None = None,
         memory_of: Callable[[Assignment], int] | None = None,
         make_worker: MakeWorker | None = None,
         limits: Limits | None = None,
         say: Callable[[str], None] = lambda line: None,
+        warn: Callable[[str], None] = lambda line: None,
         go_on: str = "run the same again",
     ) -> None:
         share = None if resources.gpus == "auto" else float(resources.gpus)
-        super().__init__(resources, share=share, limits=limits, say=say)
+        super().__init__(resources, share=share, most=most, limits=limits, say=say)
+        self._trials, self._joined = most, address is not None
+        # Asked for "auto": a share of 0 that the study names is an answer.
+        self._warn = warn if resources.gpus == "auto" else None
         self._logs, self._make_worker = logs, make_worker
         self._memory_of = memory_of or (lambda assignment: _estimated_bytes(assignment, arrays))
         self._gpu_memory = gpu_memory_bytes
+        self._known_bytes = dict[str, int]()  # by key of architecture
         self._place_of_study, self._token = store or str(logs), ""
         self._nodes: list[dict[str, Any]] = []  # those that are alive, as Ray tells of them
         self._looked = -math.inf
@@ -131,6 +152,7 @@ class RayExecutor(Pool):
             if address:
                 self._token = self._until_close.enter_context(token_in(self._place_of_study))
             self._box = [ray.put(arrays)]
+            self._count_room()
             # Without a known share, workers are asked for when the first trial arrives.
             while self._share is not None and not any(w.ready_at for w in self.workers):
                 self.poll(timeout=1.0)
@@ -207,6 +229,7 @@ class RayExecutor(Pool):
 
     def _placed(self, worker: Seat, place: Place) -> None:
         if not place.unusable:
+            self._tell_of(place)
             super()._placed(worker, place)
             return
         text = refusal(self._place_of_study, place.address, place.unusable)
@@ -216,15 +239,57 @@ class RayExecutor(Pool):
         self._blind.add(place.node)
         self._remove(worker)
 
+    def _tell_of(self, place: Place) -> None:
+        """Say once that a node has a GPU which Ray does not count, if trials get none."""
+        if self.fixed_share != 0 or self._warn is None or not place.device:
+            return
+        if self._joined or not gpus_are_hidden():
+            error = gpu_not_counted(place.address, place.device, joined=self._joined)
+            self._warn(str(error))
+        self._warn = None
+
+    def _has_its_device(self, worker: Seat, device: str) -> bool:
+        if not worker.share or device != "cpu":
+            return True
+        good = [w for w in self.workers if w.share and w.ready_at is not None and w is not worker]
+        if worker.node in self._first or not good:
+            raise self._no_cuda()
+        _LOG.warning("node_refused torch finds no GPU node=%s", worker.node)  # it joined later
+        self._blind.add(worker.node)
+        return False
+
+    def _no_cuda(self) -> UserError:
+        self._look()
+        n = sum(_has(node, "GPU") for node in self._nodes)
+        return UserError(
+            f"the cluster counts {n:g} GPUs, but torch finds none there; install torch for "
+            "CUDA, or add --set resources.gpus=0."
+        ).with_code("gpus-without-cuda")
+
     # --- shares
 
     def _estimated_share(self, launch: Launch) -> float:
-        try:
-            wanted = self._memory_of(launch.assignment)
-        except Exception as error:  # the model cannot be built: the trial will fail
-            _LOG.warning("no_estimate trial_id=%d error=%r", launch.assignment.trial_id, error)
-            wanted = 0
-        return share_for(wanted, self._gpu_memory or 0, min_share=launch.min_share)
+        least = max(launch.min_share, self._finest_share())
+        wanted = self._bytes_of(launch.assignment)
+        return share_for(wanted, self._gpu_memory or 0, min_share=least)
+
+    def _bytes_of(self, assignment: Assignment) -> int:
+        """Return the memory that a trial is expected to need; those that wait are asked often."""
+        key = assignment.architecture.key
+        if key not in self._known_bytes:
+            try:
+                wanted = self._memory_of(assignment)
+            except Exception as error:  # the model cannot be built: the trial will fail
+                _LOG.warning("no_estimate trial_id=%d error=%r", assignment.trial_id, error)
+                wanted = 0
+            self._known_bytes[key] = wanted
+        return self._known_bytes[key]
+
+    def _finest_share(self) -> float:
+        """Return the smallest share for which a node has enough cores."""
+        nodes = [node for node in self._nodes if _has(node, "GPU")]
+        each = (_has(n, "CPU") // self.resources.cpus / _has(n, "GPU") for n in nodes)
+        return finest_share(max(each, default=math.inf))
 
     def _decide_share(self, *, grows: bool) -> None:
         """Without a given share trials have none on CPUs alone, else what their memory needs.
@@ -241,10 +306,10 @@ class RayExecutor(Pool):
             else:
                 self.fixed_share = self._share = 0.0
         elif self.fixed_share and not gpus and not grows:
-            raise UserError(
-                f"resources.gpus = {self.fixed_share:g}, but this machine has no GPU; add --set "
-                "resources.gpus=0."
-            ).with_code("no-gpu-here")
+            if (device := gpu_device()) and not gpus_are_hidden():
+                here = self._nodes[0]["NodeManagerAddress"]
+                raise gpu_not_counted(here, device, joined=False)
+            raise no_gpu_here(self.fixed_share)
 
     def _asked_gpu_memory(self) -> int:
         """Return the memory of a GPU in bytes, as soon as one has room."""
@@ -272,22 +337,56 @@ class RayExecutor(Pool):
                 "resources.gpus=1"
             ).with_code("gpu-memory-unknown") from None
         if not memory:
-            self._look()
-            n = sum(_has(node, "GPU") for node in self._nodes)
-            raise UserError(
-                f"the cluster counts {n:g} GPUs, but torch finds none there; install torch for "
-                "CUDA, or add --set resources.gpus=0."
-            ).with_code("gpus-without-cuda")
+            raise self._no_cuda()
         return memory
 
     # --- the cluster
+
+    @property
+    def packs(self) -> bool:
+        """Whether each trial asks for its own worker: their number and shares are "auto"."""
+        return self.resources.workers == "auto" and self.fixed_share is None
+
+    @property
+    def grows(self) -> bool:
+        """Whether nodes may join: those of a cluster, not of this machine."""
+        return self._joined
+
+    def _nodes_with_room(self) -> list[Node]:
+        usable = [n for n in self._nodes if n["NodeID"] not in self._avoided | self._blind]
+        return [Node(n["NodeID"], _has(n, "CPU"), int(_has(n, "GPU"))) for n in usable]
+
+    def _count_room(self) -> None:
+        """With `workers = "auto"` and one share for all, ask for as many as there is room for.
+
+        On a cluster, which may grow, for twice as many: those that wait are the demand that an
+        autoscaler sees.
+        """
+        if self.resources.workers != "auto" or self.fixed_share is None:
+            return
+        cpus, share = self.resources.cpus, self.fixed_share
+        n = int(sum(_carried(node, cpus, share) for node in self._nodes))
+        all_were_wanted, before = self._wanted == self.most, self.most
+        left = max(1, self._trials - len(self._over))
+        self.most = min(left, max(1, n) * (2 if self._joined else 1))
+        if all_were_wanted or self._wanted > self.most:
+            self._wanted = self.most
+        for worker in [w for w in self.workers if not w.node and not w.launch]:
+            if len(self.workers) > self._wanted:
+                self._remove(worker)
+        if self.most != before:
+            _LOG.info("room workers=%d most=%d", n, self.most)
 
     def _connect(self, address: str | None, namespace: str | None, go_on: str) -> None:
         if address is not None and address != "auto":
             check_reachable(address)
         resources, log = self.resources, self._logs / "ray.log"
+        # With workers = "auto" those of this machine, as Ray counts them.
+        n = None if resources.workers == "auto" else resources.workers * resources.cpus
+        if n is None and resources.cpus > (os.cpu_count() or 1):
+            n = resources.cpus  # one worker at least
         # address="local": never join a cluster that happens to be running.
-        ours = {"num_cpus": resources.workers * resources.cpus, "include_dashboard": False}
+        ours = {"num_cpus": n, "include_dashboard": False}
         self._until_close.enter_context(
             last_words(
                 "error: this process was ended from outside; Ray does so when it has died on this "
@@ -331,6 +430,7 @@ class RayExecutor(Pool):
         alive = {"", *(node["NodeID"] for node in self._nodes)}
         for worker in [w for w in self.workers if w.node not in alive and not w.started]:
             self._remove(worker)
+        self._count_room()
 
     def _to_avoid(self, suspects: frozenset[str]) -> frozenset[str]:
         """Return the nodes that do not see the store, and suspects while others have room."""
@@ -384,6 +484,12 @@ def metric(
 
 def _has(node: dict[str, Any], kind: str) -> float:
     return float(node["Resources"].get(kind, 0.0))
+
+
+def _carried(node: dict[str, Any], cpus: float, share: float) -> float:
+    """Return how many workers a node has room for."""
+    by_cores = _has(node, "CPU") // cpus
+    return min(by_cores, int(_has(node, "GPU")) * (1 / share // 1)) if share else by_cores
 
 
 def _estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:

@@ -1,9 +1,11 @@
 """Executors with worker processes: which worker runs which trial, and when workers come and go.
 
 A worker holds one share of a GPU and runs one trial after another. It is asked for here; where it
-runs is decided by what starts it, and said by its first answer. A trial whose share no worker has
-waits, first in first out; idle workers of other shares are given up for it. Lost workers are asked
-for again. Workers without a trial for a minute are released, so that a cluster may shrink.
+runs is decided by what starts it, and said by its first answer. Lost workers are asked for again.
+Workers without a trial for a minute are released, so that a cluster may shrink.
+
+A trial whose share no worker has waits, first in first out; idle workers of other shares are given
+up for it. A pool that packs is in `packing.py`.
 """
 
 import logging
@@ -19,6 +21,7 @@ from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import LossKind, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.workers.choice import FEW_WORKERS
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
 from nas_evidence.workers.process import Answer
 
@@ -57,11 +60,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker is, the address of that node, and why it cannot work there, or ""."""
+    """Where a worker is, the address of that node, and why it cannot work there, or "".
+
+    gpu     the GPU of which it has a share, as the node calls it
+    device  device file of a GPU of the node, of which a worker without a share tells
+    """
 
     node: str
     address: str
     unusable: str = ""
+    gpu: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,12 +86,14 @@ class Seat:
     """One worker process and the call that it answers; idle with neither a call nor a launch.
 
     node    where it is; "" while it waits for room
+    gpu     of which it has a share
     avoids  nodes where it was not to start
     """
 
     actor: Any
     share: float
     node: str = ""
+    gpu: str = ""
     avoids: frozenset[str] = frozenset()
     asked_at: float = 0.0
     call: Any = None  # reference of the current call
@@ -106,6 +117,7 @@ class Pool(ABC):
     Args:
         resources: the study's `[resources]`; `workers` is how many are asked for.
         share: of one GPU that each trial gets; None where the trials decide it.
+        most: workers at most, if `workers` is "auto".
         limits: of the workers; None for the usual ones.
         say: told, in one line, what workers wait for.
     """
@@ -115,6 +127,7 @@ class Pool(ABC):
         resources: ResourceSpec,
         *,
         share: float | None,
+        most: int = FEW_WORKERS,
         limits: Limits | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -122,7 +135,8 @@ class Pool(ABC):
         self.workers: list[Seat] = []
         self.fixed_share = share
         self._share = share  # of the next worker; None until a trial has said it
-        self._wanted = resources.workers
+        self.most = most if resources.workers == "auto" else resources.workers
+        self._wanted = self.most
         self._waiting: list[tuple[Launch, float]] = []  # with the share of each
         self._losses = defaultdict[str, set[int]](set)  # trials, by node, since it finished one
         self._avoided: frozenset[str] = frozenset()
@@ -132,6 +146,7 @@ class Pool(ABC):
         self._made_room_at = -inf
         self._short_since: float | None = None
         self._said = {"none": False, "few": False}
+        self._over = set[int]()  # trials that have ended and were not launched again
         self._busy_seconds = 0.0
         self._alive_seconds = 0.0  # of former workers
 
@@ -146,18 +161,19 @@ class Pool(ABC):
         if self._waiting:
             return 0
         idle = sum(worker.launch is None and bool(worker.node) for worker in self.workers)
-        room = idle + self.resources.workers - self._wanted
+        room = idle + self.most - self._wanted
         return room if any(worker.launch for worker in self.workers) else max(1, room)
 
     def launch(self, launch: Launch) -> None:
         """Give a trial a worker of its share, as soon as one is available."""
         share = self.share_of(launch)
+        self._over.discard(launch.assignment.trial_id)
         if self.fixed_share is None:
             self._share = share
         self._waiting.append((launch, share))
         self._place()
         if self._waiting:  # those that were released are needed again
-            self._wanted = self.resources.workers
+            self._wanted = self.most
 
     def advance(self, trial_id: int, until_epoch: int, *, timeout: float | None = None) -> None:
         """Let a trial continue training; it is lost after `timeout` seconds of silence."""
@@ -253,6 +269,10 @@ class Pool(ABC):
         """Return the share that a trial needs by its memory."""
         return 0.0
 
+    def _has_its_device(self, worker: Seat, device: str) -> bool:
+        """Return whether a worker trains where its share is, on this kind of device."""
+        return True
+
     def _to_avoid(self, suspects: frozenset[str]) -> frozenset[str]:
         """Return the nodes that get no new worker; suspects may if there are no others."""
         return frozenset()
@@ -282,13 +302,16 @@ class Pool(ABC):
             self._placed(worker, answer)
             return None
         event: Event | None = answer.event
+        if isinstance(event, TrialRecord):
+            self._over.add(event.trial_id)
         self._note(worker, answer, is_over=event is None or isinstance(event, TrialRecord))
         return event
 
     def _placed(self, worker: Seat, place: Place) -> None:
         """Let a worker that has found room start; one whose share may be wrong, with a trial."""
-        worker.node, worker.call, worker.since = place.node, None, time.monotonic()
-        if self.fixed_share is not None:
+        worker.node, worker.gpu = place.node, place.gpu
+        worker.call, worker.since = None, time.monotonic()
+        if self.fixed_share is not None or worker.launch is not None:
             self._start(worker)
 
     def _start(self, worker: Seat) -> None:
@@ -301,6 +324,9 @@ class Pool(ABC):
         if worker.ready_at is None:
             worker.ready_at, worker.baseline_bytes = worker.since, answer.resident_bytes
             self._failed_starts.clear()
+            if not self._has_its_device(worker, answer.device):
+                self._remove(worker)
+                return
         elif is_over:
             if worker.started:
                 self._losses.pop(worker.node, None)
@@ -380,11 +406,7 @@ class Pool(ABC):
         """
         self._avoid()
         self._place()
-        self._make_room()
-        share = self._waiting[0][1] if self._waiting else self._share
-        if share is not None:
-            while len(self.workers) < self._wanted and self._ask_for(share):
-                pass
+        share = self._ask_for_lacking()
         self._place()
         self._release()
         self._check_room(share)
@@ -393,6 +415,15 @@ class Pool(ABC):
             raise UserError(f"workers do not start: {self._failed_starts[-1]}").with_code(
                 "workers-do-not-start"
             )
+
+    def _ask_for_lacking(self) -> float | None:
+        """Ask for the workers that are lacking; return their share, None if it is not known."""
+        self._make_room()
+        share = self._waiting[0][1] if self._waiting else self._share
+        if share is not None:
+            while len(self.workers) < self._wanted and self._ask_for(share):
+                pass
+        return share
 
     def _place(self) -> None:
         """Give waiting trials their workers, strictly in order."""
@@ -418,7 +449,7 @@ class Pool(ABC):
         """Ask for a worker, in place of an idle one of another share if there are enough."""
         if time.monotonic() < self._paused_until:
             return False
-        if len(self.workers) >= self.resources.workers:
+        if len(self.workers) >= self.most:
             others = [w for w in self.workers if w.launch is None and w.share != share]
             if not others:
                 return False
@@ -450,7 +481,7 @@ class Pool(ABC):
         now = time.monotonic()
         unused = [w for w in self.workers if w.launch is None and w.call is None]
         if old := [w for w in unused if now - w.since >= self.limits.idle]:
-            for worker in [*old, *(w for w in self.workers if not w.node)]:
+            for worker in [*old, *(w for w in self.workers if not w.node and not w.launch)]:
                 self._remove(worker)
             _LOG.info("workers_released n=%d", len(old))
             self._wanted = len(self.workers)
@@ -470,8 +501,14 @@ class Pool(ABC):
                 raise self._no_room(share or 0.0, lacking)
             self._say_shortage("none", share or 0.0, lacking, waited)
         elif there:
-            asked = [worker.asked_at for worker in self.workers if not worker.node]
+            asked = [worker.asked_at for worker in self._lacking()]
             self._say_shortage("few", share or 0.0, lacking, now - min(asked, default=now))
+
+    def _lacking(self) -> list[Seat]:
+        """Return the workers that wait for room and are missed."""
+        # With "auto" more are asked for than there is room for, so that a cluster may grow.
+        missed = self.resources.workers != "auto"
+        return [worker for worker in self.workers if missed and not worker.node]
 
     def _no_room(self, share: float, n: int) -> UserError:
         return UserError(

@@ -39,12 +39,14 @@ class Answer:
     seconds         time that the call took
     resident_bytes  memory of the process
     must_go         why the process must not run another trial, or ""
+    device          what kind of device trains; "" if the worker does not say
     """
 
     event: Any
     seconds: float
     resident_bytes: int
     must_go: str
+    device: str = ""
 
 
 @dataclass
@@ -75,7 +77,8 @@ class WorkerProcess:
         began = time.monotonic()
         event = getattr(self._worker, method)(*arguments) if method else None
         seconds = time.monotonic() - began
-        return Answer(event, seconds, _resident_bytes(), self._worker.must_go)
+        device = getattr(self._worker, "device", "")
+        return Answer(event, seconds, _resident_bytes(), self._worker.must_go, device)
 
 
 def worker_with_code(

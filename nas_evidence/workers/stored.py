@@ -99,6 +99,11 @@ class StoredWorker:
         self._worker.close()
 
     @property
+    def device(self) -> str:
+        """Return what kind of device trains; "" if the worker inside does not say."""
+        return str(getattr(self._worker, "device", ""))
+
+    @property
     def must_go(self) -> str:
         """Return why this process must not run another trial, or ""."""
         return str(self._worker.must_go)

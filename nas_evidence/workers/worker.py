@@ -88,6 +88,11 @@ class Worker:
             self._froze = False
 
     @property
+    def device(self) -> str:
+        """Return what kind of device trains: "cpu" or "cuda"."""
+        return self._data.x_train.device.type
+
+    @property
     def must_go(self) -> str:
         """Return why this process must not run another trial, or ""."""
         return "a CUDA error" if self._device_is_sick else ""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import fakes
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,9 +10,9 @@ from commands import assert_same, found, write_study
 from messages import refused
 
 import nas_evidence
-from nas_evidence.api.request import asked_for, check_not_fewer
+from nas_evidence.api.request import asked_for, check_not_fewer, with_workers
 from nas_evidence.api.runs import begun
-from nas_evidence.spec.study import PRESETS, preset_overrides
+from nas_evidence.spec.study import PRESETS, ResourceSpec, preset_overrides
 from nas_evidence.storage.tables import read_table
 
 
@@ -106,3 +107,13 @@ def test_class_weights_decide_the_class_and_change_no_score(
     assert study.predict(pets).class_weight == {"cat": 1.0, "dog": 2.5}
     with pytest.raises(ValueError, match="class_weight"):
         nas_evidence.search(pets, target="pet", **fast)  # type: ignore[arg-type]
+
+
+def test_workers_of_python_are_a_number_auto_or_what_the_study_says() -> None:
+    spec = fakes.study(resources={"workers": 5, "cpus": 2})
+    assert with_workers(spec, None) is spec
+    assert with_workers(spec, 3).resources == ResourceSpec(workers=3, cpus=2)
+    assert with_workers(spec, "auto").resources == ResourceSpec(workers="auto", cpus=2)
+    for wrong in (0, "many"):
+        with refused("workers-form", repr(wrong)):
+            with_workers(spec, wrong)

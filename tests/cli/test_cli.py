@@ -162,6 +162,14 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
     ]
 
 
+def test_workers_are_typed_as_a_number_or_auto(home: Path) -> None:
+    asked = ("search", "tiny.toml", "--dry-run", "--executor", "ray", "--workers")
+    assert run(*asked, "3", folder=home).stdout.endswith("3 workers\n")
+    assert run(*asked, "auto", folder=home).stdout.endswith("trials, workers as there is room\n")
+    for wrong in ("0", "many"):
+        assert f"but got '{wrong}'" in run(*asked, wrong, folder=home, code=2).stderr
+
+
 def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refused(
     home: Path,
 ) -> None:

@@ -39,7 +39,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
 
     with pytest.raises(Stopped):
         Left(spec, store, Run("ray"), Heard(say), data, finds).run_trials()
-    assert said == [f"s: 5 trials, 2 workers -> {tmp_path / 's'}"]
+    assert said == [f"s: 5 trials, workers as there is room -> {tmp_path / 's'}"]
     assert not [name for name in SLOW if name in sys.modules]
 
 
@@ -53,6 +53,6 @@ def test_a_forecast_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) ->
     )
     lines: list[str] = []
     left: Any = Left(spec, None, Run("local"), Heard(lines.append), None, None)
-    with left.forecast_told(None, 1):
+    with left.forecast_told(None, 1, 2):
         pass
     assert lines == []

@@ -1,18 +1,20 @@
 """Trials known together run longest first; nothing but the order of launches changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import fakes
 import pytest
 from fakes import FakeExecutor, asked_in, drive, facts_in, told_in
 
+from nas_evidence.driver.driver import MOST_ASKED_AHEAD
 from nas_evidence.driver.plan import MOST_AHEAD, to_ask
 from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.tables import read_table
-from nas_evidence.workers.executor import Verdict
+from nas_evidence.workers.executor import Launch, Verdict
 
 WIDTHS = [4, 32, 8, 64, 16, 48, 12, 24]
 
@@ -164,3 +166,45 @@ def test_only_a_small_grid_without_rungs_is_asked_ahead() -> None:
     assert to_ask(0, 0, grid(n_trials=MOST_AHEAD + 1)) == 1
     assert to_ask(2, 0, grid(pruning=pruning)) == 1
     assert to_ask(2, 0, grid(sampler={"name": "tpe"})) == 1
+
+
+# --- executors whose trials need different room
+
+
+class Choosing(FakeExecutor):
+    """Has room for one wide network at a time, and for narrow ones beside it."""
+
+    def first_with_room(self, launches: Iterable[Launch]) -> int | None:
+        wide = [one for one in self.running.values() if width_of(one) > 30]
+        fits = (i for i, one in enumerate(launches) if not wide or width_of(one) <= 30)
+        return next(fits, None)
+
+
+def width_of(launch: Launch) -> int:
+    return int(launch.assignment.architecture.values["width"])
+
+
+def test_a_trial_that_has_no_room_lets_the_next_one_pass_that_has_some(tmp_path: Path) -> None:
+    executor = Choosing(workers=2)
+    drive(grid(), tmp_path, executor, proposer=Proposer, flops=flops)
+    widths = [width_of(one) for one in executor.launches]
+    assert widths[:2] == [64, 24]
+    assert sorted(widths) == [4, 8, 12, 16, 24, 32, 48, 64]
+    assert [w for w in widths if w > 30] == [64, 48, 32]
+
+
+def test_few_proposals_wait_for_room_while_another_one_is_asked_for(tmp_path: Path) -> None:
+    """All are wide, so that one runs and the second worker stays idle."""
+    asked: list[int] = []
+
+    class Counting(Choosing):
+        def poll(self, timeout: float) -> list[Any]:
+            asked.append(len(facts_in(tmp_path, "ask")) - len(self.launches))
+            return super().poll(timeout)
+
+    family = {"mlp": {"width": {"options": [32, 48, 64]}, "depth": [1, 2, 3, 4]}}
+    wide = grid(n_trials=12, sampler={"name": "random"}, family=family)
+    executor = Counting(workers=2)
+    drive(wide, tmp_path, executor, proposer=Proposer)
+    assert len(executor.launches) == 12
+    assert max(asked) == MOST_ASKED_AHEAD

@@ -129,3 +129,17 @@ def test_specs_refuse_unknown_keys_and_changes() -> None:
 def test_more_than_one_gpu_for_a_trial_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="but got 2; a trial runs on one GPU at most"):
         ResourceSpec(gpus=2)
+
+
+# --- workers
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "two", "2", None])
+def test_workers_are_a_number_or_auto_and_nothing_else(value: object) -> None:
+    with pytest.raises(ValueError, match='"auto" or an integer from 1 on'):
+        ResourceSpec(workers=value)
+
+
+def test_as_many_workers_as_there_is_room_for_are_the_default() -> None:
+    assert ResourceSpec().workers == "auto"
+    assert ResourceSpec(workers=7).workers == 7

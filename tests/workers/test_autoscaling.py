@@ -158,3 +158,30 @@ def test_nodes_come_for_a_study_go_when_it_is_idle_and_one_that_is_withdrawn_cos
         assert where(again)["node"] != doomed
     finally:
         executor.close()
+
+
+def test_with_auto_a_cluster_without_nodes_gets_as_many_as_it_may_have(
+    head: GrowingHead, tmp_path: Path
+) -> None:
+    resources = {"workers": "auto", "gpus": 0}
+    executor = pool(head.gcs, tmp_path, resources=resources, most=3, limits=IDLE)
+    try:
+        ends = drive(executor, [launch(i) for i in range(3)], together=3)
+        assert len({where(end)["node"] for end in ends}) == 3  # of one CPU each
+        poll_until(executor, lambda: not nodes())
+    finally:
+        executor.close()
+
+
+def test_with_auto_a_trial_that_needs_a_gpu_brings_a_node_that_has_one(
+    head: GrowingHead, tmp_path: Path
+) -> None:
+    memory = {"gpu_memory_bytes": 1024**3, "memory_of": lambda assignment: 10**9}
+    resources = {"workers": "auto", "gpus": "auto"}
+    executor = pool(head.gcs, tmp_path, resources=resources, most=2, limits=IDLE, **memory)
+    try:
+        ends = drive(executor, [launch(i) for i in range(2)])
+        assert [end.gpu_share for end in ends] == [1.0, 1.0]
+        assert [len(where(end)["gpus"]) for end in ends] == [1, 1]
+    finally:
+        executor.close()

@@ -11,7 +11,7 @@ from processes import lives, wait_for
 
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers import choice
-from nas_evidence.workers.choice import chosen_executor
+from nas_evidence.workers.choice import chosen_executor, n_workers
 
 
 def test_one_machine_without_a_gpu_runs_trials_in_plain_processes(
@@ -20,12 +20,22 @@ def test_one_machine_without_a_gpu_runs_trials_in_plain_processes(
     def chosen(gpus: float | str = "auto", *, joins: bool = False) -> str:
         return chosen_executor(ResourceSpec(gpus=gpus), joins=joins)[0]
 
-    monkeypatch.setattr(choice, "_has_gpu", lambda: False)
+    monkeypatch.setattr(choice, "gpu_device", lambda: "")
     assert chosen() == chosen(0.5) == "local"
     assert chosen(joins=True) == "ray"
-    monkeypatch.setattr(choice, "_has_gpu", lambda: True)
+    monkeypatch.setattr(choice, "gpu_device", lambda: "/dev/nvidiactl")
     assert chosen() == chosen(0.5) == "ray"
     assert chosen(0) == "local"
+
+
+def test_as_many_trials_run_at_once_as_ray_has_room_for_and_two_in_plain_processes() -> None:
+    auto, five = ResourceSpec(), ResourceSpec(workers=5)
+    assert n_workers(auto, "ray", 100) is None
+    assert n_workers(auto, "local", 100) == n_workers(auto, object(), 100) == 2
+    assert n_workers(auto, "local", 1) == 1
+    assert n_workers(five, "ray", 100) == n_workers(five, "local", 100) == 5
+    assert n_workers(five, "ray", 3) == 3
+    assert n_workers(five, "inline", 100) == n_workers(auto, "inline", 100) == 1
 
 
 _DRIVER = """

@@ -36,7 +36,7 @@ def test_a_share_holds_what_just_fits_and_no_more(share: float) -> None:
 
 
 def test_a_retried_trial_gets_no_less_than_it_asks_for() -> None:
-    assert share_for(0, 80 * GIB) == 0.125
+    assert share_for(0, 80 * GIB) == 0.03125
     assert share_for(0, 80 * GIB, min_share=0.5) == 0.5
     assert share_for(0, 80 * GIB, min_share=0.3) == 0.5
     assert share_for(500 * GIB, 80 * GIB, min_share=0.5) == 1.0

@@ -73,8 +73,9 @@ def watch(executor, seconds: float) -> None:
 def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
     cluster: object, tmp_path: Path
 ) -> None:
-    bytes_of = {8: 1 * GIB, 16: 3 * GIB, 32: 7 * GIB, 64: 14 * GIB}  # 1/8, 1/4, 1/2, 1 of 16 GiB
-    share_of = {8: 0.125, 16: 0.25, 32: 0.5, 64: 1.0}
+    # 1/8, 1/4, 1/2 and 1 of 16 GiB; there are two cores for each GPU: not below 1/2.
+    bytes_of = {8: 1 * GIB, 16: 3 * GIB, 32: 7 * GIB, 64: 14 * GIB}
+    share_of = {8: 0.5, 16: 0.5, 32: 0.5, 64: 1.0}
     executor = pool(
         cluster.address,
         tmp_path,
@@ -86,12 +87,12 @@ def test_trials_share_gpus_by_their_memory_and_no_gpu_is_overfull(
         launches = [launch(width, width=width) for width in share_of]
         ends = drive(executor, launches, together=4)
         # It ran out of memory with less.
-        (larger,) = drive(executor, [launch(99, width=8, min_share=0.5)])
+        (larger,) = drive(executor, [launch(99, width=8, min_share=1.0)])
         idle = executor.idle_share()
     finally:
         executor.close()
     assert {end.trial_id: end.gpu_share for end in ends} == share_of
-    assert larger.gpu_share == 0.5
+    assert larger.gpu_share == 1.0
     shares: dict[tuple[str, str], float] = {}  # of each GPU, all at the same time
     for end in ends:
         (gpu,) = where(end)["gpus"]
@@ -117,6 +118,23 @@ def test_quarters_of_a_gpu_fill_it_and_a_node_without_gpus_gets_none(
     assert all(len(place) == 2 for place in places)  # each sees one GPU
     assert without.node_id not in {node for node, _ in places}
     assert max(places.count(place) for place in set(places)) <= 4
+
+
+@pytest.mark.long
+def test_with_auto_as_many_workers_run_as_gpus_and_cores_carry_but_no_more_than_trials(
+    cluster: object, tmp_path: Path
+) -> None:
+    for most, expected in ((20, 8), (3, 3)):
+        resources = {"workers": "auto", "gpus": 0.5}
+        executor = pool(cluster.address, tmp_path, resources=resources, most=most)
+        try:
+            launches = [launch(trial_id) for trial_id in range(most)]
+            ends = drive(executor, launches, together=expected)
+            pids = {where(end)["pid"] for end in ends}
+        finally:
+            executor.close()
+        assert len(ends) == most
+        assert len(pids) == expected
 
 
 @pytest.mark.long
