@@ -270,7 +270,7 @@ def fit_posterior(
 def _parts(block: Block, precision: Tensor, power: float) -> dict[str, Tensor]:
     """Return (κ H + δ)⁻¹ of one block, factored if H is."""
     if isinstance(block, Dense):
-        eye = torch.eye(block.size, dtype=torch.float64)
+        eye = torch.eye(block.size, dtype=torch.float64, device=precision.device)
         return {"covariance": _inverse(power * block.matrix + precision * eye)}
     assert isinstance(block, Kronecker | FewInputs)
     rotated = block.decomposed()
