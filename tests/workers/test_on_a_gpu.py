@@ -99,7 +99,7 @@ SAMPLED = ("sgd_entropy", "thermodynamic", "temperature_ladder", "sto_lk")
 CROP = ["RandomCrop", "RandomHorizontalFlip"]
 #: Those that `make check` runs.
 QUICK = {
-    "classes": classes("mlp", "conditional_evidence", data="few digits", epochs=1),
+    "classes": classes("mlp", "conditional_evidence", data="few rare", epochs=1),
     "real targets": real("few prices", "conditional_evidence", plan={"epochs": 1}),
     "images": classes("cnn", "diag_ef", data="few digits", epochs=1),
     "online laplace": real("few prices", "kfac_ggn_mc", values=SMALL_MLP),
