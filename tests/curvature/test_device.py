@@ -1,22 +1,27 @@
-"""What a pass costs beyond arithmetic on a device: waits and copies, counted on "meta".
+"""Curvature on an invented GPU: the values of the CPU, and what a pass costs beyond arithmetic."""
 
-Tensors on "meta" have no values, so any read of one raises, unless the mode below answers it.
-"""
-
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import cases
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from both_devices import TOLERANCE, numbers_of
+from cases import CASES, Case
+from fake_gpu import FakeGpu
+from launches import Traffic, data_of
+from torch import Tensor, nn
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass
+from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.models import skeleton
+from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import ArchitectureSpec
 
-KINDS = ("diag_ef", "diag_ggn", "diag_ggn_mc", "kfac_ggn", "kfac_ggn_mc", "kfac_ef")
+BATCHED = ("diag_ef", "diag_ggn", "diag_ggn_mc", "kfac_ggn", "kfac_ggn_mc", "kfac_ef")
 NETWORKS = {
     "mlp": ({"depth": 1, "width": 4}, (5,)),
     "cnn": ({"depth": 2, "width": 2}, (1, 8, 8)),
@@ -24,65 +29,160 @@ NETWORKS = {
 }
 
 
-class Traffic(TorchDispatchMode):
-    """Counts reads of a device's values by the host, and copies to the device."""
+@pytest.fixture
+def gpu() -> Iterator[FakeGpu]:
+    with FakeGpu() as found:
+        yield found
 
+
+def on_gpu(case: Case) -> Case:
+    case.model, case.x, case.y = case.model.to("cuda"), case.x.to("cuda"), case.y.to("cuda")
+    return case
+
+
+def assert_kinds_agree(made: Callable[[], Case], kinds: Iterable[str], **asked: object) -> None:
+    for kind in kinds:
+        truth = made().estimate(kind, **asked)
+        with FakeGpu() as gpu:
+            found = on_gpu(made()).estimate(kind, **asked)
+        assert gpu.launches.total() > 20
+        assert numbers_of(found) == pytest.approx(numbers_of(truth), rel=TOLERANCE, abs=TOLERANCE)
+
+
+def test_evidence_of_a_small_network_is_the_same_on_a_gpu() -> None:
+    assert_kinds_agree(partial(cases.case, "mlp"), ("diag_ef", "kfac_ggn_mc", "full_ggn"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_evidence_is_the_same_on_a_gpu(name: str) -> None:
+    assert_kinds_agree(partial(cases.case, name), KINDS, at_mode_correction=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "residual"])
+def test_ratios_of_traces_and_few_draws_are_the_same_on_a_gpu(name: str) -> None:
+    kinds = [kind for kind, one in CURVATURES.items() if one.structure == "kronecker"]
+    assert_kinds_agree(partial(cases.case, name), kinds, trace_ratio=True)
+    assert_kinds_agree(partial(cases.case, name), ("kfac_ggn_mc", "diag_ggn_mc"), n_draws=3)
+
+
+class Attentive(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.reads, self.copies = 0, 0
+        self.embed = nn.Embedding(9, 4)
+        self.attend = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.head = nn.Linear(4, 3)
 
-    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if function is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
-            self.reads += 1
-            return 1
-        if function is torch.ops.aten._to_copy.default:
-            target = kwargs.get("device") or args[0].device
-            if args[0].is_meta and target.type == "cpu":
-                self.reads += 1
-                return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
-            self.copies += target.type == "meta" and not args[0].is_meta
-        return function(*args, **kwargs)
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        return self.head(self.attend(x, x, x, need_weights=False)[0].mean(1))
 
 
-def traffic_of(
-    kind: str, family: str, n_data: int, likelihood: Likelihood
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x[..., None])[0][:, -1])
+
+
+def unusual(name: str) -> Case:
+    """Return a network with layers that have rules of their own, or none."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6, 5, generator=draw).double(), torch.arange(6) % 3
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if name == "attention":
+            return Case(Attentive().double(), (x * 2).long() % 9, y)
+        if name == "recurrent":
+            return Case(Recurrent().double(), x, y)
+        return Case(nn.Sequential(nn.Linear(5, 4), nn.PReLU(4), nn.Linear(4, 3)).double(), x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("attention", ("diag_ef", "diag_ggn", "full_ggn", "kfac_ggn")),
+        ("recurrent", ("diag_ef", "diag_ggn", "full_ef")),
+        ("prelu", tuple(KINDS)),
+    ],
+)
+def test_unusual_layers_have_the_same_curvature_on_a_gpu(name: str, kinds: tuple[str]) -> None:
+    assert_kinds_agree(partial(unusual, name), kinds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regression", "conv_plain", "residual"])
+@pytest.mark.parametrize("most_full", [0, 10_000])
+def test_the_posterior_and_its_spread_are_the_same_on_a_gpu(name: str, most_full: int) -> None:
+    def covariance(case: Case) -> Tensor:
+        names = [name for name, _ in case.model.named_parameters()]
+        assert case.prior_precision is not None
+        precisions = case.prior_precision.to(case.x.device)[:, None].unbind()
+        posterior = fit_posterior(
+            case.model, case.x, case.y, case.likelihood,
+            dict(zip(names, precisions, strict=True)), most_full=most_full,
+        )  # fmt: skip
+        found = posterior.output_covariance(case.model, case.x)
+        assert found.device == case.x.device
+        return found.cpu()
+
+    truth = covariance(cases.case(name))
+    with FakeGpu():
+        found = covariance(on_gpu(cases.case(name)))
+    torch.testing.assert_close(found, truth, rtol=TOLERANCE, atol=1e-12)
+
+
+def pass_of(
+    gpu: FakeGpu, kind: str, family: str, n: int, likelihood: Likelihood
 ) -> tuple[Traffic, CurvaturePass]:
+    """Return what a pass in batches of two does, and what it finds."""
     values, shape = NETWORKS[family]
-    model = skeleton(ArchitectureSpec(family=family, values=values), shape, 3).to("meta")
-    x = torch.empty(n_data, *shape, device="meta")
-    if isinstance(likelihood, Categorical):
-        y = torch.empty(n_data, dtype=torch.int64, device="meta")
-    else:
-        y = torch.empty(n_data, 3, device="meta")
+    model = skeleton(ArchitectureSpec(family=family, values=values), shape, 10)
+    model.to_empty(device="cpu").to("cuda")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    data = data_of(n, shape)
+    y = data.y_train
+    if isinstance(likelihood, Gaussian):
+        y = torch.nn.functional.one_hot(y, 10).float()
     generator = torch.Generator().manual_seed(0)
-    with Traffic() as traffic:
-        pass_ = curvature_pass(kind, model, x, y, likelihood, batch_size=2, generator=generator)
-    return traffic, pass_
+    gpu.forget()
+    found = curvature_pass(
+        kind, model, data.x_train, y, likelihood, batch_size=2, generator=generator
+    )
+    return Traffic.of(gpu), found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", NETWORKS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_pass_reads_the_device_before_and_after_its_batches_only(kind: str, family: str) -> None:
-    for n_data in (2, 7):  # one batch and four
-        traffic, _ = traffic_of(kind, family, n_data, Categorical())
+@pytest.mark.parametrize("kind", BATCHED)
+def test_a_pass_reads_the_gpu_before_and_after_its_batches_only(
+    kind: str, family: str, gpu: FakeGpu
+) -> None:
+    for n in (2, 7):  # one batch and four
+        traffic, _ = pass_of(gpu, kind, family, n, Categorical())
         # The range of the labels, the check of the gradients, and the sums at the end.
         assert traffic.reads == 2 + (family != "mlp")  # whose layers need no check
         assert traffic.copies == kind.endswith("_mc")  # all signs at once
 
 
-def test_a_pass_over_real_targets_reads_twice() -> None:
-    assert traffic_of("kfac_ggn_mc", "cnn", 7, Gaussian(0.5))[0].reads == 2
+def test_a_pass_over_real_targets_reads_twice(gpu: FakeGpu) -> None:
+    assert pass_of(gpu, "kfac_ggn_mc", "cnn", 7, Gaussian(0.5))[0].reads == 2
 
 
 @pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn"])
-def test_spectra_stay_on_the_device_and_are_checked_by_one_read(kind: str) -> None:
-    _, pass_ = traffic_of(kind, "cnn", 4, Categorical())
-    with Traffic() as traffic:
-        spectra = pass_.curvature.spectra()
-    assert all(spectrum.is_meta for spectrum in spectra)
-    assert traffic.reads == 1
+def test_spectra_stay_on_the_gpu_and_are_checked_by_one_read(kind: str, gpu: FakeGpu) -> None:
+    _, found = pass_of(gpu, kind, "cnn", 4, Categorical())
+    gpu.forget()
+    spectra = found.curvature.spectra()
+    assert all(spectrum.is_cuda for spectrum in spectra)
+    decompositions = sum(gpu.launches[name] for name in ("_linalg_eigh", "linalg_eigh"))
+    assert gpu.reads.total() == 1 + decompositions
 
 
 def test_full_precision_holds_inside_and_restores_the_users_settings() -> None:

@@ -1,14 +1,20 @@
 """What a worker sets on a GPU, seen without one."""
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from fake_gpu import FakeGpu
+from lone_trials import mlp_assignment
 
 from nas_evidence.data import load
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.workers import worker as worker_module
+from nas_evidence.workers.executor import Launch
 from nas_evidence.workers.shares import MEMORY_FRACTION
 from nas_evidence.workers.worker import make_reproducible
 
@@ -59,3 +65,20 @@ def test_a_worker_with_a_part_of_a_gpu_may_allocate_no_more_than_that(
     worker_module.Worker(arrays, ResourceSpec(), gpu_share=share)
     assert limits == ([] if share == 1 else [share * MEMORY_FRACTION])
     assert torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_worker_with_a_part_of_a_gpu_runs_its_trial_there(tmp_path: Path) -> None:
+    arrays = load(DatasetSpec(name="digits", max_train=40, max_test=10), seed=0)
+    given = mlp_assignment("diag_ef", epochs=1)
+    with FakeGpu() as gpu:
+        worker = worker_module.Worker(arrays, ResourceSpec(), gpu_share=0.5)
+        report = worker.start(Launch(given, tmp_path, None))
+        while not report.done:
+            report = worker.advance(given.plan.epochs)
+        record = worker.finish()
+        worker.close()
+    assert record.status is TrialStatus.COMPLETE, record.error
+    assert record.gpu_share == 0.5
+    assert json.loads(record.versions)["device"] == "cuda a GPU that does not exist"
+    assert gpu.launches.total() > 100
+    assert not worker.must_go
