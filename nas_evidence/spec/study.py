@@ -73,6 +73,8 @@ UPDATE_ROWS = 2048
 #: targets, and from it on.
 FEW_LABELS, FEW_REAL_TARGETS, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5000, 5, 2
 
+#: Smallest share of a GPU: Ray counts no smaller ones.
+LEAST_SHARE = 0.0001
 #: Longest name of a study, characters.
 MAX_NAME = 200
 
@@ -503,10 +505,11 @@ class ResourceSpec(Frozen):
     @classmethod
     def _share(cls, value: object) -> object:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value != "auto" and not (number and 0 <= value <= 1):  # type: ignore[operator]
+        share = number and (value == 0 or LEAST_SHARE <= value <= 1)  # type: ignore[operator]
+        if value != "auto" and not share:
             raise UserError(
-                f'`gpus` must be "auto" or a share from 0 to 1, but got {value!r}; a trial runs '
-                "on one GPU at most"
+                f'`gpus` must be "auto", 0, or a share from {LEAST_SHARE} to 1, but got '
+                f"{value!r}; a trial runs on one GPU at most"
             ).with_code("gpus-form")
         return value
 

@@ -446,15 +446,19 @@ class RayExecutor(PackingPool):
         return f"the node {node[:8]} at {addresses.get(node, 'an unknown address')}"
 
     def _shortage(self, share: float, n: int) -> str:
-        each = f"{self.resources.cpus:g} CPUs" + (f" and {share:g} GPU" if share else "")
-        workers = f"1 worker with {each} waits" if n == 1 else f"{n} workers with {each} each wait"
+        # Some may be placed and still import: then they hold what is not free themselves.
+        each = _counted(self.resources.cpus, "CPU") + (f" and {share:g} GPU" if share else "")
+        workers = f"1 worker with {each} has" if n == 1 else f"{n} workers with {each} each have"
         free = ray.available_resources()
         there = {
             kind: sum(_has(node, kind) for node in self._nodes)
             for kind in ("CPU", *(["GPU"] if share else []))
         }
-        has = " and ".join(f"{n:g} {k}s ({free.get(k, 0.0):g} free)" for k, n in there.items())
-        return f"{workers} for room; the cluster has {has} on {len(self._nodes)} nodes"
+        has = " and ".join(
+            f"{_counted(n, kind)} ({free.get(kind, 0.0):g} free)" for kind, n in there.items()
+        )
+        nodes = _counted(len(self._nodes), "node")
+        return f"{workers} not started; the cluster has {has} on {nodes}"
 
 
 def metric(
@@ -484,6 +488,10 @@ def metric(
 
 def _has(node: dict[str, Any], kind: str) -> float:
     return float(node["Resources"].get(kind, 0.0))
+
+
+def _counted(n: float, noun: str) -> str:
+    return f"{n:g} {noun}{'s' * (n != 1)}"
 
 
 def _carried(node: dict[str, Any], cpus: float, share: float) -> float:

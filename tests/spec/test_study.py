@@ -131,6 +131,13 @@ def test_more_than_one_gpu_for_a_trial_is_refused_by_name() -> None:
         ResourceSpec(gpus=2)
 
 
+def test_a_share_that_ray_cannot_count_is_refused_by_name() -> None:
+    assert ResourceSpec(gpus=0.0001).gpus == 0.0001
+    for share in (0.00001, -0.5, float("nan"), True):
+        with pytest.raises(ValueError, match=r'"auto", 0, or a share from 0\.0001 to 1'):
+            ResourceSpec(gpus=share)
+
+
 # --- workers
 
 

@@ -15,6 +15,7 @@ from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage.redo import find_done
 from nas_evidence.workers import choice
+from nas_evidence.workers import on_ray as on_ray_module
 from nas_evidence.workers.choice import torch_is_for_cpus, unused_gpu
 from nas_evidence.workers.on_ray import RayExecutor
 from nas_evidence.workers.pool import Place, Seat
@@ -136,6 +137,22 @@ def test_a_gpu_that_ray_does_not_count_is_said_once_however_many_workers_see_it(
         assert "10.0.0.7" in line
         assert remedy in line
         assert "`ray start --" in in_python(line)
+
+
+def test_workers_that_start_slowly_are_not_said_to_wait_for_the_room_that_they_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Ray a worker holds its CPUs while it imports; only its first answer tells where it is."""
+    monkeypatch.setattr(on_ray_module.ray, "available_resources", lambda: {"GPU": 1.0})
+    node = {"NodeID": "n", "Resources": {"CPU": 8.0, "GPU": 1.0}}
+    executor, _ = on_ray(resources=ResourceSpec(), _nodes=[node])
+    assert executor._shortage(0.0, 8) == (
+        "8 workers with 1 CPU each have not started; the cluster has 8 CPUs (0 free) on 1 node"
+    )
+    assert executor._shortage(0.5, 1) == (
+        "1 worker with 1 CPU and 0.5 GPU has not started; "
+        "the cluster has 8 CPUs (0 free) and 1 GPU (1 free) on 1 node"
+    )
 
 
 @pytest.mark.parametrize("facts", [{"fixed_share": None}, {"fixed_share": 0.5}, {"_warn": None}])
