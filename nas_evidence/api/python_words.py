@@ -15,7 +15,7 @@ _FLAGS = ("allow-code", "download", "onnx", "raw", "steal")
 _WORDS = ("as", "and", "or", "to", "in", "with", "names", "takes", "needs", "must", "for")
 _COMMANDS = ContextVar("commands", default=False)
 _OPTION = re.compile(
-    r"`ray [^`]*`|--([a-z][a-z-]*[a-z])(?: ([\w.-]+=\[[^]]*\]|'[^']*'|[^\s;,(]*[^\s;,.:(?]))?"
+    r"`ray [^`]*`|--([a-z][a-z-]*[a-z])(?: ([\w.-]+=\[[^]]*\]|'[^']*'|[^\s;,(]*[^\s;,.:(?)]))?"
 )
 
 
@@ -28,6 +28,8 @@ def in_python(text: str) -> str:
     "test_fraction=0.2 splits off a test; drop=['id'] to leave it out"
     >>> in_python("choose fewer folds with --set plan.folds=2, or --allow-code.")
     "choose fewer folds with settings={'plan.folds': 2}, or allow_code=True."
+    >>> in_python("take trial 1, whose weights are kept (--trial 1).")
+    'take trial 1, whose weights are kept (trial_id=1).'
     """
     return _OPTION.sub(_argument, text).replace("=....", "=...")
 

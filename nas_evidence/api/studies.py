@@ -532,7 +532,7 @@ class Study:
             given = (tables, self.arrays(), chosen, left)
             return forecast_of(*given, stacked=top is not None).sentence
         except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
-            _LOG.warning("no_forecast error=%r", error)
+            _LOG.info("no_forecast error=%r", error)
             return ""
 
     def _predicts(self, trial_id: int | None, top: int | None) -> bool:
