@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from numbers import Integral
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -494,7 +495,9 @@ class ResourceSpec(Frozen):
     @field_validator("workers", mode="before")
     @classmethod
     def _number(cls, value: object) -> object:
-        number = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            value = int(value)  # of numpy, too
+        number = type(value) is int
         if value != "auto" and not (number and 1 <= value <= LARGEST):  # type: ignore[operator]
             raise UserError(
                 f'`workers` must be "auto" or an integer from 1 on, but got {value!r}'

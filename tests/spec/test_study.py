@@ -1,5 +1,6 @@
 """Domains, keys, seeds: pure values."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,6 +140,10 @@ def test_a_share_that_ray_cannot_count_is_refused_by_name() -> None:
 
 
 # --- workers
+
+
+def test_workers_may_be_a_number_of_numpy() -> None:
+    assert repr(ResourceSpec(workers=np.int64(2)).workers) == "2"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "two", "2", None])
