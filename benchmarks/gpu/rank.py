@@ -160,9 +160,9 @@ def judge(run: Path, out: Path) -> None:
     out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     kept = [
         "trial_id", "family", "arch_depth", "arch_width", "n_parameters", "epochs",
-        "test_accuracy", "test_nll_per_datum", "train_seconds", "two_fold_seconds", "total_seconds",
-        "diag_ef",
-        "conditional_evidence", "elpd", "sotl", "published_accuracy", "published_evidence",
+        "test_accuracy", "test_nll_per_datum", "train_seconds", "two_fold_seconds",
+        "total_seconds", "diag_ef", "conditional_evidence", "elpd", "sotl", "published_accuracy",
+        "published_evidence",
     ]  # fmt: skip
     columns = [column for column in kept if column in table]
     table[columns].round(5).to_csv(out.with_suffix(".csv"), index=False)
