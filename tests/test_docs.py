@@ -115,7 +115,7 @@ def test_a_decision_has_a_status_and_at_most_25_lines() -> None:
 def test_the_list_of_benchmarks_has_every_script_and_every_page_that_it_names_exists() -> None:
     folder = ROOT / "benchmarks"
     text = (folder / "README.md").read_text(encoding="utf-8")
-    paths = [*folder.glob("*.py"), *folder.glob("ranking/*.py")]
+    paths = [*folder.glob("*.py"), *folder.glob("ranking/*.py"), *folder.glob("gpu/*.py")]
     names = {
         path.relative_to(folder).with_suffix("").as_posix()
         for path in paths

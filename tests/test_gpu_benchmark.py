@@ -45,7 +45,7 @@ def found(**changes: Any) -> Mapping[str, Any]:
 def test_the_first_script_measures_every_section_on_a_cpu(tmp_path: Path) -> None:
     printed = on_a_cpu("first.sh", tmp_path, "100000")
     assert "45 of 45 agree" in printed
-    assert "0 GPUs counted" in (tmp_path / "out" / "ray.txt").read_text()
+    assert "0 GPUs counted" in printed
     assert "default search ended with 0" in printed
     sections = {line["section"] for line in lines_of(tmp_path / "out" / "probe.jsonl")}
     assert sections == {
@@ -65,7 +65,7 @@ def test_the_second_script_resumes_a_killed_search_and_ranks_it(tmp_path: Path) 
     pairs = {(row["score"], row["target"]) for row in judged["correlations"]}
     assert ("conditional_evidence", "test_log_loss") in pairs
     assert ("published_evidence", "published_accuracy") in pairs
-    assert "evidence recomputed: identical" in (tmp_path / "out" / "export.txt").read_text()
+    assert printed.count("evidence recomputed: identical") >= 2  # stored, and trained again
 
 
 def test_equal_values_are_not_wrong() -> None:

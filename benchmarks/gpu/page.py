@@ -80,9 +80,8 @@ def machines() -> str:
         if gpu is not None:
             about = gpu["about"]
             of = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-            lines.append([run, about["gpu"], f"{about['gpu_gib']} GiB", f"CUDA {about['cuda']}",
-                          of, about.get("commit", "")])  # fmt: skip
-    return markdown(["run", "GPU", "memory", "CUDA", "versions", "commit"], lines)
+            lines.append([run, about["gpu"], f"CUDA {about['cuda']}, {of}"])
+    return markdown(["run", "GPU", "versions"], lines)
 
 
 def steps() -> str:

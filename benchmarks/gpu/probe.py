@@ -137,9 +137,9 @@ def member(name: str, data: TensorData, seed: int = 0, **changes: Any) -> Member
 
 
 def estimate_mb(name: str, plan: TrainingPlan, n_rows: int) -> float:
-    """Return the memory that the driver estimates for a trial without its data, in MB."""
+    """Return what the driver estimates for a trial on a GPU, without its data, in MB."""
     task = assignment_of(NETWORKS[name], plan)
-    cost = cost_of(task.architecture, COLOUR, 10, plan, (), n_rows)
+    cost = cost_of(task.architecture, COLOUR, 10, plan, (), n_rows, device="cuda")
     return round(cost.memory_bytes / 1e6, 1)
 
 

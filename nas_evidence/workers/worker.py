@@ -119,7 +119,8 @@ def make_reproducible(device: torch.device) -> None:
     - `eigvalsh`, `cholesky` and `segment_reduce` are on neither list. cuSOLVER is deterministic in
       its default mode; `segment_reduce` sums a segment in one block of threads, in a fixed order.
 
-    Bits are those of one kind of GPU, one version of torch and CUDA, and one group of networks
+    Bits are those of one kind of GPU, one version of torch and CUDA, one share of the GPU (where
+    the work space of an algorithm does not fit, cuDNN takes another), and one group of networks
     trained side by side. Another GPU, a CPU, or MIG slices of another size round differently.
     """
     torch.backends.cudnn.benchmark = False

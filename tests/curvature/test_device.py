@@ -17,7 +17,7 @@ from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.models import skeleton
+from nas_evidence.models import build
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import ArchitectureSpec
 
@@ -142,10 +142,12 @@ def pass_of(
 ) -> tuple[Traffic, CurvaturePass]:
     """Return what a pass in batches of two does, and what it finds."""
     values, shape = NETWORKS[family]
-    model = skeleton(ArchitectureSpec(family=family, values=values), shape, 10)
-    model.to_empty(device="cpu").to("cuda")
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.1)
+    draw = torch.Generator().manual_seed(1)
+    model = build(ArchitectureSpec(family=family, values=values), shape, 10, draw)
+    with torch.no_grad():  # off the zeros that Fixup starts with
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=draw)
+    model.to("cuda")
     data = data_of(n, shape)
     y = data.y_train
     if isinstance(likelihood, Gaussian):

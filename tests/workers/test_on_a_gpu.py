@@ -174,8 +174,8 @@ TRIALS = {
     "exact sgd_entropy": real("few prices", "sgd_entropy", values=SMALL_MLP, exact=True),
 }  # fmt: skip
 
-#: Its programs are traced first.
-LONG = {"sgd_entropy"}
+#: Five seconds or more: the first traces its programs, the others settle for many rounds.
+LONG = {"sgd_entropy", "settled, images", "parked while it settles"}
 
 
 @pytest.fixture(scope="module")
