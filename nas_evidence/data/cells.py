@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
@@ -90,7 +91,7 @@ def with_numbers_read(
                 continue  # as pandas reads them
             sentences += [one for one in _said(name, present, plain) if one not in sentences]
         joined = plain.where(number, present).reindex(cells.index)
-        changed[name] = pd.to_numeric(joined) if number.all() else joined
+        changed[name] = to_numeric(joined) if number.all() else joined
     found = frame.assign(**changed) if changed else frame.copy(deep=False)
     found.attrs = {_WRITTEN: json.dumps(decided)}
     if sentences:

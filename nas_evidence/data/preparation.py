@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, parts_of
+from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -170,10 +171,10 @@ class Preparation:
                 unread = dates_of(present, column.order).isna()
                 yield from _told(column, present[unread], "without a date", "as missing")
             elif _is_text(values):
-                unread = pd.to_numeric(present, errors="coerce").isna()
+                unread = to_numeric(present, errors="coerce").isna()
                 yield from _told(column, present[unread], "with text", "as missing")
             if column.low is not None:
-                far = column.far_outside(pd.to_numeric(present, errors="coerce").astype("float64"))
+                far = column.far_outside(to_numeric(present, errors="coerce").astype("float64"))
                 seen = f"far outside {column.low:.4g} to {column.high:.4g}, the range of training"
                 yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
             n_missing = len(values) - len(present)
@@ -297,7 +298,7 @@ def _decided(
         return _date(name, values, order)
     if forced == "category":
         return _category(name, values)
-    numbers = pd.to_numeric(present, errors="coerce") if forced or _is_text(values) else present
+    numbers = to_numeric(present, errors="coerce") if forced or _is_text(values) else present
     if forced == "number" or not _is_text(values):
         return _number(name, values, forced, where)
     if numbers.notna().mean() >= _MOSTLY and present[numbers.isna()].nunique() <= 3:
@@ -390,7 +391,7 @@ def _read(values: pd.Series, column: Column, where: str) -> Any:
         return parts_of(dates_of(values, column.order))[column.part]
     if _is_text(values):
         values = _without(values, column.words)
-        numbers = pd.to_numeric(values, errors="coerce")
+        numbers = to_numeric(values, errors="coerce")
         if len(values) and numbers.isna().all() and values.notna().any():
             raise UserError(
                 f"column {column.name!r} of {where} must hold numbers, as in the training data, "
@@ -420,7 +421,7 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
 def _as_numbers(values: pd.Series) -> Array:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":  # quick: often wide
         return np.asarray(values, dtype=np.float64)
-    return np.asarray(pd.to_numeric(values, errors="coerce").astype("float64"))
+    return np.asarray(to_numeric(values, errors="coerce").astype("float64"))
 
 
 def _texts(values: pd.Series) -> pd.Series:

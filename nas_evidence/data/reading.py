@@ -40,6 +40,7 @@ from nas_evidence.data.cells import (
     order_of,
     with_numbers_read,
 )
+from nas_evidence.data.exact_text import read_csv
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
@@ -48,12 +49,6 @@ from nas_evidence.spec.study import DatasetSpec
 #: Endings of packed text files, and what opens them.
 _PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
-#: Before 3.1 pandas reads a third of all numbers one bit off, unless it is asked not to.
-_EXACT: dict[str, Any] = (
-    {"float_precision": "round_trip"}
-    if tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
-    else {}
-)
 #: Endings of other tables, and what reads them.
 _TABLES: dict[str, Callable[[Path], Any]] = {
     ".parquet": lambda path: _of_parquet(pd.read_parquet(path)),
@@ -298,7 +293,7 @@ def as_written(path: Path) -> pd.DataFrame:
     if not path.name.lower().endswith(TEXTS):
         return read_frame(path, stored=True)
     encoding = _encoding(path)
-    read = partial(pd.read_csv, path, sep=_separator(path, encoding), dtype=str, na_filter=False)
+    read = partial(read_csv, path, sep=_separator(path, encoding), dtype=str, na_filter=False)
     try:
         frame = read(encoding=encoding)
     except UnicodeDecodeError:
@@ -312,7 +307,7 @@ def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
     encoding = _encoding(path)
     separator = _separator(path, encoding)
     _check_head(path, separator, encoding)
-    read = partial(pd.read_csv, path, sep=separator, low_memory=False, **_EXACT)
+    read = partial(read_csv, path, sep=separator, low_memory=False)
     try:
         frame = read(encoding=encoding)
     except UnicodeDecodeError as error:

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
@@ -185,7 +186,7 @@ def _numbers(y: Array) -> Array | None:
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
     try:
-        return np.asarray(pd.to_numeric(pd.Series(y.ravel()))).astype(np.float64).reshape(y.shape)
+        return np.asarray(to_numeric(pd.Series(y.ravel()))).astype(np.float64).reshape(y.shape)
     except (TypeError, ValueError):
         return None
 

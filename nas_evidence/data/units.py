@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
+from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
@@ -136,7 +137,7 @@ def _times(cells: pd.Series) -> Array:
     """Return times as numbers [n], NaN for what is none."""
     if order := order_of(cells.dropna()):
         return parts_of(dates_of(cells, order))[PARTS[0]]
-    numbers = np.asarray(pd.to_numeric(cells, errors="coerce").astype("float64"))
+    numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
     return np.where(np.isinf(numbers), np.nan, numbers)
 
 
@@ -159,7 +160,7 @@ def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array
         ValueError: unless all are whole numbers from 0 on that add up to 1 to `MOST_ROWS`.
     """
     cells = pd.Series(np.asarray(values)).reset_index(drop=True)
-    numbers = np.asarray(pd.to_numeric(cells, errors="coerce").astype("float64"))
+    numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
         row = int(bad[0])
         raise UserError(

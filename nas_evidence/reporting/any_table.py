@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from nas_evidence.data.exact_text import read_csv, to_numeric
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.reporting.correlations import Trust, trust
 
@@ -32,7 +33,7 @@ def rank_table(
     if not csv_path.is_file():
         raise no_such_file(csv_path)
     try:
-        frame = pd.read_csv(csv_path)
+        frame = read_csv(csv_path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(
             f"--table names a CSV file, but {csv_path} cannot be read: {error}."
@@ -52,7 +53,7 @@ def rank_table(
             f"of {csv_path} has {n}; leave --group away, or group its values first."
         ).with_code("too-many-groups")
     for name in [*names, target]:
-        numeric = pd.to_numeric(frame[name], errors="coerce")
+        numeric = to_numeric(frame[name], errors="coerce")
         wrong = frame[name][numeric.isna() & frame[name].notna()]
         if len(wrong):
             raise UserError(

@@ -112,7 +112,8 @@ def make_reproducible(device: torch.device) -> None:
       with a warning, and its trials may differ in the last bits.
     - These are on the list of those that this setting makes deterministic: convolutions, `cumsum`,
       `index_add`, `scatter`, `scatter_add`, assignment by index, and gradients of `gather`,
-      `index_select` and embeddings.
+      `index_select` and embeddings. torch 2.11 has a deterministic `cumsum` too, but its docstring
+      still has it on the other list.
     - The gradient of `max_pool2d` is on neither list: its CUDA kernel has a thread for each input.
       `bincount` without a deterministic kernel is that with weights; it is used on CPUs alone.
     - `eigvalsh`, `cholesky` and `segment_reduce` are on neither list. cuSOLVER is deterministic in

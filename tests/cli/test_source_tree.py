@@ -1,10 +1,9 @@
 """The command line of a source tree that is on the path and not installed."""
 
 import json
-import os
 import subprocess
-import sys
 import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -17,24 +16,24 @@ ROOT = Path(nas_evidence.__file__).parents[1]
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> dict[str, str]:
-    """The environment of a process with -S: all libraries, no installation of the package."""
-    libraries = tmp_path / "libraries"
-    libraries.mkdir()
+def bare(tmp_path: Path) -> Path:
+    """A Python with all libraries and no installation of the package, for its children too."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (libraries,) = tmp_path.glob("venv/lib/python*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if "nas_evidence" not in entry.name:  # the package, its path file, its metadata
             (libraries / entry.name).symlink_to(entry)
-    return environment() | {"PYTHONPATH": f"{ROOT}{os.pathsep}{libraries}"}
+    return tmp_path / "venv" / "bin" / "python"
 
 
 @pytest.mark.long
 def test_a_tree_that_is_only_on_the_path_searches_verifies_and_exports(
-    bare: dict[str, str], tmp_path: Path
+    bare: Path, tmp_path: Path
 ) -> None:
     def python(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-S", *arguments],
-            cwd=tmp_path, env=bare, capture_output=True, text=True,
+            [bare, *arguments], cwd=tmp_path, env=environment() | {"PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -107,7 +107,7 @@ def test_a_column_that_occurs_twice_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_very_wide_table_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pandas.read_csv", None)
+    monkeypatch.setattr("nas_evidence.data.reading.read_csv", None)
     path = tmp_path / "t.csv"
     names = [f"g{i}" for i in range(30_000)]
     path.write_text("\n".join([",".join(names), *[",".join("1" * 30_000)] * 6]))

@@ -14,6 +14,7 @@ from PIL import Image
 
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.exact_text import read_csv
 from nas_evidence.data.source import array_source, source_of, table_source
 from nas_evidence.spec.study import DatasetSpec
 
@@ -79,7 +80,7 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_the_hash_is_of_the_values_and_not_of_the_file(tmp_path: Path) -> None:
     table().to_csv(tmp_path / "t.csv", index=False)
-    pd.read_csv(tmp_path / "t.csv").to_parquet(tmp_path / "t.parquet")
+    read_csv(tmp_path / "t.csv").to_parquet(tmp_path / "t.parquet")
     found = [
         source_of(DatasetSpec(name="table", path=name, target="y"), base=tmp_path)
         for name in ("t.csv", "t.parquet")

@@ -188,7 +188,9 @@ def peak_bytes(assignment: Assignment) -> int:
     n, shape, unit = 600, (1, 16, 16), torch.ones(10, dtype=torch.float64)
     x, y = torch.randn(n, *shape), torch.arange(n) % 10
     data = TensorData(x, y, x[:1], y[:1], "labels", 10, shape, 0 * unit, unit)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as recorded:
         model = build(assignment.architecture, shape, 10, torch.Generator().manual_seed(0))
         state = begin(model, assignment.plan)
         train_epoch(state, data, assignment)
@@ -240,7 +242,9 @@ def test_memory_of_a_pass_with_the_chunks_of_a_gpu_is_in_its_estimate(
     spec = ArchitectureSpec(family="resnet", values={"depth": 8, "width": width})
     model = build(spec, (3, 32, 32), 10, torch.Generator().manual_seed(0))
     x, y = torch.randn(128, 3, 32, 32), torch.arange(128) % 10
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as recorded:
         curvature_pass(
             kind, model, x, y, Categorical(), batch_size=128,
             generator=torch.Generator().manual_seed(0),

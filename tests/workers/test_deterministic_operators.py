@@ -61,6 +61,11 @@ ELSEWHERE = {
     "resize_",
 }
 
+#: The docstring of torch 2.11 lists it though its CUDA kernel is deterministic on request there:
+#: `inclusive_deterministic_scan` over one row, a block of threads for each of several rows.
+#: PyTorch's pull request 190975 corrected the docstring alone.
+LISTED_TOO_LONG = {"cumsum"}
+
 
 class Called(TorchDispatchMode):
     """Names of the operators called, with what matters of their overloads."""
@@ -84,7 +89,7 @@ def test_the_list_is_that_of_torch() -> None:
     assert text is not None
     second = text.split("throw a\n")[-1].split("In addition")[0]
     named = set(re.findall(r"\* :\w+:`torch\.(?:\w+\.)*(\w+)`", second))
-    assert named - ELSEWHERE <= set(WITHOUT)
+    assert named - ELSEWHERE - LISTED_TOO_LONG <= set(WITHOUT)
     assert len(named) > 15
 
 
