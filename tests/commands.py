@@ -165,3 +165,12 @@ def hashes(folder: Path) -> dict[str, str]:
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*.parquet"))
     }
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """Return what each file below a folder holds, and where each link leads."""
+    return {
+        str(path): os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }

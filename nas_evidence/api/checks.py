@@ -49,10 +49,8 @@ def verify(place: str | Path, *, data_root: str | Path | None = None) -> Verific
     from nas_evidence.data.source import KEPT
     from nas_evidence.driver.verification import check_data, not_checked
     from nas_evidence.driver.verification import verify as findings_of
-    from nas_evidence.storage.study_folder import refuse_links
 
     store = _fetched(place)
-    refuse_links(store.folder)
     here = store.uri is None
     found = findings_of(store.folder, with_checkpoints=here)
     other_data, why = check_data(store.folder, _loader(store.folder, data_root))
@@ -90,6 +88,7 @@ def _fetched(place: str | Path) -> "WorkingCopy":
     from nas_evidence.driver.mirror import working_copy
 
     store = working_copy(str(place))
+    store.check_answers()
     store.pull()
     if not (store.folder / "study.toml").is_file() and not (store.folder / "trials").is_dir():
         raise UserError(

@@ -9,7 +9,6 @@ left to do. `faults.py` names the crash points.
 import contextlib
 import logging
 import re
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -51,10 +50,11 @@ from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import DoneTrials, adopt, find_done, set_aside_wrong
 from nas_evidence.storage.requests import Requests
 from nas_evidence.storage.state import Losses
+from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     COMPACT_AT,
-    TABLES,
     compact,
+    remove_torn,
     remove_unnamed,
     write_record,
 )
@@ -234,10 +234,8 @@ class Driver:
         self._models.limit(len(self._done))
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if home.name.isdecimal() and int(home.name) in self._done:
-                shutil.rmtree(home, ignore_errors=True)
-        for table in TABLES:
-            for half_written in (self._folder / table).glob(".*"):
-                half_written.unlink()
+                remove_attempts(self._folder, f"checkpoints/{home.name}")
+        remove_torn(self._folder)
         self._complete_log()
         compact(self._log, self._folder)
         proposals = self._proposer.proposals()
@@ -507,7 +505,7 @@ class Driver:
         self._done[trial_id] = row
         if not is_race(trial_id):
             self._tell_after(trial_id // self._study.replicates)
-        shutil.rmtree(home, ignore_errors=True)
+        remove_attempts(self._folder, home.relative_to(self._folder).as_posix())
         crash_point("removed")
         self.requests.done(trial_id)
         self._models.add(row, len(self._done))

@@ -46,6 +46,7 @@ from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.holding import Holder, announced
+from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.log import (
     LOG,
     is_whole,
@@ -58,6 +59,7 @@ from nas_evidence.storage.log import (
 )
 from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
 from nas_evidence.storage.study_folder import holder_of
+from nas_evidence.storage.study_names import is_removable
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
@@ -76,7 +78,6 @@ _ORDER: tuple[str | tuple[str, ...], ...] = (
     "trials/", f"{LOG}/",
 )  # fmt: skip
 _CHECKPOINT = re.compile(r"checkpoints/\d+/attempt-\d+/epoch-\d+\.pt")
-_WEIGHTS = re.compile(r"checkpoints/\d+/attempt-\d+/model\.safetensors")
 #: Uploaded by its writer, or never.
 _NOT_OURS = re.compile(r"lock$|study\.db-|logs/worker-|logs/events|(.*/)?\.")
 _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
@@ -129,7 +130,8 @@ class WorkingCopy:
 
     @contextlib.contextmanager
     def held(self, *, steal: bool = False) -> Iterator[None]:
-        """No-op: a folder is protected by its own lock."""
+        """Check that no link leads out of the folder, which is protected by its own lock."""
+        refuse_links(self.folder, self.place)
         yield
 
     def around(self, executor: Executor) -> Executor:
@@ -137,7 +139,12 @@ class WorkingCopy:
         return executor
 
     def check_answers(self) -> None:
-        """Check that the store answers soon."""
+        """Check that the store answers soon, and that no link leads out of it.
+
+        Raises:
+            ValueError: if one does.
+        """
+        refuse_links(self.folder, self.place)
 
     def pull(self) -> None:
         """Fetch what is stored, to read it."""
@@ -297,7 +304,7 @@ class Mirror(WorkingCopy):
         unread = {*log} - {*without_copies(name for name in log if name not in self._damaged)}
         checkpoints = {name for name in there if _CHECKPOINT.fullmatch(name)}
         wanted = there.keys() - checkpoints - unread
-        wanted -= {name for name in wanted if _WEIGHTS.fullmatch(name)}
+        wanted -= {name for name in wanted if name.startswith("checkpoints/")}
         kept = {name for name in wanted if self._is_here(name, there[name])}
         self._clear(below, {*kept, *checkpoints})
         if not self.store.download({name: self.folder / name for name in wanted - kept}):
@@ -419,7 +426,7 @@ class Mirror(WorkingCopy):
     def look_for_requests(self) -> None:
         """Fetch the requests of other processes; remove finished ones from the store."""
         for name in self.store.list("requests"):
-            if name not in self._sent:
+            if name not in self._sent and is_removable(name):
                 path = self.folder / name
                 path.parent.mkdir(exist_ok=True)
                 path.touch()
@@ -446,7 +453,7 @@ class Mirror(WorkingCopy):
         with os.scandir(self.folder / below) as entries:  # a launch must not wait for pathlib
             for entry in entries:
                 name = below + entry.name
-                if _NOT_OURS.match(name):
+                if _NOT_OURS.match(name) or entry.is_symlink():
                     continue
                 if below == "checkpoints/":  # of a trial: its workers store what is in it
                     found[f"{name}/"] = 0, 0

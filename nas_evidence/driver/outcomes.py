@@ -13,6 +13,7 @@ from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
 from nas_evidence.storage.best import Standings, ranked_value
+from nas_evidence.storage.study_names import remove
 from nas_evidence.storage.trial_row import TrialRow
 
 #: Up to this many trials all weights are kept; then those of this many best architectures.
@@ -74,7 +75,7 @@ class KeptModels:
         self._rank(row)
         if self._limited:
             for trial_id in (before | {row.trial_id}) - self._wanted():
-                self._path(trial_id).unlink(missing_ok=True)
+                self._remove(self._path(trial_id))
         self.limit(n_done)
 
     def take(self, weights: Path, trial_id: int) -> None:
@@ -83,7 +84,7 @@ class KeptModels:
             self._folder.mkdir(exist_ok=True)
             weights.replace(self._path(trial_id))
         else:
-            self._path(trial_id).unlink(missing_ok=True)
+            self._remove(self._path(trial_id))
 
     def limit(self, n_done: int) -> None:
         """Delete the weights that a study of so many finished trials does not keep."""
@@ -92,7 +93,7 @@ class KeptModels:
             keep = {self._path(trial_id).name for trial_id in self._wanted()}
             for path in self._folder.glob("*.safetensors"):
                 if path.name not in keep:
-                    path.unlink()
+                    self._remove(path)
 
     def _rank(self, row: TrialRow) -> None:
         standing = self._standings.add(row)
@@ -120,6 +121,9 @@ class KeptModels:
         n = None if self._standings.is_estimated else max(KEEP_BEST_MODELS, in_race)
         best = (*self._standings.first(n), *front)
         return {standing.trial_id for standing in best}
+
+    def _remove(self, weights: Path) -> None:
+        remove(self._folder.parent, f"{self._folder.name}/{weights.name}")
 
     def _path(self, trial_id: int) -> Path:
         return self._folder / f"{trial_id}.safetensors"

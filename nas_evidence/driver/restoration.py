@@ -6,7 +6,6 @@ from its seed, to the epoch and status at which it ended; one whose row is lost 
 """
 
 import contextlib
-import shutil
 from pathlib import Path
 
 import torch
@@ -40,6 +39,7 @@ from nas_evidence.storage.events import Ended
 from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import adopt, find_done, set_aside_wrong
 from nas_evidence.storage.set_aside import set_aside
+from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     read_study_tables,
     write_record,
@@ -146,7 +146,7 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     about = {"content_hash": current_hash(folder, study), "stage": stage}
     record = record.model_copy(update=about)
     files = write_record(folder, record, study)
-    shutil.rmtree(place.parent, ignore_errors=True)
+    remove_attempts(folder, place.parent.relative_to(folder).as_posix())
     return Ended(row=TrialRow.of(record), files=files)
 
 
@@ -168,7 +168,7 @@ def _restore_model(
     if (folder / name).exists():
         _aside(folder, name, done, "its trial is trained again")
     write_whole(folder / name, made.read_bytes())
-    shutil.rmtree(made.parent)
+    remove_attempts(folder, made.parent.relative_to(folder).as_posix())
     done.append(f"{name}: trained again from its seed")
 
 

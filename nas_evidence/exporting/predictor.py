@@ -107,11 +107,14 @@ class Predictor:
     def _ensemble(cls, folder: Path) -> "Predictor":
         check_files(folder, ENSEMBLE)
         whole = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
-        described = whole["members"]
-        members = [
-            (float(one["weight"]), cls.load(folder / "members" / Path(one["folder"]).name))
-            for one in described
-        ]
+        homes = {path.name: path for path in (folder / "members").glob("*")}
+        named = [(float(one["weight"]), Path(one["folder"]).name) for one in whole["members"]]
+        if lost := [name for _, name in named if name not in homes]:
+            raise UserError(
+                f"{folder}/{ENSEMBLE} names the member {lost[0]!r}, which is not in "
+                f"{folder}/members; export the ensemble again."
+            ).with_code("export-member-missing")
+        members = [(weight, cls.load(homes[name])) for weight, name in named]
         _, first = max(members, key=lambda member: member[0])
         meaning = {**first.meaning, "thresholds": whole.get("thresholds", {})}
         return cls(first.exported, first.posterior, meaning, members)

@@ -1,6 +1,7 @@
 """The file SHA256SUMS of a folder, in the format of `sha256sum -c`.
 
 A file that is wanted but not listed counts as wrong, and so does all of a folder without the list.
+A list that names a file elsewhere is damaged.
 """
 
 import hashlib
@@ -8,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.names import stays_inside
 
 NAME = "SHA256SUMS"
 
@@ -32,6 +34,8 @@ def wrong_sums(folder: Path, names: Iterable[str] = ()) -> list[str]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         listed[name] = digest
+    if not all(map(stays_inside, listed)):  # nobody who writes a list names what is elsewhere
+        return [NAME]
     wanted = tuple(names) or tuple(listed)
     return [name for name in wanted if not _is_sound(folder, name, listed.get(name))]
 

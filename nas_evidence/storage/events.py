@@ -1,17 +1,19 @@
 """The facts of a study, one class each: what a line of its log says.
 
 `driver.py` writes them, `state.py` folds them. A fact that a decision rests on is written
-durably before the decision acts.
+durably before the decision acts. What becomes the name of a file is checked as one: a line with
+another is damaged.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from nas_evidence.maths.pareto import Point
 from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.study_names import Digest, Number, Part, TableName
 from nas_evidence.storage.trial_row import TrialRow
 
 
@@ -37,7 +39,7 @@ class Asked(_Event):
     """The sampler has proposed an architecture; `recovered` if the log had lost it."""
 
     event: Literal["ask"] = "ask"
-    number: int
+    number: Number
     architecture: ArchitectureSpec
     recovered: bool = False
 
@@ -46,24 +48,24 @@ class Launched(_Event):
     """An attempt at a trial has begun."""
 
     event: Literal["launch"] = "launch"
-    trial_id: int
-    attempt: int
+    trial_id: Number
+    attempt: Number
 
 
 class Parked(_Event):
     """An attempt is off its worker; it continues later."""
 
     event: Literal["park"] = "park"
-    trial_id: int
-    attempt: int
+    trial_id: Number
+    attempt: Number
 
 
 class AtRung(_Event):
     """A trial has reached a rung, with its scores there; None if they are not known."""
 
     event: Literal["rung"] = "rung"
-    trial_id: int
-    epoch: int
+    trial_id: Number
+    epoch: Number
     point: Annotated[Point | None, Field(strict=False)]
 
 
@@ -71,8 +73,8 @@ class Judged(_Event):
     """What an asynchronous search has decided at a rung; `reason` is None if the trial passes."""
 
     event: Literal["judged"] = "judged"
-    trial_id: int
-    epoch: int
+    trial_id: Number
+    epoch: Number
     reason: str | None
 
 
@@ -86,10 +88,10 @@ class AttemptLost(_Event):
     """
 
     event: Literal["lost"] = "lost"
-    trial_id: int
-    attempt: int
+    trial_id: Number
+    attempt: Number
     cause: str
-    epoch: int | None = None
+    epoch: Number | None = None
     progress: bool | None = None
     kind: LossKind = LossKind.CRASH
     share: float | None = None
@@ -102,8 +104,8 @@ class Again(_Event):
     """
 
     event: Literal["retry"] = "retry"
-    trial_id: int
-    attempt: int
+    trial_id: Number
+    attempt: Number
 
 
 class Ended(_Event):
@@ -116,7 +118,7 @@ class Ended(_Event):
 
     event: Literal["end"] = "end"
     row: TrialRow
-    files: Mapping[str, str]
+    files: Mapping[TableName, Digest]
     wall_seconds: float = 0.0
     device_seconds: float = 0.0
     recovered: bool = False
@@ -136,9 +138,9 @@ class Merged(_Event):
     """
 
     event: Literal["merge"] = "merge"
-    part: str
-    files: Mapping[str, str]
-    attempts: Annotated[tuple[tuple[int, int], ...], Field(strict=False)]
+    part: Part
+    files: Mapping[TableName, Digest]
+    attempts: Annotated[tuple[tuple[Number, Number], ...], Field(strict=False)]
 
     def facts(self) -> dict[str, Any]:
         """Return what a person reads."""
@@ -149,7 +151,7 @@ class Told(_Event):
     """The sampler knows the result of a proposal; see `driver/outcomes.py`."""
 
     event: Literal["tell"] = "tell"
-    number: int
+    number: Number
     values: Annotated[Point | None, Field(strict=False)]
     pruned: bool
     constraints: Mapping[str, float]
@@ -160,8 +162,14 @@ class RaceRound(_Event):
     """The next trials of the race of the finalists."""
 
     event: Literal["race"] = "race"
-    trial_ids: Annotated[tuple[int, ...], Field(strict=False)]
+    trial_ids: Annotated[tuple[Number, ...], Field(strict=False)]
     architectures: Annotated[tuple[ArchitectureSpec, ...], Field(strict=False)]
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if len(self.trial_ids) != len(self.architectures):
+            raise ValueError("each trial has one architecture")
+        return self
 
 
 class Used(_Event):

@@ -7,9 +7,13 @@ The driver looks before each poll, and removes a file once the request is done. 
 trial survives a crash of the driver; one for the study does not, since the study has stopped.
 """
 
+import re
 from pathlib import Path
 
+from nas_evidence.storage.study_names import remove
+
 _STUDY = "cancel"
+_OF_TRIAL = re.compile(rf"{_STUDY}-([0-9]{{6,10}})")
 
 
 class Requests:
@@ -27,9 +31,8 @@ class Requests:
     def look(self) -> None:
         """Read the current requests."""
         names = {path.name for path in (self._folder / "requests").glob(f"{_STUDY}*")}
-        numbers = (name.removeprefix(f"{_STUDY}-") for name in names)
         self.study = _STUDY in names
-        self.trials = frozenset(int(number) for number in numbers if number.isdecimal())
+        self.trials = frozenset(int(one[1]) for one in map(_OF_TRIAL.fullmatch, names) if one)
 
     def done(self, trial_id: int | None = None) -> None:
         """Remove the request for a trial that has ended, or for the stopped study."""
@@ -50,7 +53,7 @@ def is_open(folder: Path, trial_id: int | None = None) -> bool:
 
 def withdraw(folder: Path, trial_id: int | None = None) -> None:
     """Withdraw a request."""
-    (folder / request_name(trial_id)).unlink(missing_ok=True)
+    remove(folder, request_name(trial_id))
 
 
 def request_name(trial_id: int | None = None) -> str:

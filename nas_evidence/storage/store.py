@@ -4,8 +4,12 @@
 
 `Store` has six functions: `put`, `get`, `list`, `delete`, `upload`, `download`. A file is written
 completely or not at all: one PUT on object stores, a rename in folders. Names are relative, with
-slashes; those that begin with a dot are ignored. Calls to a store that does not answer are
-retried with pauses; if that fails, or cannot help, the error is one line, made here.
+slashes; a listing leaves out those that begin with a dot, or lead elsewhere. Calls to a store that
+does not answer are retried with pauses; if that fails, or cannot help, the error is one line, made
+here.
+
+A store is never followed out of itself: before the first request a folder with a link out of it is
+refused, and each later request refuses a link on its way.
 
 Only this module imports fsspec. Each service's client finds its own credentials (environment,
 profile, role of the machine); they never pass through here.
@@ -29,9 +33,12 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from nas_evidence.plumbing.backoff import try_again
+from nas_evidence.plumbing.names import is_name
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.links import link_on_the_way, refuse_links
+from nas_evidence.storage.study_names import is_removable
 
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())  # a driver has its log; on a terminal the error says it all
@@ -119,6 +126,7 @@ class Store:
                 "store-not-opened"
             ) from None
         self._root = str(root).rstrip("/")
+        self._may_have_links = in_folder  # until it was looked through
         #: Called before each try of a change, but for `if_absent`; what it raises ends the try.
         self.guard: Callable[[], None] = lambda: None
         self._silent: BaseException | None = None  # the last error that was followed by a retry
@@ -165,12 +173,16 @@ class Store:
         listed = {
             str(path).removeprefix(self._root).lstrip("/"): _stamp(facts)
             for path, facts in self._try(find).items()
+            if not _is_link(facts)
         }
-        return {name: stamp for name, stamp in listed.items() if name and not _is_hidden(name)}
+        return {name: stamp for name, stamp in listed.items() if is_name(name)}
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files, many by one request where the service can; absent ones are ignored."""
-        paths = [self._path(name) for name in names]
+        """Remove files, many by one request where the service can; absent ones are ignored.
+
+        This is all that is ever removed in a store: names that no study removes are left.
+        """
+        paths = [self._path(name) for name in names if is_removable(name)]
         for first in range(0, len(paths), REMOVED_AT_ONCE):
             self._change(partial(self._delete, paths[first : first + REMOVED_AT_ONCE]))
 
@@ -244,7 +256,7 @@ class Store:
             )
 
     def _ask(self) -> None:
-        with contextlib.suppress(StoreError):  # whoever looks next is told
+        with contextlib.suppress(UserError):  # whoever looks next is told
             self.get("study.toml")
 
     # --- one request each
@@ -274,6 +286,16 @@ class Store:
                 self._fs.rm_file(path)
 
     def _path(self, name: str) -> str:
+        """Return the path of a file.
+
+        Raises:
+            StoreError: a link in a folder is on its way.
+        """
+        if isinstance(self._fs, _Folder) and (link := link_on_the_way(Path(self._root), name)):
+            raise StoreError(
+                f"{self.place}/{link} is a link, and a store is never followed through one; put "
+                "what it leads to in its place, or remove it."
+            ).with_code("link-in-store")
         return f"{self._root}/{name}" if name else self._root
 
     # --- retries and errors
@@ -288,7 +310,15 @@ class Store:
         return self._try(guarded)
 
     def _try(self, action: Callable[[], T], *, patience: float | None = None) -> T:
-        """Return what the action returns; retry for a while where that may help."""
+        """Return what the action returns; retry for a while where that may help.
+
+        Raises:
+            StoreError: it failed.
+            UserError: this is the first request to a folder, and a link leads out of it.
+        """
+        if self._may_have_links:
+            refuse_links(Path(self._root), self.place)
+            self._may_have_links = False
         try:
             return try_again(
                 action,
@@ -316,7 +346,15 @@ class Store:
 
 
 class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Local files, each of which is there completely or not at all."""
+    """Local files, each of which is there completely or not at all; links are not followed."""
+
+    def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for place, _folders, files in os.walk(path):
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):  # a driver has removed it
+                    found[f"{place}/{name}"] = self.info(f"{place}/{name}")
+        return found
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         with self._whole(Path(path), create=mode == "create") as temporary:
@@ -348,5 +386,6 @@ def _may_be_temporary(error: BaseException) -> bool:
     return isinstance(error, Exception) and not hopeless
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
+def _is_link(facts: Mapping[str, Any]) -> bool:
+    """Return whether a listing says of a file that it is a link."""
+    return bool(facts.get("islink")) or facts.get("type") == "link"

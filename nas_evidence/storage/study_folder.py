@@ -9,7 +9,6 @@ import fcntl
 import os
 import re
 import shlex
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
 from nas_evidence.storage.conditions import check_conditions, keep_copy, study_of_trials
 from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
+from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.requests import withdraw
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
@@ -106,38 +106,6 @@ def _near(folder: Path) -> str:
     }
     near = difflib.get_close_matches(folder.name, studies, n=1)
     return f" Did you mean {studies[near[0]]}?" if near else ""
-
-
-def refuse_links(folder: Path) -> None:
-    """Refuse a folder with a link out of it or to nothing, or with what is no file and no folder.
-
-    What is written there would go elsewhere; who reads a pipe waits for ever.
-
-    Raises:
-        ValueError: names the link, and where it leads, or the other thing.
-    """
-    home = folder.resolve()
-    for place, folders, files in os.walk(home):
-        for path in (Path(place) / name for name in (*folders, *files)):
-            try:
-                mode = path.lstat().st_mode
-            except FileNotFoundError:  # a driver has removed it
-                continue
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-                raise UserError(
-                    f"{folder}/{path.relative_to(home)} is neither a file nor a folder, but a "
-                    "pipe, a socket or a device; remove it."
-                ).with_code("not-file-or-folder")
-            if not stat.S_ISLNK(mode):
-                continue
-            target = Path(os.path.realpath(path))  # `resolve` raises where links lead in a circle
-            inside = target.is_relative_to(home)
-            if not inside or not path.exists():
-                where = "where nothing is" if inside else "outside of the study"
-                raise UserError(
-                    f"{folder}/{path.relative_to(home)} is a link to {target}, {where}; put what "
-                    "it leads to in its place, or remove it."
-                ).with_code("link-outside")
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -37,16 +37,16 @@ from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import check_conditions
-from nas_evidence.storage.events import Merged
+from nas_evidence.storage.events import EVENT, Ended, Merged
 from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import Attempt, State, attempt_of, is_part, stem_of
+from nas_evidence.storage.study_names import TableName, remove, remove_half_written
 from nas_evidence.storage.trial_row import TrialRow
 
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 
-TableName = Literal["trials", "evidence", "terms", "curves"]
 Cell = ParameterValue | None
 Row = dict[str, Cell]
 
@@ -183,7 +183,12 @@ def read_stem(folder: Path, stem: str) -> list[TrialRow] | dict[Path, str]:
             frames[table] = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
     if torn:
         return torn
-    rows = rows_of(frames["trials"], frames["evidence"])
+    try:
+        rows = rows_of(frames["trials"], frames["evidence"])
+        for row in rows:
+            EVENT.validate_json(Ended(row=row, files={}).model_dump_json())
+    except (ValueError, LookupError, TypeError):
+        return {folder / "trials" / f"{stem}.parquet": "damaged: its rows are none of trials"}
     for row, key in zip(rows, frames["trials"]["architecture_key"], strict=True):
         if row.architecture_key != key:
             problem = f"damaged: trial {row.trial_id} has the key of another architecture"
@@ -355,9 +360,15 @@ def remove_unnamed(folder: Path, state: State) -> None:
     """Remove the files of this program that the log does not name: a killed process left them."""
     for table in TABLES:
         for path in (folder / table).glob("[!._]*.parquet"):
-            ours = _FILE_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)
-            if ours and path.stem not in state.files:
-                path.unlink()
+            if path.stem not in state.files:
+                remove(folder, f"{table}/{path.name}")
+
+
+def remove_torn(folder: Path) -> None:
+    """Remove what a killed process has not finished writing in the tables."""
+    for table in TABLES:
+        for path in (folder / table).glob(".*"):
+            remove_half_written(path)
 
 
 def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
@@ -384,13 +395,13 @@ def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
         digests[table] = _write_table(path, joined.replace_schema_metadata(metadata))
         written = _stored(path)
         if written is None or not written.equals(joined, check_metadata=False):
-            path.unlink()
+            remove(folder, f"{table}/{part}.parquet")
             raise OSError(errno.EIO, "the written file cannot be read back", str(path))
     attempts = tuple(attempt_of(stem) for stem in stems)
     log.write(Merged(part=part, files=digests, attempts=attempts), durable=True)
     for table in TABLES:
         for stem in stems:
-            (folder / table / f"{stem}.parquet").unlink(missing_ok=True)
+            remove(folder, f"{table}/{stem}.parquet")
 
 
 def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float]]) -> TrialRow:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec
+from nas_evidence.storage.study_names import Digest, Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,8 @@ class TrialRow:
     of n_parameters, flops, memory_bytes and latency_seconds that are known.
     """
 
-    trial_id: int
-    attempt: int
+    trial_id: Number
+    attempt: Number
     replicate: int
     status: TrialStatus
     architecture: ArchitectureSpec
@@ -27,7 +28,7 @@ class TrialRow:
     total_seconds: float = 0.0
     epochs: int = 0
     gpu_share: float | None = None
-    content_hash: str | None = None
+    content_hash: Digest | None = None
 
     @property
     def architecture_key(self) -> str:

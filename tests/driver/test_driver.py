@@ -482,7 +482,7 @@ def test_what_a_kill_kept_from_the_log_is_written_by_the_next_driver(tmp_path: P
 def test_files_that_a_killed_writer_left_half_written_go_away(tmp_path: Path) -> None:
     run(study(n_trials=3), tmp_path)
     before = hashes(tmp_path)
-    half = tmp_path / "terms" / ".000003-a1.parquet.0123"
+    half = tmp_path / "terms" / f".000003-a1.parquet.{'0123' * 8}"
     half.write_bytes(b"PAR1")
     run(study(n_trials=4), tmp_path)
     assert not half.exists()

@@ -5,6 +5,7 @@ What was written is noted in the study folder, since the tools cannot be asked w
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextvars import Context
@@ -49,7 +50,8 @@ class InitLogFinish(Tracker):
             self._given |= {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._is_wandb = tool == "wandb"
         self._runs: dict[int, Any] = {}
-        self._note = folder / "logs" / f"track-{tool}-{self._given['project']}.json"
+        called = re.sub(r"[/\0]", "-", self._given["project"])  # no name of a project is a path
+        self._note = folder / "logs" / f"track-{tool}-{called}.json"
         told = json.loads(self._note.read_text()) if self._note.is_file() else {}
         self._token: str = told.get("token") or secrets.token_hex(4)
         self._noted: dict[str, int] = told.get("ended", {})  # attempt by trial
