@@ -60,6 +60,34 @@ class Lost:
 
 
 Event = SliceReport | TrialRecord | Lost
+
+
+def checked(event: object, assignment: Assignment) -> Event:
+    """Return what a worker answered, or the loss of its attempt if it is no answer of its trial.
+
+    An executor checks each answer: the driver waits for the trial that it has launched, and takes
+    an answer of another one for a late message.
+    """
+    why = _misfit(event, assignment)
+    if not why and isinstance(event, SliceReport | TrialRecord | Lost):
+        return event
+    cause = f"the answer of the worker is not of the trial under way: {why}"
+    return Lost(assignment.trial_id, assignment.attempt, cause)
+
+
+def _misfit(event: object, assignment: Assignment) -> str:
+    """Return in what an answer is not of an attempt, or ""."""
+    if not isinstance(event, SliceReport | TrialRecord | Lost):
+        return f"it is of the type {type(event).__name__}"
+    names = ["trial_id", "attempt"]
+    if isinstance(event, TrialRecord):
+        names += ["replicate", "architecture", "seed"]
+        if not event.status.is_final:
+            return f"its status is {event.status}"
+    differ = [name for name in names if getattr(event, name) != getattr(assignment, name)]
+    return f"it has another {differ[0]}" if differ else ""
+
+
 #: Where trials run: "auto" is "local" or "ray".
 Where = Literal["auto", "local", "ray", "inline"]
 #: How a run of a study ended: nothing is left; a budget or time is spent; Ctrl-C, or on request;
