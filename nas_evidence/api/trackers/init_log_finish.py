@@ -14,6 +14,7 @@ from typing import Any
 
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import StudyStatus
 
@@ -50,7 +51,7 @@ class InitLogFinish(Tracker):
         self._is_wandb = tool == "wandb"
         self._runs: dict[int, Any] = {}
         self._note = folder / "logs" / f"track-{tool}-{self._given['project']}.json"
-        told = json.loads(self._note.read_text()) if self._note.is_file() else {}
+        told = parsed_json(self._note.read_text()) if self._note.is_file() else {}
         self._token: str = told.get("token") or secrets.token_hex(4)
         self._noted: dict[str, int] = told.get("ended", {})  # attempt by trial
         self._last: dict[str, dict[str, int]] = told.get("last", {})  # epochs of the others
