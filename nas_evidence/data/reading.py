@@ -253,8 +253,8 @@ def read_frame(
             "table-empty"
         ) from None
     except (
-        OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
-        lzma.LZMAError, BadZipFile, pd.errors.ParserError,
+        OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
+        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError,
     ) as error:  # fmt: skip
         raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
             "table-unreadable"

@@ -28,6 +28,20 @@ def shortened(text: object, most: int = 60) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
+def cut(text: str, most: int = 20_000) -> str:
+    """Return text of at most about so many characters: the middle of a longer one is left out.
+
+    Of a traceback the first lines say where it began, the last ones what went wrong.
+
+    >>> cut("abcdefgh", most=4)
+    'ab ... 4 characters left out ... gh'
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... {len(text) - 2 * half} characters left out ... {text[-half:]}"
+
+
 def on_lines(text: str) -> str:
     """Return the same, but with its line ends and tabs."""
     return "".join(c if c in "\n\t" else _printable(c) for c in text)

@@ -17,10 +17,11 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import with_task
-from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of, masked
+from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     FREE_KEYS,

@@ -22,8 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nas_evidence.exporting.soundness import read_json
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import masked, refuse_password
+from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import Watcher
 
