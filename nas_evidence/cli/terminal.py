@@ -205,7 +205,7 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
     shown = columns_that_fit(header, rows, out.width)
     full = (max(len(header[i]), *(len(row[i]) for row in rows)) + 2 for i in shown)
     wide = sum(full) <= out.width
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table = Table(title=on_one_line(title), title_justify="left", box=None, header_style="bold")
     for i in shown:
         left = header[i] in ("family", "note", "score")
         title = header[i] if wide else header[i].replace(" ", "\n")  # else a word is broken

@@ -1,4 +1,4 @@
-"""What a worker answers that is not of its trial is a lost attempt: nothing waits, nothing lies."""
+"""An answer that is not of the trial under way is a lost attempt: nothing waits, nothing lies."""
 
 from collections.abc import Callable
 from pathlib import Path
