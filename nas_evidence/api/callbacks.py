@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from nas_evidence.spec.domains import masked
+from nas_evidence.plumbing.foreign_text import cut
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import StudyStatus, Watcher
 
@@ -52,7 +53,7 @@ class Called:
             return ""
         self._is_said = True
         kind = type(self._failure).__name__
-        why = masked(str(self._failure)).strip().partition("\n")[0]
+        why = masked(cut(str(self._failure), 2_000)).strip().partition("\n")[0]
         return f"{self._name} has stopped, the search goes on: {kind}{': ' * bool(why)}{why}"
 
     def end(self) -> None:

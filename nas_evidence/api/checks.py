@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nas_evidence.plumbing.foreign_text import on_lines
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
@@ -28,7 +29,7 @@ class Verification:
 
     def __repr__(self) -> str:
         lines = [f"{one.place}: {one.problem}" for one in self.problems] or ["no problems found"]
-        return "\n".join([*lines, *(f"not checked: {text}" for text in self.not_checked)])
+        return on_lines("\n".join([*lines, *(f"not checked: {one}" for one in self.not_checked)]))
 
 
 def verify(place: str | Path, *, data_root: str | Path | None = None) -> Verification:

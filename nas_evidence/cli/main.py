@@ -30,9 +30,10 @@ from nas_evidence.cli.terminal import err, out
 from nas_evidence.cli.validate import init
 from nas_evidence.cli.verify import repair, verify
 from nas_evidence.cli.watch import watch
+from nas_evidence.plumbing.foreign_text import cut
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.plumbing.version import __version__
-from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.faults import (
     StudyStoppedError,
@@ -166,7 +167,7 @@ def _interrupt(signum: int, frame: object) -> NoReturn:
 
 def _unexpected(error: BaseException) -> NoReturn:
     """Say what happened in one line; the details go to the logs of the study, or nowhere."""
-    why = masked(_first_line(error))
+    why = masked(cut(_first_line(error), 2_000))
     err.print(f"unexpected {type(error).__name__}: {why}{_details(error)}")
     sys.exit(1)
 
@@ -177,6 +178,6 @@ def _details(error: BaseException) -> str:
         if log.name == "driver.log":
             path = log.with_name(f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
             with contextlib.suppress(OSError):
-                path.write_text(masked("".join(traceback.format_exception(error))))
+                path.write_text(masked(cut("".join(traceback.format_exception(error)), 1_000_000)))
                 return f"; details in {path}"
     return f"; show the details: {_DEBUG}=1 in the environment"

@@ -3,8 +3,6 @@
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
-import json
-import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,6 +27,7 @@ from nas_evidence.cli.terminal import (
     trust_line,
     typed,
 )
+from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
@@ -249,17 +248,17 @@ def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
 
 def say_export(folder: Path, place: str) -> None:
     """Say what an export holds, and of an ensemble what it gains; `place` is what it is called."""
-    from nas_evidence.exporting.soundness import ENSEMBLE
+    from nas_evidence.exporting.soundness import ENSEMBLE, read_json
     from nas_evidence.reporting.study_tables import architecture_text
 
     if not (folder / ENSEMBLE).is_file():
-        written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-        described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
+        written = read_json(folder, "evidence.json")
+        described = parsed_toml((folder / "architecture.toml").read_text(encoding="utf-8"))
         again = "" if written["rescored_sum"] is None else ", evidence recomputed: identical"
         name = architecture_text(described["family"], described["values"])
         out.print(f"export: {place} (trial {written['trial_id']}: {name}{again})")
         return
-    whole = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
+    whole = read_json(folder, ENSEMBLE)
     kept = {one["trial_id"]: one["weight"] for one in whole["members"]}
     members = ", ".join(f"trial {i} {weight:.2f}" for i, weight in kept.items())
     out.print(f"export: {place} (weights: {members})")

@@ -28,9 +28,9 @@ from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import study_of_this_job
+from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import masked
 from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 
@@ -263,13 +263,6 @@ def _options(run: Run) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-class _Masking(logging.Formatter):
-    """Writes no password that an error of somebody else's library quotes."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
-
-
 class _Log(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # it cannot be opened: the study says what is wrong with its disk
@@ -278,7 +271,7 @@ class _Log(logging.FileHandler):
 
 def _log_to(path: Path) -> None:
     handler = _Log(path, delay=True)
-    handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(LogFormatter())
     logger = logging.getLogger("nas_evidence")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

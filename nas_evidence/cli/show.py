@@ -1,6 +1,5 @@
 """One trial on the screen, the sentence that matters first."""
 
-import json
 import math
 from typing import Any
 
@@ -8,6 +7,7 @@ from nas_evidence.api.control import opened
 from nas_evidence.api.progress import score_text
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
 
@@ -38,7 +38,7 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
     tables: _Tables = {}
     for name in TABLES:
         frame = getattr(stored, name)
-        tables[name] = json.loads(
+        tables[name] = parsed_json(
             frame[frame["trial_id"] == trial_id].to_json(orient="records", double_precision=15)
         )
     if not tables["trials"]:

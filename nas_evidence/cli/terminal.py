@@ -18,6 +18,7 @@ from rich.text import Text
 from nas_evidence.api.progress import Progress, score_text, size_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.study import StudySpec
 
@@ -35,7 +36,9 @@ class _Literal(Console):
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print what rich prints."""
-        super().print(*(on_lines(o) if isinstance(o, str) else o for o in objects), **how)
+        clean = masked if self.stderr else str  # what errors and notes quote may be of others
+        shown = (on_lines(clean(o)) if isinstance(o, str) else o for o in objects)
+        super().print(*shown, **how)
 
 
 out, err = _Literal(), _Literal(stderr=True)
@@ -75,7 +78,7 @@ def typed(*words: object) -> str:
 
 def print_foreign(text: str) -> None:
     """Print what a log or a job says: without its colours, and nothing that moves the cursor."""
-    typer.echo(on_lines(re.sub(r"\x1b\[[0-9;]*m", "", text)), nl=False)
+    typer.echo(on_lines(masked(re.sub(r"\x1b\[[0-9;]*m", "", text))), nl=False)
 
 
 def ranking_rows(
@@ -202,7 +205,7 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
     shown = columns_that_fit(header, rows, out.width)
     full = (max(len(header[i]), *(len(row[i]) for row in rows)) + 2 for i in shown)
     wide = sum(full) <= out.width
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table = Table(title=on_one_line(title), title_justify="left", box=None, header_style="bold")
     for i in shown:
         left = header[i] in ("family", "note", "score")
         title = header[i] if wide else header[i].replace(" ", "\n")  # else a word is broken

@@ -21,6 +21,7 @@ import pandas as pd
 
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
+from nas_evidence.plumbing.parsing import parsed_json
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
 READ = "nas_evidence: how it was read"
@@ -121,7 +122,7 @@ def how_read(frame: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, Written]]:
     """Return sentences about how a table was read, and how cells of its columns are written."""
     said, written = frame.attrs.get(READ), frame.attrs.get(_WRITTEN)
     sentences = tuple(map(str, said)) if isinstance(said, list) else ()
-    decided = json.loads(written) if isinstance(written, str) else {}
+    decided = parsed_json(written) if isinstance(written, str) else {}
     return sentences, {name: Written(*how) for name, how in decided.items()}
 
 

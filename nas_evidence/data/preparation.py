@@ -25,6 +25,7 @@ from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, p
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
 #: Most categories of a column with a feature of their own.
@@ -190,7 +191,7 @@ class Preparation:
     @classmethod
     def from_json(cls, text: str) -> "Preparation":
         """Return what `to_json` wrote."""
-        stored = json.loads(text)
+        stored = parsed_json(text)
         lists = ("categories", "words")
         return cls(
             tuple(Column(**c | {key: tuple(c[key]) for key in lists}) for c in stored["columns"]),

@@ -15,7 +15,6 @@ import codecs
 import csv
 import difflib
 import gzip
-import json
 import lzma
 import re
 from collections import Counter
@@ -43,6 +42,7 @@ from nas_evidence.data.cells import (
 from nas_evidence.data.exact_text import read_csv
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.study import DatasetSpec
 
@@ -54,8 +54,8 @@ _TABLES: dict[str, Callable[[Path], Any]] = {
     ".parquet": lambda path: _of_parquet(pd.read_parquet(path)),
     ".pq": lambda path: _of_parquet(pd.read_parquet(path)),
     ".feather": pd.read_feather,
-    ".jsonl": lambda path: pd.DataFrame(map(json.loads, _lines(path))),
-    ".json": lambda path: pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))),
+    ".jsonl": lambda path: pd.DataFrame(map(parsed_json, _lines(path))),
+    ".json": lambda path: pd.DataFrame(parsed_json(path.read_text(encoding="utf-8"))),
     ".xlsx": lambda path: pd.read_excel(path, sheet_name=None, engine="openpyxl"),
 }
 #: What pandas needs to read these.
@@ -249,7 +249,7 @@ def read_frame(
         ) from None
     except (
         OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
-        lzma.LZMAError, BadZipFile, pd.errors.ParserError,
+        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError,
     ) as error:  # fmt: skip
         raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
             "table-unreadable"

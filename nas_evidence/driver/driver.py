@@ -66,6 +66,7 @@ from nas_evidence.workers.executor import (
     Lost,
     Verdict,
     Watcher,
+    checked,
     first_with_room,
 )
 
@@ -362,7 +363,9 @@ class Driver:
         assignment = self._running.get(event.trial_id)
         if assignment is None or assignment.attempt != event.attempt:
             _LOG.warning("late_message trial_id=%d attempt=%d", event.trial_id, event.attempt)
-        elif isinstance(event, Lost):
+            return
+        event = checked(event, assignment)  # executors may be of others
+        if isinstance(event, Lost):
             self._lost(event, assignment)
         elif isinstance(event, TrialRecord):
             self._ended(event)

@@ -14,7 +14,6 @@ same network. So training again needs the same kind of device, and on a GPU a pr
 cuBLAS reads its setting once (`worker.make_reproducible`), and this process may have used it.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 import torch
 
 from nas_evidence.data import ArrayData
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import Assignment, ResourceSpec
@@ -49,7 +49,7 @@ def trained_on(row: Mapping[str, Any]) -> str:
     'cpu x86_64'
     """
     try:
-        return str(json.loads(row["versions"])["device"])
+        return str(parsed_json(row["versions"])["device"])
     except (KeyError, TypeError, ValueError):  # of an older study
         return "cpu"
 

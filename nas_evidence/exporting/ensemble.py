@@ -42,6 +42,7 @@ from nas_evidence.exporting.soundness import (
     MODEL_CARD,
     ONNX,
     PT2,
+    read_json,
     written_whole,
     wrong_files,
 )
@@ -225,5 +226,8 @@ def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:
     """Return whether a folder holds the sound ensemble chosen among these trials."""
     if not (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
-    written = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
-    return bool(written["chosen"] == list(trials))
+    try:
+        written = read_json(folder, ENSEMBLE)
+    except UserError:  # with a right checksum, and not ours
+        return False
+    return bool(written.get("chosen") == list(trials))

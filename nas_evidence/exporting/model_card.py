@@ -12,7 +12,7 @@ import torch
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
 from nas_evidence.data.targets import listed_weights
-from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
@@ -126,7 +126,10 @@ def _metadata(
     values: dict[str, Any] = {"library_name": "nas-evidence", "tags": [*tags, _task(arrays)]}
     values |= {"license": license} if license else {}
     values |= {"model-index": [{"name": study.name, "results": results}]} if results else {}
-    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in values.items())
+    # Whoever shows it without reading it finds no HTML in it.
+    escapes = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&"})
+    lines = (f"{key}: {json.dumps(value).translate(escapes)}" for key, value in values.items())
+    return "\n".join(lines)
 
 
 def _card(
@@ -148,7 +151,7 @@ def _card(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"number": format, "shortened": shortened}
+    environment.filters |= {"number": format, "shortened": shortened, "md": markdown}
     low, high = value_range(arrays.x_train)
     text = environment.get_template(template).render(
         study=study,

@@ -7,6 +7,7 @@ model card measure it by the same functions (`maths/metrics.py`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from typing import Any, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ from nas_evidence.maths.metrics import (
 )
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, TargetScale
+from nas_evidence.plumbing.foreign_text import on_lines
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
 
@@ -162,10 +164,10 @@ class Prediction:
         )
 
     def __repr__(self) -> str:
-        return f"{self.to_frame()!r}\n{self.cut}".rstrip("\n")
+        return on_lines(f"{self.to_frame()!r}\n{self.cut}".rstrip("\n"))
 
     def _repr_html_(self) -> str:
-        cut = f"<p>{self.cut}</p>" if self.cut else ""
+        cut = f"<p>{escape(self.cut)}</p>" if self.cut else ""
         return f"{self.to_frame()._repr_html_()}{cut}"
 
     def to_frame(self) -> pd.DataFrame:

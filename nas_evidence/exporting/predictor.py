@@ -19,7 +19,6 @@ the mode makes probabilities too even (docs/experiments/calibration.md); unless 
 predicted by "map".
 """
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +35,7 @@ from nas_evidence.data.preparation import Preparation
 from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.predicted import Metrics, Prediction, check_quantiles, mixed
 from nas_evidence.exporting.program import Exported, load_exported
-from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files
+from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files, read_json
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import LEVEL, auroc
@@ -100,13 +99,13 @@ class Predictor:
             return cls._ensemble(folder)
         exported = load_exported(folder)
         check_files(folder, MEANING, POSTERIOR)
-        meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
+        meaning = read_json(folder, MEANING)
         return cls(exported, Posterior.load(folder / POSTERIOR), meaning)
 
     @classmethod
     def _ensemble(cls, folder: Path) -> "Predictor":
         check_files(folder, ENSEMBLE)
-        whole = json.loads((folder / ENSEMBLE).read_text(encoding="utf-8"))
+        whole = read_json(folder, ENSEMBLE)
         homes = {path.name: path for path in (folder / "members").glob("*")}
         named = [(float(one["weight"]), Path(one["folder"]).name) for one in whole["members"]]
         if lost := [name for _, name in named if name not in homes]:

@@ -3,7 +3,6 @@
 import copy
 import io
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +17,7 @@ from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
+from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.plumbing.user_error import UserError
@@ -157,7 +157,7 @@ def load_exported(folder: str | Path) -> Exported:
 
 def read_exported(folder: Path) -> Exported:
     """Return the same of files that have just been written, which have no checksums yet."""
-    described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
+    described = parsed_toml((folder / "architecture.toml").read_text(encoding="utf-8"))
     architecture = ArchitectureSpec(family=described["family"], values=described["values"])
     state = network_only(read_tensors(folder / "model.safetensors")[0])
     width = described["n_classes" if "n_classes" in described else "n_outputs"]
@@ -195,7 +195,7 @@ def import_family_of(folder: Path) -> None:
             import_family_of(member)
         return
     check_files(folder, "architecture.toml")
-    described = tomllib.loads((folder / "architecture.toml").read_text(encoding="utf-8"))
+    described = parsed_toml((folder / "architecture.toml").read_text(encoding="utf-8"))
     if is_outside(described["family"]):
         check_code(folder)
         sys.path[:0] = [str(folder.resolve() / "code"), str(Path.cwd())]

@@ -6,14 +6,15 @@ at all. Every file is in SHA256SUMS; each reader checks what it reads.
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
@@ -47,9 +48,11 @@ def is_export_of(folder: Path, trial_id: int, metric: str | None = None) -> bool
     """Return whether a folder holds the sound export of a trial, for this metric."""
     if (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
-    written = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))
-    meaning = json.loads((folder / MEANING).read_text(encoding="utf-8"))
-    return bool(written["trial_id"] == trial_id and meaning.get("metric") == metric)
+    try:
+        written, meaning = (read_json(folder, name) for name in ("evidence.json", MEANING))
+    except UserError:  # with right checksums, and not ours
+        return False
+    return bool(written.get("trial_id") == trial_id and meaning.get("metric") == metric)
 
 
 def check_files(folder: Path, *names: str) -> None:
@@ -63,6 +66,23 @@ def check_files(folder: Path, *names: str) -> None:
             f"{folder}/{wrong[0]} is damaged or missing: it does not match SHA256SUMS; export the "
             "trial again."
         ).with_code("export-damaged")
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """Return the object in a file of an export.
+
+    Raises:
+        ValueError: it holds none; names the file.
+    """
+    try:
+        found = parsed_json((folder / name).read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise UserError("it is no object").with_code("json-no-object")
+    except ValueError as error:
+        raise UserError(f"{folder}/{name} is damaged: {error}; export the trial again.").with_code(
+            "export-json-unreadable"
+        ) from None
+    return found
 
 
 def check_code(folder: Path) -> None:

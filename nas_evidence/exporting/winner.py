@@ -6,7 +6,6 @@ winner with simple models and weigh the members of an ensemble.
 """
 
 import copy
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -32,6 +31,7 @@ from nas_evidence.exporting.device import CPU, computed_on, device_again, device
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.models import build
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, targets_of_folds
@@ -167,7 +167,7 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     )
     model.load_state_dict(network_only(tensors))
     names = [name for name, _ in model.named_parameters()]
-    by_name = json.loads(header["prior_precision"])
+    by_name = parsed_json(header["prior_precision"])
     precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
     kept = {
         name.removeprefix(KEPT_PREFIX): tensor

@@ -6,10 +6,10 @@ every user of a node can read it, so data and runs are never sent. Ray refuses t
 """
 
 import importlib.metadata
-import json
 import shutil
 from pathlib import Path
 
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
@@ -57,7 +57,7 @@ def package_to_send() -> Path | None:
         installed = importlib.metadata.distribution("nas-evidence")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout
         return PACKAGE
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    origin = parsed_json(installed.read_text("direct_url.json") or "{}")
     if origin or Path(str(installed.locate_file("nas_evidence"))).resolve() != PACKAGE:
         return PACKAGE
     return None

@@ -7,7 +7,6 @@ Neither does harm: the job's command creates or resumes the study, and its state
 """
 
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nas_evidence.jobs.job import STORE, STUDY, IdTakenError, Job, NotReadyError, UnreachableError
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _about_name(job: Job, store: str) -> str:
 def study_of_this_job() -> str | None:
     """Return the name on the cluster of the study whose job this process is; None elsewhere."""
     try:
-        job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+        job = parsed_json(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
         return str(job["metadata"][STUDY])
     except (ValueError, LookupError, TypeError):
         return None

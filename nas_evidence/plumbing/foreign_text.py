@@ -2,11 +2,18 @@
 
 a terminal, a comment, a sentence    no control characters: they move cursors and end lines
 a cell of CSV                        no formula: a spreadsheet runs what begins with = + - @
+Markdown                             no markup, no HTML, no end of a cell of a table
 """
 
+import json
+import re
 from typing import Any
 
-_FORMULA = ("=", "+", "-", "@")
+#: What begins a formula, also in its wide form, and what may stand before it.
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_BLANKS, _HIDING = ' \t\r\n"', ("\t", "\r", "\n")
+#: Where a cell begins: at a semicolon or a line end before it, which belong to the text before.
+_CELL_ENDS = re.compile(r"(?<=[;\r\n])")
 
 
 def on_one_line(text: object) -> str:
@@ -28,6 +35,20 @@ def shortened(text: object, most: int = 60) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
+def cut(text: str, most: int = 20_000) -> str:
+    """Return text of at most about so many characters: the middle of a longer one is left out.
+
+    Of a traceback the first lines say where it began, the last ones what went wrong.
+
+    >>> cut("abcdefgh", most=4)
+    'ab ... 4 characters left out ... gh'
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... {len(text) - 2 * half} characters left out ... {text[-half:]}"
+
+
 def on_lines(text: str) -> str:
     """Return the same, but with its line ends and tabs."""
     return "".join(c if c in "\n\t" else _printable(c) for c in text)
@@ -36,16 +57,49 @@ def on_lines(text: str) -> str:
 def csv_cell(value: Any) -> Any:
     """Return a cell for CSV: text that a spreadsheet would run gets an apostrophe before it.
 
-    >>> csv_cell("=1+1"), csv_cell("-1"), csv_cell(-1.5), csv_cell("@SUM(A1)")
-    ("'=1+1", '-1', -1.5, "'@SUM(A1)")
+    A spreadsheet may separate cells at semicolons, and then takes a quote within a line for a
+    letter: what follows a semicolon or a line end is a cell of its own there.
+
+    >>> csv_cell("=1+1"), csv_cell("-1"), csv_cell(-1.5), csv_cell("x;@SUM(A1)")
+    ("'=1+1", '-1', -1.5, "x;'@SUM(A1)")
     """
-    if not isinstance(value, str) or not value.lstrip("\t\r\n ").startswith(_FORMULA):
+    if not isinstance(value, str):
         return value
+    cell = "".join(f"'{one}" if _is_run(one) else one for one in _CELL_ENDS.split(value))
+    hidden = cell.startswith(("\t", "\r", "\n")) and bool(cell.strip()) and not _is_number(cell)
+    return f"'{cell}" if hidden else cell
+
+
+def _is_run(cell: str) -> bool:
+    return cell.lstrip(_BLANKS).startswith(_FORMULA) and not _is_number(cell.rstrip(";"))
+
+
+def _is_number(text: str) -> bool:
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return f"'{value}"
-    return value  # a number
+        return False
+    return True
+
+
+def markdown(text: object) -> str:
+    r"""Return text that Markdown and HTML show literally, on one line.
+
+    >>> print(markdown("a|b <i>_x_"))
+    a\|b &lt;i&gt;\_x\_
+    """
+    one_line = on_one_line(" ".join(str(text).split()))
+    html = re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", one_line)
+    return html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def python_text(text: object) -> str:
+    r"""Return text as a literal of Python on one line, in double quotes.
+
+    >>> print(python_text('runs/"a"'))
+    "runs/\"a\""
+    """
+    return on_one_line(json.dumps(str(text), ensure_ascii=False))
 
 
 def _printable(character: str) -> str:

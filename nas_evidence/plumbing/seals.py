@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
 _MARK = b"nas-evidence/blake2b:"
@@ -78,7 +79,12 @@ def read_sealed_json(text: str | bytes, path: Path) -> dict[str, Any]:
     Raises:
         DamagedError: it does not match its checksum, or is no such text.
     """
-    content: dict[str, Any] = json.loads(unsealed_object(text, path))
+    try:
+        content: dict[str, Any] = parsed_json(unsealed_object(text, path))
+    except DamagedError:
+        raise
+    except ValueError as error:  # with a right checksum: not written by this program
+        raise DamagedError(f"{path} is damaged: {error}.").with_code("sealed-not-json") from None
     return content
 
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, uint8
 
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 
 #: Prefix of what scores keep beside the weights (see `Scorer.kept`).
@@ -37,7 +38,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     content = path.read_bytes()
     try:
         size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size]).get("__metadata__", {})
+        header = parsed_json(content[8 : 8 + size]).get("__metadata__", {})
         tensors: dict[str, Tensor] = load(content)
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is damaged: {str(error).splitlines()[0]}.").with_code(

@@ -5,6 +5,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from nas_evidence.plumbing.foreign_text import cut
+from nas_evidence.plumbing.masking import masked
+
 
 class Mistake(NamedTuple):
     """One mistake in a study file: its code, and a line for the user."""
@@ -25,6 +28,10 @@ class UserError(ValueError):
     """
 
     code = ""
+
+    def __init__(self, text: str = "") -> None:
+        """Make the error; secrets in a URI of the text are masked, and an endless one is cut."""
+        super().__init__(masked(cut(text)))
 
     @property
     def codes(self) -> tuple[str, ...]:

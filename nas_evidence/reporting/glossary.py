@@ -5,15 +5,15 @@ explanation is part of the page and is shown by its style sheet, without a scrip
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.spec.registry import SCORES
 
-_WORDS = tomllib.loads(
+_WORDS = parsed_toml(
     (Path(__file__).parent / "templates" / "glossary.toml").read_text(encoding="utf-8")
 )
 TERMS: Mapping[str, str] = _WORDS["terms"]

@@ -14,7 +14,8 @@ from markupsafe import Markup
 
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.plumbing import foreign_text
+from nas_evidence.plumbing.foreign_text import csv_cell, python_text
 from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
     MISSING,
@@ -65,9 +66,7 @@ def markdown(text: object) -> Markup:
     >>> print(markdown("a|b <i>_x_"))
     a\|b &lt;i&gt;\_x\_
     """
-    one_line = " ".join(str(text).split())
-    html = re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", one_line)
-    return Markup(html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return Markup(foreign_text.markdown(text))
 
 
 def row(cells: Iterable[object]) -> Markup:
@@ -99,6 +98,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
+    environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}

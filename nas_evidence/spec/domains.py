@@ -1,13 +1,13 @@
 """Domains of architecture parameters, a range or a choice; and the base class of all values."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
 
 ParameterValue = bool | int | float | str
@@ -221,21 +221,9 @@ def refuse_password(
     Raises:
         ValueError: if it holds one; masks it.
     """
+    text = text.replace(" ", "%20")  # all of it is one URI
     if masked(text) != text:
         raise UserError(
             f"{what}{masked(text)} holds a password, which others would see; leave it out, and "
             f"give it in {remedy}."
         ).with_code("password-visible")
-
-
-def masked(text: str) -> str:
-    """Return a text with all that looks like a password in it replaced by asterisks.
-
-    >>> masked("cannot open postgresql://me:secret@host/db")
-    'cannot open postgresql://me:***@host/db'
-    >>> masked("host=h password=secret")
-    'host=h password=***'
-    """
-    text = re.sub(r"(://[^\s/:@]*?)(:|%3[aA])[^\n]*@", r"\1:***@", text)
-    secret = r"(\w*(?:passw|pwd|secret|token)\w*\s*=\s*)(?!\*\*\*)[^&\s'\"]+"
-    return re.sub(secret, r"\1***", text, flags=re.IGNORECASE)

@@ -17,9 +17,11 @@ import tomli_w
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nas_evidence.plumbing.masking import masked
+from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import with_task
-from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of, masked
+from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     FREE_KEYS,
@@ -175,10 +177,10 @@ def parse_study(
     """Return the study in a text, as `load_study`; `path` is its place in messages."""
     places = _Places(path, text)
     try:
-        raw = tomllib.loads(text)
+        raw = parsed_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise StudyError([Mistake("not-toml", f"{path}: not valid TOML: {error}")]) from error
-    except RecursionError:
+    except UserError:
         raise StudyError([Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")]) from None
     mistakes: list[Mistake] = []
     for override in overrides:
@@ -310,8 +312,8 @@ def _apply_override(
         mistakes.append(Mistake("set-form", form))
         return
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = parsed_toml(f"value = {text}")["value"]
+    except ValueError:
         value = text  # a bare word is a string
     *tables, key = name.split(".")
     target: Any = raw

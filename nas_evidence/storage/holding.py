@@ -26,7 +26,8 @@ BEAT_EVERY, SILENT_AFTER = 10.0, 60.0
 class Holder:
     """Which process works on a study: when it was last heard of, and since when it has worked.
 
-    Times are in seconds since 1970.
+    Times are in seconds since 1970. A number of a process means something in one namespace of
+    processes only: containers of one host may share its name and its boot.
     """
 
     pid: int
@@ -34,6 +35,7 @@ class Holder:
     boot_id: str
     heard_of: float
     since: float
+    namespace: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} of host {self.host}, since {_when(self.since)}"
@@ -41,7 +43,7 @@ class Holder:
     @property
     def is_me(self) -> bool:
         """Whether it is this process."""
-        return (self.pid, self.boot_id) == (os.getpid(), boot_id())
+        return self.pid == os.getpid() and self._is_of_here
 
     @property
     def may_be_alive(self) -> bool:
@@ -49,9 +51,21 @@ class Holder:
         return abs(time.time() - self.heard_of) < SILENT_AFTER and not self.is_dead_here()
 
     def is_dead_here(self) -> bool:
-        """Return whether it was a process of this host, and is none any more."""
-        here = (self.host, self.boot_id) == (socket.gethostname(), boot_id())
+        """Return whether it was a process that could be seen from here, and is none any more."""
+        here = self.host == socket.gethostname() and self._is_of_here
         return here and not _is_alive(self.pid)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it may live unseen: on another host, or in another container of this one."""
+        if self.host != socket.gethostname():
+            return True
+        return self.boot_id == boot_id() and not self._is_of_here  # else this host has rebooted
+
+    @property
+    def _is_of_here(self) -> bool:
+        mine, unknown = namespace(), ""
+        return self.boot_id == boot_id() and (self.namespace in (mine, unknown) or not mine)
 
 
 @contextlib.contextmanager
@@ -108,7 +122,8 @@ def holder_in(content: bytes) -> Holder | None:
     try:
         facts = read_sealed_json(content, Path("lock"))
         times = float(facts["heard_of"]), float(facts["since"])
-        return Holder(int(facts["pid"]), str(facts["host"]), str(facts["boot_id"]), *times)
+        names = str(facts["host"]), str(facts["boot_id"])
+        return Holder(int(facts["pid"]), *names, *times, str(facts.get("namespace", "")))
     except (DamagedError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -135,7 +150,7 @@ def _refuse_if_held(
             f"another process works on {place} ({who}, heard of at {heard_of}); wait for it, or "
             "stop it first."
         ).with_code("study-held")
-    if holder.host != socket.gethostname() and not steal:  # else this host has rebooted
+    if holder.is_elsewhere and not steal:
         raise UserError(
             f"{who} held {place} and was last heard of at {heard_of}; make sure that it is dead, "
             "then take the study over with --steal."
@@ -150,8 +165,17 @@ def boot_id() -> str:
         return socket.gethostname()
 
 
+def namespace() -> str:
+    """Return an id of the namespace in which this process has its number; "" if not known."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux, or a /proc of another namespace
+        return ""
+
+
 def _text(since: float) -> bytes:
-    holder = Holder(os.getpid(), socket.gethostname(), boot_id(), time.time(), since)
+    host = socket.gethostname()
+    holder = Holder(os.getpid(), host, boot_id(), time.time(), since, namespace())
     return sealed_json(asdict(holder)).encode()
 
 

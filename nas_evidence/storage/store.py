@@ -361,8 +361,15 @@ class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
             temporary.write_bytes(value)
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
+        """Copy a file; it and the folders made for it have the rights of those it comes from."""
+        _make_like(Path(rpath).parent, Path(lpath).parent)
         with self._whole(Path(rpath)) as temporary:
-            shutil.copyfile(lpath, temporary)
+            _copy_like(Path(lpath), temporary)
+
+    def get_file(self, rpath: str, lpath: str, **_: Any) -> None:
+        """Copy a file to here, with its rights: data of a study stay private."""
+        _make_like(Path(lpath).parent, Path(rpath).parent)
+        _copy_like(Path(rpath), Path(lpath))
 
     @contextlib.contextmanager
     def _whole(self, path: Path, *, create: bool = False) -> Iterator[Path]:
@@ -373,6 +380,27 @@ class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
             (os.link if create else os.replace)(temporary, path)  # a link never replaces
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _copy_like(source: Path, target: Path) -> None:
+    """Copy a file; at no moment may anybody read the copy who may not read the original."""
+    mode = source.stat().st_mode & 0o777
+    target.unlink(missing_ok=True)  # it may have other rights
+    with (
+        source.open("rb") as old,
+        open(target, "xb", opener=lambda name, how: os.open(name, how, mode | 0o200)) as new,
+    ):
+        shutil.copyfileobj(old, new, 1 << 20)
+
+
+def _make_like(folder: Path, pattern: Path) -> None:
+    """Make a folder, and those above it, each with the rights of the one of the same name."""
+    if folder.is_dir():
+        return
+    if folder.parent.name == pattern.parent.name:
+        _make_like(folder.parent, pattern.parent)
+    mode = pattern.stat().st_mode & 0o777 if folder.name == pattern.name else 0o777
+    folder.mkdir(mode, parents=True, exist_ok=True)
 
 
 def _stamp(facts: Mapping[str, Any]) -> Stamp:

@@ -5,10 +5,12 @@ The driver launches a trial on a free worker, polls for what happened, and answe
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from nas_evidence.plumbing.foreign_text import cut
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError, is_disk_full, is_memory_full
@@ -38,10 +40,15 @@ class Verdict:
     cause: str
 
 
+def told(text: str) -> str:
+    """Return what an error of others says as it is stored: without secrets, and not endless."""
+    return masked(cut(text, 2_000))
+
+
 def loss_of(error: BaseException) -> tuple[str, LossKind]:
     """Return what a worker's call raised, as one text, and the kind of loss that it is."""
     plain = isinstance(error, OSError | StudyStoppedError)
-    text = str(error) if plain else f"{type(error).__name__}: {error}"
+    text = told(str(error) if plain else f"{type(error).__name__}: {error}")
     if isinstance(error, StudyStoppedError):
         return text, LossKind.STORE
     if is_disk_full(error):
@@ -60,6 +67,41 @@ class Lost:
 
 
 Event = SliceReport | TrialRecord | Lost
+
+
+def checked(event: object, assignment: Assignment) -> Event:
+    """Return what a worker answered, or the loss of its attempt if it is no answer of its trial.
+
+    An executor checks each answer: the driver waits for the trial that it has launched, and takes
+    an answer of another one for a late message.
+    """
+    why = _misfit(event, assignment)
+    if not why and isinstance(event, TrialRecord):
+        clean = {"cause": told(event.cause), "error": masked(cut(event.error))}
+        same = clean == {"cause": event.cause, "error": event.error}
+        return event if same else event.model_copy(update=clean)
+    if not why and isinstance(event, Lost):
+        cause = told(event.cause)
+        return event if cause == event.cause else replace(event, cause=cause)
+    if not why and isinstance(event, SliceReport):
+        return event
+    cause = f"the answer of the worker is not of the trial under way: {why}"
+    return Lost(assignment.trial_id, assignment.attempt, cause)
+
+
+def _misfit(event: object, assignment: Assignment) -> str:
+    """Return in what an answer is not of an attempt, or ""."""
+    if not isinstance(event, SliceReport | TrialRecord | Lost):
+        return f"it is of the type {type(event).__name__}"
+    names = ["trial_id", "attempt"]
+    if isinstance(event, TrialRecord):
+        names += ["replicate", "architecture", "seed"]
+        if not event.status.is_final:
+            return f"its status is {event.status}"
+    differ = [name for name in names if getattr(event, name) != getattr(assignment, name)]
+    return f"it has another {differ[0]}" if differ else ""
+
+
 #: Where trials run: "auto" is "local" or "ray".
 Where = Literal["auto", "local", "ray", "inline"]
 #: How a run of a study ended: nothing is left; a budget or time is spent; Ctrl-C, or on request;

@@ -9,7 +9,7 @@ from typing import Any
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, checked, loss_of
 from nas_evidence.workers.process import MakeWorker, made_worker
 
 _LOG = logging.getLogger(__name__)
@@ -70,13 +70,15 @@ class InlineExecutor:
         assignment = self._launch.assignment
         began = time.monotonic()
         try:
-            event = self._calls.popleft()()
+            event = checked(self._calls.popleft()(), assignment)
         except Exception as error:  # a full disk, or a bug of ours: not the architecture's fault
             _LOG.warning("worker_lost trial_id=%d", assignment.trial_id, exc_info=error)
-            self._worker.park()
             event = Lost(assignment.trial_id, assignment.attempt, *loss_of(error))
+        if isinstance(event, Lost):
+            self._worker.park()
         self._busy_seconds += time.monotonic() - began
         if isinstance(event, TrialRecord | Lost):
+            self._calls.clear()
             self._launch = None
         return [event]
 

@@ -22,7 +22,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import LossKind, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.choice import FEW_WORKERS
-from nas_evidence.workers.executor import Event, Launch, Lost, Verdict
+from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, checked
 from nas_evidence.workers.process import Answer
 
 _LOG = logging.getLogger(__name__)
@@ -302,6 +302,10 @@ class Pool(ABC):
             self._placed(worker, answer)
             return None
         event: Event | None = answer.event
+        if worker.launch is not None and worker.started:
+            event = checked(event, worker.launch.assignment)
+            if isinstance(event, Lost):
+                return self.lose(worker, event.cause, event.kind)
         if isinstance(event, TrialRecord):
             self._over.add(event.trial_id)
         self._note(worker, answer, is_over=event is None or isinstance(event, TrialRecord))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
+from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.spec.registry import import_outside
 from nas_evidence.spec.study import ResourceSpec
 
@@ -123,7 +124,7 @@ def _log_to(folder: Path) -> None:
     """Send this process's log to its own file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / f"worker-{os.getpid()}.log", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(LogFormatter())
     logger = logging.getLogger("nas_evidence")
     logger.addHandler(handler)
     logger.propagate = False

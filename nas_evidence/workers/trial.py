@@ -29,6 +29,8 @@ from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import cut
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
@@ -401,8 +403,9 @@ class _Failures:
             trial.status = TrialStatus.OUT_OF_MEMORY
         else:
             trial.status = TrialStatus.FAILED
-            trial.error = "".join(traceback.format_exception(error))
-        trial.cause = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            trial.error = masked(cut("".join(traceback.format_exception(error))))
+        first = (cut(str(error), 2_000).splitlines() or [""])[0]
+        trial.cause = masked(f"{type(error).__name__}: {first}")
         _LOG.warning(
             "trial_ended trial_id=%d status=%s cause=%s",
             trial.assignment.trial_id,

@@ -10,8 +10,8 @@ from faulty import call
 from messages import refused
 
 from nas_evidence.api.trackers import check_track
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.reporting.any_table import rank_table
-from nas_evidence.spec.domains import masked
 from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.workers.reachable import check_reachable
 

@@ -65,9 +65,8 @@ def test_a_table_lies_in_the_store_where_no_other_user_reads_it_and_does_not_tra
     ]
     assert f"data:   {scheme}{store}/data, for no other user" in out
     assert S_IMODE(store.stat().st_mode) == 0o700
-    if not scheme:
-        assert S_IMODE((store / "data").stat().st_mode) == 0o700
-        assert S_IMODE((store / "data" / "train.parquet").stat().st_mode) == 0o600
+    assert S_IMODE((store / "data").stat().st_mode) == 0o700
+    assert S_IMODE((store / "data" / "train.parquet").stat().st_mode) == 0o600
     assert call(capsys, "resume", f"{scheme}{store}", "--executor", "inline")[0] == 0
     # Its job is alive: the same command changes nothing, and says how to follow it.
     assert "already; nothing was submitted" in submit(capsys, table, f"{scheme}{store}")[1]

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -30,7 +32,7 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.holding import Holder, boot_id, holder_in
+from nas_evidence.storage.holding import Holder, boot_id, holder_in, namespace
 from nas_evidence.storage.log import Log, log_files, read_log
 from nas_evidence.storage.requests import request_cancel
 from nas_evidence.storage.state import State
@@ -242,6 +244,52 @@ def test_the_study_of_a_process_that_lives_here_is_not_taken(uri: str) -> None:
     Store(uri).put("lock", sealed_json(asdict(mine)).encode())
     with pytest.raises(ValueError, match="another process works on"):  # another container's
         Mirror(uri).held().__enter__()
+
+
+OTHER = "pid:[1]"
+
+
+@pytest.mark.parametrize("pid", [1 << 22, os.getpid()], ids=["unknown here", "a process here"])
+def test_a_driver_in_another_container_of_this_host_is_refused_then_needs_steal(
+    uri: str, pid: int
+) -> None:
+    host, now = socket.gethostname(), time.time()
+    for silent, code in ((0.0, "study-held"), (61.0, "holder-silent")):
+        there = Holder(pid, host, boot_id(), now - silent, now - 99, OTHER)
+        assert not there.is_me
+        Store(uri).put("lock", sealed_json(asdict(there)).encode())
+        with refused(code, pid, host):
+            Mirror(uri).held().__enter__()
+    with Mirror(uri).held(steal=True):
+        assert (holder_in(Store(uri).get("lock") or b"") or there).is_me
+
+
+def test_a_dead_process_of_this_container_is_followed_at_once(uri: str) -> None:
+    host, now = socket.gethostname(), time.time()
+    for known in (namespace(), ""):  # releases before this one noted none
+        dead = Holder(1 << 22, host, boot_id(), now, now - 9, known)
+        Store(uri).put("lock", sealed_json(asdict(dead)).encode())
+        with Mirror(uri).held():
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-p", "-f", "--mount-proc", "true"], capture_output=True).returncode
+    != 0,
+    reason="this user may make no namespace of processes",
+)
+def test_a_second_driver_in_a_namespace_of_its_own_is_refused(tmp_path: Path) -> None:
+    place = f"file://{tmp_path}/st"
+    code = (
+        "import sys; from nas_evidence.driver.mirror import Mirror\n"
+        "with Mirror(sys.argv[1]).held(): pass"
+    )
+    with Mirror(place).held():
+        inside = ["unshare", "-p", "-f", "--mount-proc", sys.executable, "-c", code, place]
+        done = subprocess.run(inside, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"another process works on {place} (process {os.getpid()} of" in done.stderr
 
 
 def test_the_study_of_a_silent_host_needs_steal(uri: str) -> None:

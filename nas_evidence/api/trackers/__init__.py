@@ -16,14 +16,15 @@ broken one never holds up the search, and its first failure is one warning. A re
 writes the finished trials that its tracker has not seen.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from nas_evidence.exporting.soundness import read_json
+from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import masked, refuse_password
+from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import Watcher
 
@@ -131,5 +132,5 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
 
     tracker = MLflow(spec, folder, place)
     tracker.study_started(spec, folder)
-    trial_id = json.loads((export / "evidence.json").read_text(encoding="utf-8"))["trial_id"]
+    trial_id = read_json(export, "evidence.json")["trial_id"]
     tracker.keep_export(trial_id, export)

@@ -15,6 +15,7 @@ from typing import Any
 
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import StudyStatus
 
@@ -52,7 +53,7 @@ class InitLogFinish(Tracker):
         self._runs: dict[int, Any] = {}
         called = re.sub(r"[/\0]", "-", self._given["project"])  # no name of a project is a path
         self._note = folder / "logs" / f"track-{tool}-{called}.json"
-        told = json.loads(self._note.read_text()) if self._note.is_file() else {}
+        told = parsed_json(self._note.read_text()) if self._note.is_file() else {}
         self._token: str = told.get("token") or secrets.token_hex(4)
         self._noted: dict[str, int] = told.get("ended", {})  # attempt by trial
         self._last: dict[str, dict[str, int]] = told.get("last", {})  # epochs of the others
