@@ -84,9 +84,9 @@ def run() -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # it went away, or is closed
+            stream.flush()
     os._exit(code)
 
 

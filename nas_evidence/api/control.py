@@ -138,7 +138,8 @@ def connect(address: str, warn: Callable[[str], None]) -> "RayClient":
 
     client = RayClient(address)
     if client.sends_token_in_clear:
-        warn(f"the token is sent unencrypted to {address}; use https or an SSH tunnel")
+        through = f" through the proxy {client.proxy}" if client.proxy else ""
+        warn(f"the token is sent unencrypted to {address}{through}; use https or an SSH tunnel")
     return client
 
 

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -29,7 +29,7 @@ def audience_for(progress: bool | Audience | None) -> Audience:
     if isinstance(progress, Audience):
         return progress
     notebook = _in_notebook()
-    shown = sys.stdout.isatty() or notebook if progress is None else progress
+    shown = _on_terminal() or notebook if progress is None else progress
     return _Python(notebook) if shown else Audience()
 
 
@@ -45,6 +45,12 @@ class _Python(Audience):
         return nullcontext(shown or Progress(spec, n_done, say=write))
 
 
+def _on_terminal() -> bool:
+    with suppress(ValueError, AttributeError):  # closed, or never there
+        return sys.stdout.isatty()
+    return False
+
+
 def _in_notebook() -> bool:
     """Tell whether a kernel runs this code; to have imported one is not enough."""
     ipython = sys.modules.get("IPython")
@@ -53,9 +59,10 @@ def _in_notebook() -> bool:
 
 
 def write(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{in_python(line)}\n")
-    sys.stdout.flush()
+    """Print a line at once, if there is still somebody to read it."""
+    with suppress(OSError, ValueError, AttributeError):  # broken, closed, or never there
+        sys.stdout.write(f"{in_python(line)}\n")
+        sys.stdout.flush()
 
 
 def score_text(value: float | None) -> str:

@@ -11,7 +11,7 @@ _NAMES = {"trials": "n_trials", "trial": "trial_id", "time": "time_limit", "set"
 _NOT_HERE = ("table",)
 _OWN = ("n_trials", "seed", "metric")  # keys that are arguments, too
 _LISTS = ("drop", "categorical", "numeric")
-_FLAGS = ("allow-code", "download", "onnx", "raw", "steal")
+_FLAGS = ("allow-code", "download", "force", "onnx", "raw", "steal")
 _WORDS = ("as", "and", "or", "to", "in", "with", "names", "takes", "needs", "must", "for")
 _COMMANDS = ContextVar("commands", default=False)
 _OPTION = re.compile(

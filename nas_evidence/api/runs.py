@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from nas_evidence.api.callbacks import Callbacks, Called, InThread
 from nas_evidence.api.python_words import in_python
-from nas_evidence.api.trackers import check_track, tracker_of
-from nas_evidence.jobs.auth_token import use_token_if_there_is_one
+from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
+from nas_evidence.jobs.auth_token import joins_in_clear, use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
@@ -436,6 +436,8 @@ class Left:
             Called(partial(same, one), f"callback {type(one).__name__}")
             for one in self.run.callbacks
         ]
+        for said in filter(None, map(sent_in_clear, self.run.track)):
+            self.audience.warn(said)
         tracking = [
             InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"--track {text}")
             for text in self.run.track
@@ -468,6 +470,11 @@ class Left:
             )
         if run.address is not None:
             use_token_if_there_is_one()
+            if joins_in_clear(run.address):
+                self.audience.warn(
+                    f"the token of the cluster is sent unencrypted to {run.address}; set "
+                    "RAY_USE_TLS=1 there and here, or use an SSH tunnel"
+                )
         from nas_evidence.workers.on_ray import RayExecutor
         from nas_evidence.workers.pool import Limits
 

@@ -401,22 +401,28 @@ class Study:
         return found
 
     @speaking_python()
-    def report(self, to: str | Path | None = None, *, metric: str | None = None) -> Path:
+    def report(
+        self, to: str | Path | None = None, *, metric: str | None = None, force: bool = False
+    ) -> Path:
         """Write the report and return the path of its page.
 
-        `metric` is shown after the log loss, by default that of the study.
+        `metric` is shown after the log loss, by default that of the study. The folder `to` must be
+        empty or hold a report; with `force` files with the names of a report's are replaced, and
+        others stay.
 
         Example:
             study.report("shown")  # Path("shown/index.html")
         """
         from nas_evidence.reporting.live import running_now
-        from nas_evidence.reporting.page import write_report
+        from nas_evidence.reporting.page import check_place, write_report, write_report_whole
 
-        found = self.summary(metric)
-        place = self.folder / "report" if to is None else Path(to)
-        html = write_report(found, place, live=running_now(self.folder)).html
-        if to is None:
-            self._store.push()
+        if to is not None:
+            check_place(Path(to), force=force)
+        found, live = self.summary(metric), running_now(self.folder)
+        if to is not None:
+            return write_report_whole(found, Path(to), live=live, force=force)
+        html = write_report(found, self.folder / "report", live=live).html
+        self._store.push()
         return html
 
     @speaking_python()
@@ -460,6 +466,7 @@ class Study:
         raw: bool = False,
         license: str | None = None,
         track: str | None = None,
+        force: bool = False,
     ) -> Path:
         """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
 
@@ -469,21 +476,30 @@ class Study:
         the artifact `export` of the run of its trial. An ensemble has `ensemble.json`
         with its weights, and with what it gains over its best member in nats per datum.
 
+        The folder `to` must be empty or hold an export that nobody has changed. With `force` files
+        with the names of an export's are replaced, and others stay.
+
         Raises:
-            ValueError: for both a trial and `top`, or fewer complete architectures than `top`.
+            ValueError: for both a trial and `top`, for fewer complete architectures than `top`, or
+                for a folder with files of other origin.
         """
         from nas_evidence.api.trackers import keep_export
         from nas_evidence.exporting.ensemble import export_ensemble
         from nas_evidence.exporting.folder import export_winner
+        from nas_evidence.exporting.soundness import is_replaceable
+        from nas_evidence.storage.set_aside import set_aside
 
         check_one(trial_id, top)
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
+        if to is None and not is_replaceable(folder):
+            set_aside(self.folder, name)
         given = (self._tables(), folder, self.arrays())
+        how: Any = {"pt2": pt2, "onnx": onnx, "raw": raw, "license": license, "force": force}
         if top is None:
-            export_winner(*given, trial_id=trial_id, pt2=pt2, onnx=onnx, raw=raw, license=license)
+            export_winner(*given, trial_id=trial_id, **how)
         else:
-            export_ensemble(*given, top=top, pt2=pt2, onnx=onnx, raw=raw, license=license)
+            export_ensemble(*given, top=top, **how)
         if track is not None:
             keep_export(track, self.spec, self.folder, folder)
         if to is None:

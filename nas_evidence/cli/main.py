@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from nas_evidence.cli.check_family import check_family
+from nas_evidence.cli.lasting import LASTING, last
 from nas_evidence.cli.look import status
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predict import predict
@@ -59,7 +60,31 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; every error becomes one clear message and an exit code."""
+    """Run the command line; every error becomes one clear message and an exit code.
+
+    A verb that works goes on if standard output goes away; standard error has its last lines.
+    """
+    if next(iter(sys.argv[1:]), "") not in LASTING:
+        _main()
+        return
+    shown, _ = last(sys.stdout, 1), last(sys.stderr, 2)
+    try:
+        _main()
+    except SystemExit as end:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        if shown is None or shown.gone is None or end.code:
+            raise
+        err.print(
+            f"error: standard output went away ({shown.gone.strerror}); the work was done all the "
+            "same, and ended with these lines:"
+        )
+        for line in shown.last_lines():
+            err.print(line)
+        sys.exit(1)
+
+
+def _main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under `nohup`
         signal.signal(signal.SIGHUP, _interrupt)

@@ -97,6 +97,8 @@ OPTIONS: dict[str, Any] = {
         "--pt2", help="Write model.pt2 too, a program for torch alone.")],
     "onnx": Annotated[bool, typer.Option(
         "--onnx", help="Write model.onnx too; needs the extra onnx.")],
+    "force": Annotated[bool, typer.Option(
+        "--force", help="Replace files of the same names in OUT.")],
     "license": Annotated[str | None, typer.Option(
         metavar="NAME", help="State it in the model card, as mit.")],
 } | {

@@ -21,6 +21,7 @@ from nas_evidence.cli.terminal import (
     say_flaws,
 )
 from nas_evidence.plumbing.foreign_text import csv_cell
+from nas_evidence.plumbing.sums import listed
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 
 if TYPE_CHECKING:
@@ -191,6 +192,13 @@ def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data:
         raise UserError(f"{option} {path} would replace the data; name another file.").with_code(
             "output-is-the-data"
         )
+    real = path.resolve()
+    for folder in real.parents if real.exists() else ():
+        is_study = (folder / "study.toml").is_file() and (folder / "logs").is_dir()
+        if is_study or real.relative_to(folder).as_posix() in listed(folder):
+            raise UserError(
+                f"{option} {path} would replace a file of {folder}; name another file."
+            ).with_code("output-of-a-study")
 
 
 def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":

@@ -27,13 +27,18 @@ from nas_evidence.cli.terminal import (
     trust_line,
     typed,
 )
+from nas_evidence.plumbing.outputs import check_output, files_in, written_here, written_whole
 from nas_evidence.plumbing.parsing import parsed_toml
+from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
+
+#: The file of `report --table --to`.
+_TABLE = "correlations.csv"
 
 
 @with_options(Study.report)
@@ -73,13 +78,18 @@ def report(
             raise UserError("--table needs --score COL and --target COL.").with_code(
                 "table-without-columns"
             )
+        force = given.pop("force", False)
         if given:
             raise UserError(
                 f"--metric is for studies, but got {given['metric']!r} with --table."
             ).with_code("metric-with-table")
-        _report_table(table, score, target, group, baseline or (), to)
+        _report_table(table, score, target, group, baseline or (), to, force=force)
         return
     study = nas_evidence.load(place or _latest_study(), data_root=data_root)
+    if to is not None:
+        from nas_evidence.reporting.page import check_place
+
+        check_place(to, force=given.get("force", False))
     say_flaws(study)
     say_forecast(study, "report")
     with speaking_commands():
@@ -172,6 +182,7 @@ def say_results(
     *,
     to: Path | None = None,
     metric: str | None = None,
+    force: bool = False,
     within: "Within" = nullcontext,
 ) -> "Report":
     """Write the report of a study, print its ranking and its first screen, and return it.
@@ -191,7 +202,7 @@ def say_results(
         f"Ranking of {spec.name} by {shown.ranks_by} ({shown.objective_unit})", header, rows
     )
     out.print(shown.order)
-    page = study.report(to, metric=metric)
+    page = study.report(to, metric=metric, force=force)
     said = report.headline
     if said.answer:
         out.print(f"answer: {said.answer}")
@@ -294,10 +305,16 @@ def _report_table(
     group: str | None,
     baselines: Sequence[str],
     to: Path | None,
+    *,
+    force: bool,
 ) -> None:
     from nas_evidence.reporting.any_table import rank_table
     from nas_evidence.reporting.correlations import MAIN_COLUMNS, write_csv
 
+    if to is not None:
+        ours = _of_a_table(to)
+        foreign = [other for other in files_in(to) if other not in ours]
+        check_output(to, foreign, verb="report --table", force=force)
     found = rank_table(table, score=score, target=target, group=group, baselines=baselines)
     print_rows(
         f"How well the columns of {table.name} rank {target}",
@@ -307,6 +324,12 @@ def _report_table(
     for warning in found.warnings:
         out.print(f"warning: {warning}")
     if to is not None:
-        to.mkdir(parents=True, exist_ok=True)
-        write_csv(to / "correlations.csv", found.rows)
-        out.print(f"table:  {to / 'correlations.csv'}")
+        with written_whole(to, _of_a_table) as made:
+            write_csv(made / _TABLE, found.rows)
+            write_sums(made, [_TABLE])
+        out.print(f"table:  {to / _TABLE}")
+
+
+def _of_a_table(folder: Path) -> set[str]:
+    """Return the files of a folder that hold the statistics of a table, as they were written."""
+    return written_here(folder, (_TABLE,)) if listed(folder) == {_TABLE} else set()

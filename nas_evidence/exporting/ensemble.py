@@ -42,6 +42,7 @@ from nas_evidence.exporting.soundness import (
     MODEL_CARD,
     ONNX,
     PT2,
+    check_place,
     read_json,
     written_whole,
     wrong_files,
@@ -75,12 +76,15 @@ def export_ensemble(
     onnx: bool = False,
     raw: bool = False,
     license: str | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write the ensemble of the best `top` architectures of a study into the folder `to`.
 
     With `pt2` also as one model.pt2, a program for torch alone; with `onnx` as one model.onnx,
     which needs the extra of that name. `raw` members are without the factor on the spread that was
-    fitted to unseen data. `license` is for the model card. Returns the content of ensemble.json.
+    fitted to unseen data. `license` is for the model card. With `force`
+    files of other origin with the names of an export's are replaced. Returns the content of
+    ensemble.json.
 
     Raises:
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
@@ -90,6 +94,7 @@ def export_ensemble(
         raise UserError(
             f"{to} holds the export of one network; choose another folder for the ensemble."
         ).with_code("folder-of-one-network")
+    check_place(to, force=force)
     if onnx:
         check_installed()
     study = tables.spec
@@ -130,7 +135,7 @@ def export_ensemble(
         [with_preprocessing(winners[k].raw() if raw else winners[k]) for k in kept],
         weights,
     )
-    with written_whole(to) as made:
+    with written_whole(to, force=force) as made:
         for one in described["members"]:
             to_member = made / one["folder"]
             export_winner(

@@ -40,6 +40,7 @@ from nas_evidence.exporting.soundness import (
     ONNX,
     POSTERIOR,
     PT2,
+    check_place,
     written_whole,
 )
 from nas_evidence.exporting.winner import (
@@ -68,17 +69,21 @@ def export_winner(
     onnx: bool = False,
     raw: bool = False,
     license: str | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Write the best trial of a study (`storage/best.py`), or `trial_id`, into the folder `to`.
 
     With `pt2` also as model.pt2, a program for torch alone; with `onnx` as model.onnx, which needs
     the extra of that name. `raw` leaves out the factor on the spread of predictions that was
-    fitted to unseen data. `license` is for the model card. Returns the content of evidence.json.
+    fitted to unseen data. `license` is for the model card. With `force`
+    files of other origin with the names of an export's are replaced. Returns the content of
+    evidence.json.
 
     Raises:
         ValueError: if the study has no such complete trial, or the extra is not installed.
         ArithmeticError: if the exported model does not reproduce its evidence or its outputs.
     """
+    check_place(to, force=force)
     if onnx:
         check_installed()
     study, evidence = tables.spec, tables.evidence
@@ -124,7 +129,7 @@ def export_winner(
         "rescored_estimator": kind,
     }
     meaning = meaning_of(winner, study.metric)
-    with written_whole(to) as made:
+    with written_whole(to, force=force) as made:
         (made / "architecture.toml").write_text(tomli_w.dumps(described), encoding="utf-8")
         write_whole(made / "model.safetensors", sealed_tensors(tensors, metadata))
         again = read_exported(made)

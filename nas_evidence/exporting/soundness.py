@@ -1,21 +1,18 @@
 """Integrity of an export: files that it must have, and those that fail their checksum.
 
-An export is written into a folder beside its place and renamed, so that it is there whole or not
-at all. Every file is in SHA256SUMS; each reader checks what it reads.
+An export is there whole or not at all. Every file is in SHA256SUMS; each reader checks what it
+reads.
 """
 
 import contextlib
-import fcntl
-import os
-import re
-import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.plumbing.outputs import check_output, files_in, written_here
+from nas_evidence.plumbing.outputs import written_whole as put_whole
 from nas_evidence.plumbing.parsing import parsed_json
-from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
+from nas_evidence.plumbing.sums import NAME, listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
 MODEL_CARD, MEANING, ENSEMBLE = "README.md", "meaning.json", "ensemble.json"
@@ -26,8 +23,6 @@ _OF_ONE = (
 _OF_AN_ENSEMBLE = (ENSEMBLE, MODEL_CARD)
 #: Written if asked for.
 _ON_DEMAND = (PT2, ONNX)
-#: All that an export may hold.
-_OURS = {*_OF_ONE, *_OF_AN_ENSEMBLE, *_ON_DEMAND, NAME, "code", "members"}
 
 
 def is_export(folder: Path) -> bool:
@@ -95,65 +90,58 @@ def check_code(folder: Path) -> None:
         check_files(folder, *code)
 
 
+def check_place(to: Path, *, force: bool = False) -> None:
+    """Check that an export may be written into a folder: it is empty, or an export.
+
+    Args:
+        to: the folder.
+        force: whether files with the names of an export's may be replaced. Other files stay.
+
+    Raises:
+        ValueError: it may not.
+    """
+    check_output(to, _foreign(to), verb="export", force=force, own=("code", "members"))
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Return whether a folder is not there, is empty, or is an export that nobody has changed."""
+    return not _foreign(folder) and (folder.is_dir() or not folder.exists())
+
+
+def _foreign(folder: Path) -> list[str]:
+    ours = written_by_export(folder)
+    return [name for name in files_in(folder) if name not in ours]
+
+
+def written_by_export(folder: Path) -> set[str]:
+    """Return the files of a folder that an export has written and nobody has changed."""
+    if ENSEMBLE in listed(folder):
+        found = written_here(folder, _OF_AN_ENSEMBLE)
+        for member in (folder / "members").glob("*"):
+            inside = written_here(member, _OF_ONE)
+            found |= {f"members/{member.name}/{name}" for name in inside}
+        return found
+    return written_here(folder, _OF_ONE)
+
+
 @contextlib.contextmanager
-def written_whole(to: Path) -> Iterator[Path]:
+def written_whole(to: Path, *, force: bool = False) -> Iterator[Path]:
     """Give a folder to write an export into; at the end it is sealed and put in place.
 
     Raises:
-        ValueError: there is something else in the place.
+        ValueError: as `check_place`.
     """
-    ours = _OURS if is_export(to) else _OURS - {MODEL_CARD}  # of whatever has one
-    foreign = [path.name for path in to.glob("*") if path.name not in ours]
-    if to.is_file() or foreign:
-        held = f"holds {min(foreign)}, which is no part of an export" if foreign else "is a file"
-        raise UserError(f"{to} {held}; name another folder.").with_code("export-target-held")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    place = to.resolve()
-    _clear_leftovers(place)
-    made = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
-    before = made.with_name(f"{made.name}.before")
-    made.mkdir()
-    with _held(made):
-        try:
-            yield made
-            write_sums(made, sorted(_files(made)))
-            if place.exists():
-                place.replace(before)
-            made.replace(place)
-            shutil.rmtree(before, ignore_errors=True)
-        except OSError as error:
-            if error.filename is None or str(error.filename).startswith(str(made)):
-                raise OSError(error.errno, error.strerror or str(error), str(to)) from error
-            raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    check_place(to, force=force)
 
+    def ours(place: Path) -> set[str]:
+        # Forced, an older program is one of the files that are replaced.
+        old = written_by_export(place)
+        return old | set(_ON_DEMAND).intersection(files_in(place)) if force else old
 
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[bool]:
-    """Lock a folder, where its file system has locks; tell whether nobody else has it."""
-    handle, free = os.open(folder, os.O_RDONLY), False
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
-        yield free
-    finally:
-        os.close(handle)
-
-
-def _clear_leftovers(place: Path) -> None:
-    """Remove what a killed export has left beside its place; put the export before it back."""
-    ours = re.compile(re.escape(f".{place.name}.") + r"[0-9a-f]{32}(\.before)?")
-    for left in sorted(path for path in place.parent.iterdir() if ours.fullmatch(path.name)):
-        old = left.suffix == ".before"
-        with contextlib.suppress(OSError), _held(left) as free:  # another may be clearing, too
-            if not free or (old and left.with_suffix("").exists()):  # an export goes on
-                continue
-            if old and not place.exists():
-                left.replace(place)
-            else:
-                shutil.rmtree(left, ignore_errors=True)
+    with put_whole(to, ours) as made:
+        yield made
+        write_sums(made, sorted(_files(made)))
+        check_place(to, force=force)  # an export may take minutes
 
 
 def _wanted(folder: Path, required: tuple[str, ...]) -> list[str]:

@@ -7,6 +7,7 @@ RAY_AUTH_MODE=disabled. Does not import ray, which reads the mode once, at impor
 import os
 from pathlib import Path
 
+from nas_evidence.plumbing.proxies import is_loopback
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -45,3 +46,17 @@ def use_token_if_there_is_one() -> None:
     """
     if read_token():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def joins_in_clear(address: str) -> bool:
+    """Return whether joining the cluster at HOST:PORT sends its token over a network unencrypted.
+
+    Of `auto` the cluster is on this machine, as far as is known here.
+    """
+    encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")  # as Ray reads it
+    return bool(
+        address != "auto"
+        and not encrypted
+        and not is_loopback(address.rpartition(":")[0])
+        and read_token()
+    )

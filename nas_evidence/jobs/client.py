@@ -4,11 +4,13 @@ The given address is used: Ray's client by itself would prefer RAY_ADDRESS.
 """
 
 import asyncio
-import ipaddress
 import logging
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,12 +20,15 @@ from ray.job_submission import JobSubmissionClient
 
 from nas_evidence.jobs.auth_token import read_token
 from nas_evidence.jobs.job import STORE, STUDY, IdTakenError, Job, NotReadyError, UnreachableError
+from nas_evidence.plumbing.proxies import is_loopback, pass_proxies_by, proxy_of
 from nas_evidence.plumbing.user_error import UserError
 
 #: Timeout of an answer from the job server, seconds.
 TIMEOUT = 30.0
 #: Seconds without a word of a job after which whoever follows it looks whether it lives.
 SILENT = 10.0
+#: Seconds between two looks at the log of a job behind a proxy, which need not pass a stream on.
+LOOK_EVERY = 2.0
 _PREFERRED = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 
@@ -44,6 +49,7 @@ class RayClient:
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         _check_address(self.address)
+        pass_proxies_by(self.address)
         logging.getLogger("ray").setLevel(logging.ERROR)  # it tells of every upload
         token = read_token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -55,15 +61,17 @@ class RayClient:
     @property
     def sends_token_in_clear(self) -> bool:
         """Return whether a token is sent unencrypted over a network."""
-        return self._has_token and urlsplit(self.address).scheme == "http" and not self._loopback
+        parts = urlsplit(self.address)
+        return self._has_token and parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
     @property
-    def _loopback(self) -> bool:
-        host = urlsplit(self.address).hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+    def _way(self) -> str:
+        return f"{self.address} by the proxy {self.proxy}" if self.proxy else self.address
+
+    @property
+    def proxy(self) -> str | None:
+        """Return the proxy of the environment that requests go through, and its variable."""
+        return proxy_of(self.address)
 
     def jobs(self) -> list[Job]:
         """Return every submitted job, in no particular order."""
@@ -111,9 +119,9 @@ class RayClient:
                 if any(job.id == job_id for job in self.jobs()):
                     raise IdTakenError(job_id).with_code("job-id-taken") from None
                 if "status code 4" in str(error):  # another try gets the same answer
-                    raise _refused(self.address, str(error)) from None
+                    raise _refused(self._way, str(error)) from None
                 raise NotReadyError(
-                    f"{self.address} accepts no jobs: the agent of its head has not started; "
+                    f"{self._way} accepts no jobs: the agent of its head has not started; "
                     "if that lasts, see dashboard_agent.log there (another Ray on that "
                     "machine may use its port, 52365)."
                 ).with_code("cluster-not-ready") from None
@@ -130,14 +138,19 @@ class RayClient:
 
     def tail(self, job_id: str) -> Iterator[str]:
         """Yield what a job prints from its first word on; "" when it is silent for a while."""
+        if self.proxy is not None:
+            yield from self._polled(job_id)
+            return
+        # In a thread of its own, for the caller may have a running loop, as a notebook has.
         loop, lines = asyncio.new_event_loop(), self._jobs.tail_job_logs(job_id)
-        next_one: asyncio.Task[str] | None = None
+        thread = threading.Thread(target=loop.run_forever, daemon=True)
+        thread.start()
+        next_one: Future[str] | None = None
         try:
             while True:
-                next_one = next_one or loop.create_task(anext(lines))
+                next_one = next_one or asyncio.run_coroutine_threadsafe(_next(lines), loop)
                 with self._one_line():
-                    loop.run_until_complete(asyncio.wait({next_one}, timeout=SILENT))
-                    if not next_one.done():
+                    if not wait({next_one}, timeout=SILENT).done:
                         text = ""
                     elif isinstance(next_one.exception(), StopAsyncIteration):
                         return
@@ -145,11 +158,19 @@ class RayClient:
                         text, next_one = next_one.result(), None
                 yield text
         finally:
-            if next_one is not None:
-                next_one.cancel()
-                loop.run_until_complete(asyncio.wait({next_one}))
-            loop.run_until_complete(lines.aclose())
+            asyncio.run_coroutine_threadsafe(_ended(lines), loop).result(timeout=SILENT)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
             loop.close()
+
+    def _polled(self, job_id: str) -> Iterator[str]:
+        n_seen, over = 0, False
+        while not over:
+            over = not any(job.id == job_id and job.alive for job in self.jobs())
+            text = self.logs(job_id)
+            yield text[n_seen:]
+            n_seen = len(text)
+            time.sleep(0 if over else LOOK_EVERY)
 
     @contextmanager
     def _one_line(self) -> Iterator[None]:
@@ -157,11 +178,26 @@ class RayClient:
         try:
             yield
         except AuthenticationError:
-            raise _about_token(self.address, self._has_token) from None
+            raise _about_token(self.address, self._has_token, self.proxy) from None
         except UserError:
             raise
         except Exception as error:  # also of the libraries that Ray calls
-            raise _about_connection(self.address, error, is_one=self._is_one) from None
+            known = {"is_one": self._is_one, "proxy": self.proxy}
+            raise _about_connection(self.address, error, **known) from None
+
+
+async def _next(lines: AsyncIterator[str]) -> str:
+    return await anext(lines)
+
+
+async def _ended(lines: Any) -> None:
+    """End a stream and whatever waits for its next line."""
+    waiting = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in waiting:
+        task.cancel()
+    if waiting:
+        await asyncio.wait(waiting)
+    await lines.aclose()
 
 
 def _check_address(address: str) -> None:
@@ -181,7 +217,13 @@ def _check_address(address: str) -> None:
         ).with_code("address-not-a-url")
 
 
-def _about_token(address: str, has_token: bool) -> UserError:
+def _about_token(address: str, has_token: bool, proxy: str | None) -> UserError:
+    if proxy is not None:  # either may have refused
+        return UserError(
+            f"{address} or the proxy {proxy} on the way refuses the request for want of a valid "
+            f"token or password; check RAY_AUTH_TOKEN, or add {urlsplit(address).hostname} to "
+            "no_proxy if the cluster can be reached without the proxy."
+        ).with_code("refused-behind-proxy")
     if has_token:
         return UserError(
             f"{address} refuses the token; give the cluster's own in RAY_AUTH_TOKEN, or in the "
@@ -195,7 +237,9 @@ def _about_token(address: str, has_token: bool) -> UserError:
     ).with_code("cluster-wants-token")
 
 
-def _about_connection(address: str, error: Exception, *, is_one: bool) -> UnreachableError:
+def _about_connection(
+    address: str, error: Exception, *, is_one: bool, proxy: str | None
+) -> UnreachableError:
     chain = list[BaseException]()
     cause: BaseException | None = error
     while cause is not None:  # Ray's error hides the connection error
@@ -206,6 +250,12 @@ def _about_connection(address: str, error: Exception, *, is_one: bool) -> Unreac
             f"{address} has no certificate that is trusted here; give the authority's file in "
             "REQUESTS_CA_BUNDLE."
         ).with_code("certificate-not-trusted")
+    if proxy is not None and (not is_one or any(isinstance(one, OSError) for one in chain)):
+        return UnreachableError(
+            f"no dashboard of a Ray cluster answers at {address} through the proxy {proxy}; check "
+            f"both, or add {urlsplit(address).hostname} to no_proxy if the cluster can be reached "
+            "without the proxy."
+        ).with_code("silent-behind-proxy")
     answers = any(isinstance(e, ValueError) or _has_answer(e) for e in chain)
     if not answers and any(isinstance(one, OSError) for one in chain):
         return UnreachableError(
@@ -213,7 +263,8 @@ def _about_connection(address: str, error: Exception, *, is_one: bool) -> Unreac
             "its dashboard, such as http://127.0.0.1:8265 through an SSH tunnel."
         ).with_code("cluster-silent")
     if is_one:
-        return _refused(address, str(error).partition("\n")[0])
+        way = f"{address} by the proxy {proxy}" if proxy else address
+        return _refused(way, str(error).partition("\n")[0])
     return UnreachableError(
         f"{address} answers, but is not the dashboard of a Ray cluster; check the port (8265 by "
         "default) and that Ray was installed there as ray[default]."

@@ -20,6 +20,19 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
     write_whole(folder / NAME, "".join(lines))
 
 
+def listed(folder: Path) -> set[str]:
+    """Return the names on the list of a folder, which may not be there."""
+    return {name for name in _digests(folder) if stays_inside(name)}
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    path = folder / NAME
+    if not path.is_file():
+        return {}
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
 def wrong_sums(folder: Path, names: Iterable[str] = ()) -> list[str]:
     """Return the files that are missing, not listed, or not as they were written.
 
@@ -27,17 +40,13 @@ def wrong_sums(folder: Path, names: Iterable[str] = ()) -> list[str]:
         folder: with the list.
         names: of the files that are wanted; by default those that are listed.
     """
-    path = folder / NAME
-    if not path.is_file():
+    if not (folder / NAME).is_file():
         return [NAME]
-    listed: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        digest, _, name = line.partition("  ")
-        listed[name] = digest
-    if not all(map(stays_inside, listed)):  # nobody who writes a list names what is elsewhere
+    digests = _digests(folder)
+    if not all(map(stays_inside, digests)):  # nobody who writes a list names what is elsewhere
         return [NAME]
-    wanted = tuple(names) or tuple(listed)
-    return [name for name in wanted if not _is_sound(folder, name, listed.get(name))]
+    wanted = tuple(names) or tuple(digests)
+    return [name for name in wanted if not _is_sound(folder, name, digests.get(name))]
 
 
 def _is_sound(folder: Path, name: str, digest: str | None) -> bool:

@@ -13,6 +13,7 @@ import pandas as pd
 from pydantic_core import to_json
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.outputs import check_output, files_in, written_here, written_whole
 from nas_evidence.plumbing.sums import NAME, write_sums
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import write_csv
@@ -80,6 +81,39 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     ours = (paths.html, paths.markdown, paths.correlations)
     write_sums(to, [*(path.name for path in ours), "report.json", *tables])
     return paths
+
+
+def write_report_whole(
+    report: Report, to: Path, *, live: Live | None = None, force: bool = False
+) -> Path:
+    """Write a report outside the study, all of it or nothing, and return the path of its page.
+
+    Raises:
+        ValueError: as `check_place`.
+    """
+    check_place(to, force=force)
+    with written_whole(to, _written_by_report) as made:
+        page = write_report(report, made, live=live).html.name
+    return to / page
+
+
+def check_place(to: Path, *, force: bool = False) -> None:
+    """Check that a report may be written into a folder: it is empty, or holds a report.
+
+    Args:
+        to: the folder.
+        force: whether files with the names of a report's may be replaced. Other files stay.
+
+    Raises:
+        ValueError: it may not.
+    """
+    ours = _written_by_report(to)
+    foreign = [name for name in files_in(to) if name not in ours]
+    check_output(to, foreign, verb="report", force=force)
+
+
+def _written_by_report(folder: Path) -> set[str]:
+    return written_here(folder, ("index.html", "report.md", "report.json"))
 
 
 def as_json(report: Report) -> str:

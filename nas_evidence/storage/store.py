@@ -34,6 +34,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.names import is_name
+from nas_evidence.plumbing.proxies import pass_proxies_by
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.storage.faults import StudyStoppedError
@@ -110,6 +111,7 @@ class Store:
                 self._fs = _Folder(skip_instance_cache=True)
                 root = self._fs._strip_protocol(self.place)
             else:  # other processes write there too: do not cache listings
+                pass_proxies_by(self.place)
                 how = {"skip_instance_cache": True, "use_listings_cache": False}
                 self._fs, root = url_to_fs(self.place, **how)
         except ImportError as error:

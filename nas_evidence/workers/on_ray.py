@@ -9,6 +9,8 @@ store once and read in place. Only this module imports ray.
 import logging
 import math
 import os
+import socket
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -34,6 +36,7 @@ from ray.util import metrics
 
 from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.proxies import is_loopback
 from nas_evidence.plumbing.unpacked import leave_unpacked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import LossKind
@@ -61,6 +64,9 @@ _LOG = logging.getLogger(__name__)
 LOOK_EVERY = 2.0
 #: What Ray raises if it cannot start or join, besides a plain `Exception`.
 _OF_RAY = (ConnectionError, TimeoutError, RuntimeError, RayError)
+#: The pools on a Ray that one of them has started; the last one stops it. A process has one Ray.
+_SHARING: set["RayExecutor"] = set()
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class _Actor(WorkerProcess):
@@ -91,12 +97,15 @@ class _Actor(WorkerProcess):
 class RayExecutor(PackingPool):
     """A pool of Ray actors.
 
+    If this process is connected to Ray already, the actors run there, beside those of the caller,
+    and that Ray stays.
+
     Args:
         arrays: The data set.
         resources: The study's `[resources]`.
         logs: Folder for the logs of the workers and of Ray.
         store: URI of the study, if it has one; otherwise the study is in the folder of the logs.
-        address: Cluster to join; without it, Ray starts on this machine.
+        address: Cluster to join; without it, Ray starts on this machine, unless it runs here.
         namespace: Namespace of the actors, for a shared cluster.
         most: Workers at most, if `workers` is "auto": the trials that are left.
         gpu_memory_bytes: Memory of one GPU; queried if not given.
@@ -133,6 +142,7 @@ class RayExecutor(PackingPool):
         share = None if resources.gpus == "auto" else float(resources.gpus)
         super().__init__(resources, share=share, most=most, limits=limits, say=say)
         self._trials, self._joined = most, address is not None
+        self._box: list[Any] = []
         # Asked for "auto": a share of 0 that the study names is an answer.
         self._warn = warn if resources.gpus == "auto" else None
         self._logs, self._make_worker = logs, make_worker
@@ -148,10 +158,10 @@ class RayExecutor(PackingPool):
             self._connect(address, namespace, go_on)
             self._look()
             self._first = {node["NodeID"] for node in self._nodes}
-            self._decide_share(grows=address is not None)
-            if address:
+            self._decide_share(grows=self._joined)
+            if self._joined:
                 self._token = self._until_close.enter_context(token_in(self._place_of_study))
-            self._box = [ray.put(arrays)]
+            self._box.append(ray.put(arrays))
             self._count_room()
             # Without a known share, workers are asked for when the first trial arrives.
             while self._share is not None and not any(w.ready_at for w in self.workers):
@@ -164,7 +174,12 @@ class RayExecutor(PackingPool):
         """Stop the workers, and Ray if we started it; Ctrl-C is deferred until then."""
         with signals_deferred(), stderr_to(self._logs / "ray.log"):
             super().close()
-            ray.shutdown()
+            self._box = []  # the data leave the object store
+            with _ONE_AT_A_TIME:
+                if self in _SHARING:
+                    _SHARING.remove(self)
+                    if not _SHARING:
+                        ray.shutdown()
             self._until_close.close()
 
     # --- actors
@@ -316,18 +331,21 @@ class RayExecutor(PackingPool):
         share, asked = SHARES[-1], time.monotonic()
         found = ray.remote(_gpu_bytes).options(num_cpus=0, num_gpus=share).remote()
         said = False
-        while not ray.wait([found], timeout=1.0)[0]:
-            waited = time.monotonic() - asked
-            if waited > self.limits.patience:
-                ray.cancel(found)
-                raise self._no_room(share, 1)
-            if waited > SAID_AFTER and not said:
-                self.say(
-                    f"note: {self._shortage(share, 1)}; waiting for up to "
-                    f'{duration(self.limits.patience)}, since resources.gpus is "auto" '
-                    "(--set resources.gpus=0 runs without GPUs)"
-                )
-                said = True
+        try:
+            while not ray.wait([found], timeout=1.0)[0]:
+                waited = time.monotonic() - asked
+                if waited > self.limits.patience:
+                    raise self._no_room(share, 1)
+                if waited > SAID_AFTER and not said:
+                    self.say(
+                        f"note: {self._shortage(share, 1)}; waiting for up to "
+                        f'{duration(self.limits.patience)}, since resources.gpus is "auto" '
+                        "(--set resources.gpus=0 runs without GPUs)"
+                    )
+                    said = True
+        except BaseException:  # also Ctrl-C: nothing is left in the line of somebody's Ray
+            ray.cancel(found)
+            raise
         try:
             memory = int(ray.get(found))
         except RayError as error:
@@ -378,6 +396,30 @@ class RayExecutor(PackingPool):
             _LOG.info("room workers=%d most=%d", n, self.most)
 
     def _connect(self, address: str | None, namespace: str | None, go_on: str) -> None:
+        log = self._logs / "ray.log"
+        self._until_close.enter_context(
+            last_words(
+                "error: this process was ended from outside; Ray does so when it has died on this "
+                "machine or the head of the cluster is lost. Finished trials are stored, and the "
+                f"others have their last checkpoint. Details: {log}. Continue: {go_on}"
+            )
+        )
+        with _ONE_AT_A_TIME:
+            if not ray.is_initialized():
+                _SHARING.add(self)
+                self._begin_ray(address, namespace)
+                return
+            if address not in (None, "auto") and not _is_this_ray(address):
+                raise UserError(
+                    f"this process is connected to another Ray than {address}; leave out the "
+                    "address to run in that one, or call ray.shutdown() before."
+                ).with_code("connected-to-another-ray")
+            if _SHARING:
+                _SHARING.add(self)
+            self._joined = True
+        self.say("note: the trials run in the Ray that this process is connected to")
+
+    def _begin_ray(self, address: str | None, namespace: str | None) -> None:
         if address is not None and address != "auto":
             check_reachable(address)
         resources, log = self.resources, self._logs / "ray.log"
@@ -387,13 +429,6 @@ class RayExecutor(PackingPool):
             n = resources.cpus  # one worker at least
         # address="local": never join a cluster that happens to be running.
         ours = {"num_cpus": n, "include_dashboard": False}
-        self._until_close.enter_context(
-            last_words(
-                "error: this process was ended from outside; Ray does so when it has died on this "
-                "machine or the head of the cluster is lost. Finished trials are stored, and the "
-                f"others have their last checkpoint. Details: {log}. Continue: {go_on}"
-            )
-        )
         with signals_deferred(), stderr_to(log):
             try:
                 ray.init(
@@ -512,6 +547,18 @@ def _gpu_bytes() -> int:
 
     there = torch.cuda.is_available()
     return int(torch.cuda.get_device_properties(0).total_memory) if there else 0
+
+
+def _is_this_ray(address: str) -> bool:
+    """Return whether HOST:PORT is the cluster that this process is connected to."""
+    host, _, port = address.rpartition(":")
+    here, _, its_port = ray.get_runtime_context().gcs_address.rpartition(":")
+    try:
+        same = socket.gethostbyname(host.strip("[]")) == here
+    except OSError:
+        same = host == here
+    own = is_loopback(host) and here == ray.util.get_node_ip_address()
+    return port == its_port and (same or own)
 
 
 def _last_line(error: BaseException) -> str:

@@ -412,6 +412,6 @@ def test_a_readme_of_somebody_else_is_not_replaced(
     folder: Path, arrays: ArrayData, tmp_path: Path
 ) -> None:
     (tmp_path / "README.md").write_text("mine")
-    with refused("export-target-held", "README.md"):
+    with refused("output-held", "README.md"):
         export_winner(read_study_tables(folder), tmp_path, arrays)
     assert (tmp_path / "README.md").read_text() == "mine"

@@ -184,6 +184,56 @@ def test_no_line_of_the_log_is_printed(tmp_path: Path) -> None:
     assert run("status", tmp_path / "s", folder=tmp_path).stderr == ""
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("shell", ["| head -n 1", "2>&1 | true", "> /dev/full"])
+@pytest.mark.parametrize("executor", ["inline", "local"])
+def test_a_search_whose_output_goes_away_goes_on_and_stores_report_and_export(
+    tmp_path: Path, shell: str, executor: str
+) -> None:
+    path = write_study(tmp_path)
+    words = [sys.executable, "-m", "nas_evidence", "search", path, "--out", "s",
+             "--executor", executor, "--workers", "1"]  # fmt: skip
+    line = f'set -o pipefail; "$@" {shell}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *map(str, words)], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert len(finished(tmp_path / "s")) == 4
+    assert (tmp_path / "s" / "report" / "index.html").is_file()
+    assert (tmp_path / "s" / "export" / "SHA256SUMS").is_file()
+    log = (tmp_path / "s" / "logs" / "driver.log").read_text()
+    assert log.endswith("\n")
+    if "2>&1" not in shell:
+        said = done.stderr.splitlines()
+        assert said[-1].startswith("more:   nas-evidence resume s"), done.stderr
+        assert any(line.startswith("error: standard output went away (") for line in said)
+    assert "Traceback" not in done.stderr
+
+
+def test_what_only_prints_ends_with_its_reader(tmp_path: Path) -> None:
+    open_study(tmp_path / "s", study())
+    line = '"$@" | true; exit ${PIPESTATUS[0]}'
+    words = [sys.executable, "-m", "nas_evidence", "status", str(tmp_path / "s")]
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *words], env=environment(), capture_output=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+@pytest.mark.parametrize("output", ["None", "open('/dev/full', 'w')", "closed"])
+def test_in_python_too_a_line_that_nobody_reads_is_no_error(output: str) -> None:
+    code = (
+        "import sys\nfrom nas_evidence.api.progress import audience_for\n"
+        "closed = open('/dev/null', 'w'); closed.close()\n"
+        f"sys.stdout = {output}\n"
+        "audience_for(True).say('x'); audience_for(None)\n"
+        "sys.stdout = None\n"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
 WRITES = """\
 import os
 import nas_evidence.cli.main as verbs

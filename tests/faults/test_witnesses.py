@@ -23,6 +23,7 @@ from nas_evidence.data.source import source_of
 from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.soundness import written_whole
+from nas_evidence.plumbing.sums import write_sums
 from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.storage.conditions import note_conditions
@@ -381,18 +382,26 @@ def test_a_torn_page_of_the_report_is_found_and_one_that_was_cut_short_is_unchec
     assert "the report" in not_checked(folder)[0]
 
 
+def like_an_export(folder: Path, text: str) -> None:
+    names = ("architecture.toml", "model.safetensors", "posterior.safetensors", "meaning.json",
+             "evidence.json", "README.md", "model.pt2")  # fmt: skip
+    for name in names:
+        (folder / name).write_text(text)
+    write_sums(folder, names)
+
+
 def test_what_a_killed_export_leaves_is_cleared_and_the_export_before_it_is_put_back(
     tmp_path: Path,
 ) -> None:
     to, name = tmp_path / "winner", f".winner.{uuid.uuid4().hex}"
     for left in (name, f"{name}.before", ".winner.mine"):
         (tmp_path / left).mkdir()
-        (tmp_path / left / "model.pt2").write_text(left)
+        like_an_export(tmp_path / left, left)
     with written_whole(to) as made:
         assert (to / "model.pt2").read_text() == f"{name}.before"
-        (made / "model.pt2").write_text("new")
+        like_an_export(made, "new")
         with written_whole(to) as other:  # spares one under way
-            (other / "model.pt2").write_text("newer")
+            like_an_export(other, "newer")
     assert (to / "model.pt2").read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".winner.mine", "winner"]
 
@@ -409,7 +418,7 @@ def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: P
     assert first.equals(again)
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("mine")
-    with refused("export-target-held", "chapter.tex"):
+    with refused("output-held", "chapter.tex"):
         loaded.export(tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "mine"
 

@@ -16,13 +16,16 @@ broken one never holds up the search, and its first failure is one warning. A re
 writes the finished trials that its tracker has not seen.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from nas_evidence.exporting.soundness import read_json
 from nas_evidence.plumbing.masking import masked
+from nas_evidence.plumbing.proxies import is_loopback, pass_proxies_by, proxy_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
@@ -34,6 +37,12 @@ TRACKERS = ("mlflow", "tensorboard", "optuna", "wandb", "trackio", "prometheus")
 _PLACES = {"mlflow": "URI", "tensorboard": "DIR", "optuna": "URL", "prometheus": "FILE"}
 #: Where its client finds a password.
 _PASSWORDS = {"optuna": "PGPASSWORD or ~/.pgpass", "mlflow": "MLFLOW_TRACKING_PASSWORD"}
+
+#: Where the server of a tracker is found, and its tokens.
+_SERVERS = {
+    "mlflow": ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD"),
+    "wandb": ("WANDB_BASE_URL", "WANDB_API_KEY"),
+}
 
 
 def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
@@ -59,6 +68,21 @@ def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
             ).with_code("track-needs-package")
 
 
+def sent_in_clear(text: str) -> str:
+    """Return what is to be said if a tracker sends a token over a network unencrypted, else ""."""
+    name, _, place = text.partition(":")
+    if name not in _SERVERS:
+        return ""
+    server, *tokens = _SERVERS[name]
+    url = (place if name == "mlflow" else "") or os.environ.get(server, "")
+    used = next((token for token in tokens if os.environ.get(token)), "")
+    parts = urlsplit(url)
+    if parts.scheme != "http" or is_loopback(parts.hostname or "") or not used:
+        return ""
+    through = f" through the proxy {proxy}" if (proxy := proxy_of(url)) else ""
+    return f"{used} is sent unencrypted to {masked(url)}{through}; use https or an SSH tunnel"
+
+
 def _check_url(url: str, *, installed: bool) -> None:
     if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
         raise UserError(
@@ -82,6 +106,7 @@ def tracker_of(text: str, spec: StudySpec, folder: Path, *, on_ray: bool = False
         on_ray: whether Ray runs the trials.
     """
     name, _, place = text.partition(":")
+    pass_proxies_by(place)
     if name == "tensorboard":
         from nas_evidence.api.trackers.tensorboard import TensorBoard
 
@@ -130,6 +155,7 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
         ).with_code("export-track-ensemble")
     from nas_evidence.api.trackers.mlflow import MLflow
 
+    pass_proxies_by(place)
     tracker = MLflow(spec, folder, place)
     tracker.study_started(spec, folder)
     trial_id = read_json(export, "evidence.json")["trial_id"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.workers.executor import Lost, StudyStatus, Watcher
@@ -29,7 +30,15 @@ Publish = Callable[[str, Totals], None]
 
 
 def to_file(file: Path) -> Publish:
-    """Return what writes all anew into a file named `*.prom`, in a folder of node_exporter."""
+    """Return what writes all anew into a file named `*.prom`, in a folder of node_exporter.
+
+    Raises:
+        ValueError: the file is there and was not written by this.
+    """
+    if file.exists() and not file.read_bytes().startswith(b"# HELP nas_evidence_"):
+        raise UserError(
+            f"{file} is not of --track prometheus; give another file: --track prometheus:FILE."
+        ).with_code("track-file-held")
 
     def publish(study: str, totals: Totals) -> None:
         lines = []

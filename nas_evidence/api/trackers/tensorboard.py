@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
+from nas_evidence.plumbing.user_error import UserError
 
 #: A file in the folder of a trial that has ended; its name ends with the attempt.
 _ENDED = "ended-"
+#: How TensorBoard names its files.
+_EVENTS = "events.out.tfevents."
 
 
 class TensorBoard(Tracker):
@@ -68,6 +71,12 @@ class TensorBoard(Tracker):
         home = self._home(trial_id)
         is_new = trial_id not in self._begun
         if is_new:
+            files = (path for path in home.rglob("*") if path.is_symlink() or not path.is_dir())
+            if foreign := [path for path in files if not path.name.startswith((_EVENTS, _ENDED))]:
+                raise UserError(
+                    f"{foreign[0]} is not of --track tensorboard; give another folder: --track "
+                    "tensorboard:DIR."
+                ).with_code("track-folder-held")
             shutil.rmtree(home, ignore_errors=True)
             self._begun.add(trial_id)
         if trial_id not in self._writers:
