@@ -9,7 +9,6 @@ left to do. `faults.py` names the crash points.
 import contextlib
 import logging
 import re
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from nas_evidence.driver.reconcile import complete, restored
 from nas_evidence.driver.rungs import Rungs
 from nas_evidence.maths.pareto import Point
 from nas_evidence.plumbing.collector import uncollected
+from nas_evidence.plumbing.removal import remove_tree
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.record import (
@@ -234,7 +234,7 @@ class Driver:
         self._models.limit(len(self._done))
         for home in (self._folder / "checkpoints").glob("[0-9]*"):
             if home.name.isdecimal() and int(home.name) in self._done:
-                shutil.rmtree(home, ignore_errors=True)
+                remove_tree(home)
         for table in TABLES:
             for half_written in (self._folder / table).glob(".*"):
                 half_written.unlink()
@@ -507,7 +507,7 @@ class Driver:
         self._done[trial_id] = row
         if not is_race(trial_id):
             self._tell_after(trial_id // self._study.replicates)
-        shutil.rmtree(home, ignore_errors=True)
+        remove_tree(home)
         crash_point("removed")
         self.requests.done(trial_id)
         self._models.add(row, len(self._done))

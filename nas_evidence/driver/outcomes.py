@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from nas_evidence.maths.pareto import Point, is_matched, on_front
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.proposing.proposer import ProposalResult
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import LimitSpec, StudySpec
@@ -74,7 +75,7 @@ class KeptModels:
         self._rank(row)
         if self._limited:
             for trial_id in (before | {row.trial_id}) - self._wanted():
-                self._path(trial_id).unlink(missing_ok=True)
+                remove(self._path(trial_id))
         self.limit(n_done)
 
     def take(self, weights: Path, trial_id: int) -> None:
@@ -83,7 +84,7 @@ class KeptModels:
             self._folder.mkdir(exist_ok=True)
             weights.replace(self._path(trial_id))
         else:
-            self._path(trial_id).unlink(missing_ok=True)
+            remove(self._path(trial_id))
 
     def limit(self, n_done: int) -> None:
         """Delete the weights that a study of so many finished trials does not keep."""
@@ -92,7 +93,7 @@ class KeptModels:
             keep = {self._path(trial_id).name for trial_id in self._wanted()}
             for path in self._folder.glob("*.safetensors"):
                 if path.name not in keep:
-                    path.unlink()
+                    remove(path)
 
     def _rank(self, row: TrialRow) -> None:
         standing = self._standings.add(row)

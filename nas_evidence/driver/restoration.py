@@ -6,7 +6,6 @@ from its seed, to the epoch and status at which it ended; one whose row is lost 
 """
 
 import contextlib
-import shutil
 from pathlib import Path
 
 import torch
@@ -20,6 +19,7 @@ from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.removal import remove_tree
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
@@ -146,7 +146,7 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     about = {"content_hash": current_hash(folder, study), "stage": stage}
     record = record.model_copy(update=about)
     files = write_record(folder, record, study)
-    shutil.rmtree(place.parent, ignore_errors=True)
+    remove_tree(place.parent)
     return Ended(row=TrialRow.of(record), files=files)
 
 
@@ -168,7 +168,7 @@ def _restore_model(
     if (folder / name).exists():
         _aside(folder, name, done, "its trial is trained again")
     write_whole(folder / name, made.read_bytes())
-    shutil.rmtree(made.parent)
+    remove_tree(made.parent)
     done.append(f"{name}: trained again from its seed")
 
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from nas_evidence.plumbing.removal import move
 from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
@@ -98,7 +99,7 @@ def written_whole(to: Path) -> Iterator[Path]:
             yield made
             write_sums(made, sorted(_files(made)))
             if place.exists():
-                place.replace(before)
+                move(place, before)
             made.replace(place)
             shutil.rmtree(before, ignore_errors=True)
         except OSError as error:

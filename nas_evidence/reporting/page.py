@@ -13,6 +13,7 @@ import pandas as pd
 from pydantic_core import to_json
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.sums import NAME, write_sums
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import write_csv
@@ -60,7 +61,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     """
     to.mkdir(parents=True, exist_ok=True)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
-    (to / NAME).unlink(missing_ok=True)  # until all is written anew
+    remove(to / NAME)  # until all is written anew
     values = {
         "report": report,
         "figures": figures_of(report),

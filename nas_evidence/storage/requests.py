@@ -9,6 +9,8 @@ trial survives a crash of the driver; one for the study does not, since the stud
 
 from pathlib import Path
 
+from nas_evidence.plumbing.removal import remove
+
 _STUDY = "cancel"
 
 
@@ -50,7 +52,7 @@ def is_open(folder: Path, trial_id: int | None = None) -> bool:
 
 def withdraw(folder: Path, trial_id: int | None = None) -> None:
     """Withdraw a request."""
-    (folder / request_name(trial_id)).unlink(missing_ok=True)
+    remove(folder / request_name(trial_id))
 
 
 def request_name(trial_id: int | None = None) -> str:

@@ -4,6 +4,8 @@ import itertools
 import logging
 from pathlib import Path
 
+from nas_evidence.plumbing.removal import move
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -13,5 +15,5 @@ def set_aside(folder: Path, place: str) -> None:
     names = itertools.chain([name], (f"{name}.{n}" for n in itertools.count(2)))
     target = next(t for t in (folder / "damaged" / name for name in names) if not t.exists())
     target.parent.mkdir(exist_ok=True)
-    (folder / place).replace(target)
+    move(folder / place, target)
     _LOG.warning("set_aside place=%s", place)

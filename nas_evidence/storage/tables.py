@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.table_checksum import is_sound, sealed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
@@ -357,7 +358,7 @@ def remove_unnamed(folder: Path, state: State) -> None:
         for path in (folder / table).glob("[!._]*.parquet"):
             ours = _FILE_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)
             if ours and path.stem not in state.files:
-                path.unlink()
+                remove(path)
 
 
 def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
@@ -384,13 +385,13 @@ def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
         digests[table] = _write_table(path, joined.replace_schema_metadata(metadata))
         written = _stored(path)
         if written is None or not written.equals(joined, check_metadata=False):
-            path.unlink()
+            remove(path)
             raise OSError(errno.EIO, "the written file cannot be read back", str(path))
     attempts = tuple(attempt_of(stem) for stem in stems)
     log.write(Merged(part=part, files=digests, attempts=attempts), durable=True)
     for table in TABLES:
         for stem in stems:
-            (folder / table / f"{stem}.parquet").unlink(missing_ok=True)
+            remove(folder / table / f"{stem}.parquet")
 
 
 def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float]]) -> TrialRow:
