@@ -4,6 +4,7 @@ import json
 
 from fakes import record_of, report_of
 
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.executor import Launch, Verdict
@@ -27,7 +28,7 @@ class Toy:
         self.epoch = until_epoch
         state = [self.launch.assignment.architecture.key, until_epoch]
         for old in self.launch.folder.glob("epoch-*.pt"):
-            old.unlink()
+            remove(old)
         path = self.launch.folder / f"epoch-{until_epoch:06d}.pt"
         path.write_text(json.dumps(state))
         return self.report()

@@ -65,6 +65,8 @@ def repair(
 ) -> list[str]:
     """Restore what is damaged, and return what was done; torn trials are trained again.
 
+    `verify` names what is left, if something is.
+
     Args:
         place: a study folder, or the URI of a store.
         data_root: folder of the named data sets.

@@ -225,7 +225,7 @@ def study_run(
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if another process works on it, or the data do not fit it.
     """
-    from nas_evidence.storage.redo import find_done
+    from nas_evidence.storage.redo import find_done, set_aside_wrong
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import read_study_tables
 
@@ -241,6 +241,9 @@ def study_run(
                 left.run_trials()
         else:
             audience.say(f"{spec.name}: all {spec.n_trials} trials are finished")
+            for line in left.finds.notes:  # files of no trial of this study
+                audience.say(f"note: {line}")
+            set_aside_wrong(folder, left.finds)
             left.finish_off()
         tables = read_study_tables(folder, spec)
         if another := other_first(before, tables.standings.best):

@@ -42,6 +42,8 @@ def verify(place: StudyPlace, as_json: AsJson = False, **given: Any) -> None:
 def repair(place: StudyPlace, **given: Any) -> None:
     """Restore what is damaged; train torn trials again from their seeds. Sound files stay.
 
+    What cannot be restored is named at the end; then the exit code is 1.
+
     Example: nas-evidence repair runs/digits
     """
     from nas_evidence.api.runs import unfinished
@@ -52,3 +54,8 @@ def repair(place: StudyPlace, **given: Any) -> None:
     study = nas_evidence.load(place)
     if unfinished(study.spec, find_done(study.folder)):
         out.print(f"more:   {typed('resume', place)}")
+    left = nas_evidence.verify(place, data_root=given.get("data_root")).problems
+    for one in left:
+        out.print(f"left:   {one.place}: {one.problem}")
+    if left:
+        raise typer.Exit(1)

@@ -17,6 +17,10 @@ goes on, are
 Everything else goes with the next push: after a trial ended, or after `_LOOK_EVERY` seconds. What
 the store lacks when a machine is lost is rerun from a checkpoint, with equal results.
 
+Only what this process removed itself (`plumbing/removal.py`) is removed from the store. The folder
+may lie where others clean up: what vanished is fetched again. Once an hour all files get a new
+time of access, so that cleaners take them for files in use.
+
 Workers exchange checkpoints with the store directly (`workers/stored.py`); here they are empty
 files, because the driver reads only their names.
 
@@ -28,6 +32,7 @@ joins them, to be fetched in their place; it may be deleted, they stay.
 
 import atexit
 import contextlib
+import logging
 import math
 import os
 import re
@@ -35,12 +40,13 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from nas_evidence.plumbing.removal import forget_removals, is_below, noted_removals
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
@@ -64,12 +70,15 @@ from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
 from nas_evidence.workers.stored import StoredWorker, attempt_of
 
+_LOG = logging.getLogger(__name__)
 #: Seconds between two pushes of the logs and of study.db, which change all the time.
 LOGS_EVERY = 30.0
 #: Seconds between two checks for requests from other processes.
 _LOOK_EVERY = 5.0
 #: Seconds after which a driver looks again whether another one has taken the study over.
 FENCE_EVERY = 5.0
+#: Seconds between two times that all files here get a new time of access.
+YOUNG_EVERY = 3600.0
 #: How many objects of the log one more joins.
 JOINED = 256
 #: The order of a push, by name prefix; other names come last.
@@ -193,7 +202,9 @@ class Mirror(WorkingCopy):
         self._fetched: dict[str, tuple[Stamp, LocalStamp]] = {}  # what is here as it is there
         self._damaged: set[str] = set()  # joined objects of the log that are not used
         self._sent: dict[str, LocalStamp] = {}
+        self._removed: set[str] = set()  # by this process, since the last push
         self._logs_at = 0.0
+        self._young_at = time.monotonic()
         self._knows_log = False
         self._log: list[str] = []  # the objects of the log there
         self._next = self._lowest = 0  # number of the next one, and of the first file here
@@ -223,6 +234,7 @@ class Mirror(WorkingCopy):
         with announced(self.place, get, put, Holder.is_dead_here, steal=steal):
             try:
                 self.pull()
+                self._removed = noted_removals(self.folder)
                 self.store.guard = self._check_fence
                 try:
                     with self.named():
@@ -236,6 +248,7 @@ class Mirror(WorkingCopy):
                 self.push(logs=True)
             finally:
                 self.store = plain
+                forget_removals(self.folder)
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that stores before a launch or a slice what must be durable."""
@@ -312,7 +325,6 @@ class Mirror(WorkingCopy):
         for name in wanted - kept:
             self._fetched[name] = there[name], _stamp(self.folder / name)
         for name in checkpoints:
-            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             self.note_checkpoint(name)
         copies = {name for name in wanted - kept if numbers_in(name) and "-" in name}
         damaged = {name for name in copies if not is_whole(self.folder / name)}
@@ -361,7 +373,7 @@ class Mirror(WorkingCopy):
             StudyStoppedError: if the store cannot be used, or another process has the study.
         """
         self.store.guard()
-        now = self._stamps()
+        removed, now = {*self._removed}, self._stamps()
         logs = logs or time.monotonic() - self._logs_at > LOGS_EVERY
         changed = [
             name
@@ -374,11 +386,10 @@ class Mirror(WorkingCopy):
                 self.push_log()
             else:
                 self._upload(names, now)
-        gone = [name for name in self._sent if name not in now]
-        for home in [name for name in gone if name.endswith("/")]:
-            gone += self.store.list(home.rstrip("/"))
-        self.store.delete(name for name in gone if not name.endswith("/"))
-        self._sent = {name: stamp for name, stamp in self._sent.items() if name in now}
+        self._remove([n for n in self._sent if n not in now and is_below(n, removed)])
+        self._restore([n for n in self._sent if n not in now])
+        self._removed -= removed
+        self._keep_young()
         if logs:
             self._logs_at = time.monotonic()
 
@@ -433,19 +444,50 @@ class Mirror(WorkingCopy):
                 self._sent[name] = _stamp(path)
 
     def note_checkpoint(self, name: str) -> None:
-        """Record that a worker has stored a checkpoint, if its attempt is current."""
-        if (self.folder / name).parent.is_dir():
-            (self.folder / name).touch()
+        """Record that a worker has stored a checkpoint of a current attempt."""
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)  # it may have vanished
+        (self.folder / name).touch()
 
     def fetch_weights(self, attempt: str) -> None:
-        """Fetch the weights that an attempt has stored, if there are some and it is current."""
-        if (self.folder / attempt).is_dir():
-            name = f"{attempt}/model.safetensors"
-            self.store.download({name: self.folder / name})
+        """Fetch the weights that a current attempt has stored, if there are some."""
+        name = f"{attempt}/model.safetensors"
+        self.store.download({name: self.folder / name})
 
     def _upload(self, names: Iterable[str], now: Mapping[str, LocalStamp]) -> None:
         self.store.upload({name: self.folder / name for name in names if name[-1] != "/"})
         self._sent |= {name: now[name] for name in names}
+
+    def _remove(self, names: Collection[str]) -> None:
+        """Remove from the store what this process has removed here."""
+        gone = [name for name in names if name[-1] != "/"]
+        for home in (name for name in names if name[-1] == "/"):
+            gone += self.store.list(home.rstrip("/"))
+        self.store.delete(gone)
+        for name in names:
+            del self._sent[name]
+
+    def _restore(self, vanished: Collection[str]) -> None:
+        """Fetch again what vanished here: the store may have the only copy."""
+        for name in vanished:
+            _LOG.warning("vanished place=%s folder=%s; fetched again", name, self.folder)
+            if name[-1] == "/":
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+                there = [one for one in self.store.list(name[:-1]) if _CHECKPOINT.fullmatch(one)]
+                for one in there:
+                    self.note_checkpoint(one)
+            elif self.store.download({name: self.folder / name}):
+                self._sent[name] = _stamp(self.folder / name)
+            else:  # whoever may write there has removed it
+                del self._sent[name]
+
+    def _keep_young(self) -> None:
+        """Set the time of access of all files here, now and then."""
+        if time.monotonic() - self._young_at < YOUNG_EVERY:
+            return
+        self._young_at, now = time.monotonic(), time.time_ns()
+        for path in (self.folder.parent, self.folder, *self.folder.rglob("*")):
+            with contextlib.suppress(OSError):  # it has just been removed
+                os.utime(path, ns=(now, path.stat().st_mtime_ns))
 
     def _stamps(self, below: str = "") -> dict[str, LocalStamp]:
         """Return the files of the folder that this process stores, with size and time."""
@@ -484,7 +526,7 @@ class MirroredExecutor:
 
     def __init__(self, inner: Executor, keeper: Mirror) -> None:
         self._inner, self._keeper = inner, keeper
-        self._names: dict[tuple[int, int], str] = {}  # of attempts, by trial and attempt
+        self._names: dict[tuple[int, int], str] = {}  # of current attempts, by trial and attempt
         self._has_news = True
         self._looked = -math.inf
 
@@ -494,7 +536,9 @@ class MirroredExecutor:
     def launch(self, launch: Launch) -> None:
         """Store that a trial was asked and assigned, then start it."""
         assignment = launch.assignment
-        self._names[assignment.trial_id, assignment.attempt] = attempt_of(launch.folder)
+        trial_id = assignment.trial_id  # messages of its earlier attempts count no more
+        self._names = {key: name for key, name in self._names.items() if key[0] != trial_id}
+        self._names[trial_id, assignment.attempt] = attempt_of(launch.folder)
         self._keeper.push()
         self._inner.launch(launch)
 

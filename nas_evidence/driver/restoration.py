@@ -19,6 +19,7 @@ from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
@@ -41,6 +42,8 @@ from nas_evidence.storage.redo import adopt, find_done, set_aside_wrong
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
+    FOREIGN,
+    TABLES,
     read_study_tables,
     write_record,
 )
@@ -56,6 +59,8 @@ _NO_GPU = (
     "it was trained on a GPU, of which torch finds none here; run `nas-evidence repair` or "
     "`resume` on a machine with one"
 )
+#: How often at most a folder is looked through for what the mends before have uncovered.
+_PASSES = 4
 #: What becomes of a damaged file that is set aside.
 _THEN = {
     Kind.COMPARISON: "the report computes it again",
@@ -70,6 +75,8 @@ _THEN = {
 def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[str]:
     """Repair a study folder; return one line for each thing done.
 
+    What one mend uncovers is mended, too. What is left, `verify` names.
+
     Args:
         folder: A study folder, held by this process.
         data: Loads the data of a study.
@@ -79,6 +86,16 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
         ValueError: the study file cannot be restored, or the data cannot be loaded.
     """
     done: list[str] = []
+    for _ in range(_PASSES):
+        new = _repaired(folder, data, with_checkpoints=with_checkpoints)
+        done += [line for line in new if line not in done]
+        if not new or not verify(folder, with_checkpoints=with_checkpoints):
+            break
+    return done
+
+
+def _repaired(folder: Path, data: Load, *, with_checkpoints: bool) -> list[str]:
+    done: list[str] = []
     study = restored_study(folder, done)
     _restore_conditions(folder, study, data, done)
     problems = verify(folder, with_checkpoints=with_checkpoints)
@@ -86,6 +103,10 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     there = [path for path in finds.wrong if path.exists()]
     set_aside_wrong(folder, finds)
     done += [f"{path.parent.name}/{path.name}: moved to damaged/" for path in there]
+    for place in (f"{table}/{stem}.parquet" for stem in sorted(finds.torn) for table in TABLES):
+        if (folder / place).exists():
+            _aside(folder, place, done, "of an attempt of which another table is damaged")
+    torn = {row.trial_id: row for rows in finds.torn.values() for row in rows}
     past = mend_log(folder, finds.past)
     done += [f"{LOG}: {problem}; the other lines count" for problem in finds.past.problems]
     if any(one.kind is Kind.LOG for one in problems):
@@ -93,19 +114,23 @@ def repair(folder: Path, data: Load, *, with_checkpoints: bool = True) -> list[s
     with contextlib.closing(Log(folder, past)) as log:
         adopt(log, finds.found)
         for trial_id, attempt in sorted(finds.redo.items()):
-            row = log.state.rows.get(trial_id)
+            row = log.state.rows.get(trial_id, torn.get(trial_id))
             if row is None or log.state.again.get(trial_id) == attempt:
                 continue
             if row.gpu_share and device_for(study.resources.gpus).type != "cuda":
                 done.append(f"trial {trial_id}: not trained again; {_NO_GPU}")
-            else:
-                log.write(_retrained(folder, study, data(study), row), durable=True)
+            elif (arrays := _loaded(study, data, done, f"trial {trial_id}")) is not None:
+                log.write(_retrained(folder, study, arrays, row), durable=True)
                 done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
         rows = log.state.rows
         complete(log, known_proposals(study, log.state.proposals, rows))
+    for place in (one.place for one in problems if one.problem == FOREIGN):
+        _aside(folder, place, done, "not a file of a study")
+    if any(one.kind is Kind.REPORT for one in problems) and (folder / "report" / SUMS).exists():
+        _aside(folder, f"report/{SUMS}", done, _THEN[Kind.REPORT])  # it lists what goes
     for kind, place in sorted({(one.kind, one.place) for one in problems}):
         if kind is Kind.WEIGHTS and (weights := trial_of_weights(place)) is not None:
-            _restore_model(folder, study, data, rows.get(weights), done)
+            _restore_model(folder, study, data, weights, rows.get(weights), done)
         elif kind in _THEN:
             whole = place.partition("/")[0] if kind is Kind.EXPORT else place
             if (folder / whole).exists():
@@ -150,16 +175,31 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     return Ended(row=TrialRow.of(record), files=files)
 
 
+def _loaded(study: StudySpec, data: Load, done: list[str], what: str) -> ArrayData | None:
+    """Return the data of a study; if they are not at hand, say what cannot be restored."""
+    try:
+        return data(study)
+    except ValueError as error:
+        done.append(f"{what}: not restored; {error}")
+        return None
+
+
 def _restore_model(
     folder: Path,
     study: StudySpec,
     data: Load,
+    trial_id: int,
     row: TrialRow | None,
     done: list[str],
 ) -> None:
+    name = f"models/{trial_id}.safetensors"
     if row is None or row.status is not TrialStatus.COMPLETE:
+        if (folder / name).exists():
+            _aside(folder, name, done, "its trial is not complete")
         return
-    name, arrays = f"models/{row.trial_id}.safetensors", data(study)
+    arrays = _loaded(study, data, done, name)
+    if arrays is None:
+        return
     try:
         made = train_again(read_study_tables(folder, study), arrays, row.trial_id)
     except UserError as error:
@@ -208,7 +248,10 @@ def _restore_conditions(folder: Path, study: StudySpec, data: Load, done: list[s
     lost = ran and study_of_trials(folder) is None and ran != {content_hash(study, "")}
     if lost or damaged_conditions(folder):
         there = not damaged_conditions(folder)
-        found, restored = note_conditions(folder, study, data_digest(data(study)), ran)
+        arrays = _loaded(study, data, done, "logs/conditions-*.toml")
+        if arrays is None:
+            return
+        found, restored = note_conditions(folder, study, data_digest(arrays), ran)
         done += [f"logs/conditions-{found}.toml: written again"] if there else restored
 
 

@@ -1,5 +1,6 @@
 """Check all that a study folder holds, without changing any of it."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from pathlib import Path
 from nas_evidence.data import ArrayData
 from nas_evidence.data.digest import ChangedDataError, data_digest
 from nas_evidence.data.source import KEPT, is_kept
+from nas_evidence.driver.plan import assignment_of
 from nas_evidence.driver.reconcile import contradictions
 from nas_evidence.exporting.soundness import wrong_files
+from nas_evidence.exporting.weights import read_weights
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.sums import wrong_sums
@@ -85,7 +88,7 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
     found += _log(finds, study)
     found += _small_files(folder)
     found += _warm_start(folder)
-    found += _models(folder)
+    found += _models(folder, finds, study)
     found += _checkpoints(folder) if with_checkpoints else ()
     found += _exports(folder)
     return sorted(found, key=lambda finding: finding.place)
@@ -236,10 +239,16 @@ def trial_of_weights(place: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def _models(folder: Path) -> Iterator[Problem]:
+def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
     for path in sorted((folder / "models").glob("*")):
+        trial_id = trial_of_weights(f"models/{path.name}")
+        row = None if trial_id is None else finds.done.get(trial_id)
         try:
-            read_tensors(path)
+            if study is None or row is None:
+                read_tensors(path)
+            else:
+                given = assignment_of(row.architecture, row.trial_id, row.replicate, study)
+                read_weights(folder, given)
         except (OSError, DamagedError) as error:
             yield Problem(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
 
@@ -253,7 +262,10 @@ def _checkpoints(folder: Path) -> Iterator[Problem]:
             continue
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
-                read_checkpoint(path)
+                of = json.loads(read_checkpoint(path).get("same_trial", "{}")).get("trial_id")
+                if of not in (None, int(home.name)):
+                    name = path.relative_to(folder).as_posix()
+                    yield Problem(Kind.CHECKPOINT, name, f"damaged: it is of trial {of}.")
             except (OSError, DamagedError) as error:
                 name = path.relative_to(folder).as_posix()
                 yield Problem(Kind.CHECKPOINT, name, _short(error, path))

@@ -28,11 +28,12 @@ import torch
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.device import device_again, device_of, trained_on
+from nas_evidence.exporting.weights import read_weights
 from nas_evidence.exporting.winner import assignment_of_row, checked_kind
 from nas_evidence.models import build
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.plumbing.seals import DamagedError
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX
 from nas_evidence.scores.folds import OUTPUTS
 from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
 from nas_evidence.spec.registry import CURVATURES, draws_of
@@ -140,7 +141,7 @@ def _work_of(
 def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[str, float]:
     """Return the seconds of the folds of an ensemble's member, if its trial kept none."""
     try:
-        kept, _ = read_tensors(tables.folder / "models" / f"{trial_id}.safetensors")
+        kept, _ = read_weights(tables.folder, assignment_of_row(tables, trial_id))
     except (OSError, DamagedError):
         kept = {}
     if KEPT_PREFIX + OUTPUTS in kept:

@@ -30,6 +30,7 @@ from nas_evidence.evidence.posterior import Posterior, fit_posterior
 from nas_evidence.exporting.device import CPU, computed_on, device_again, device_of
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
+from nas_evidence.exporting.weights import read_weights
 from nas_evidence.models import build
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
@@ -153,7 +154,7 @@ def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner
 def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     path = tables.folder / "models" / f"{trial_id}.safetensors"
     try:
-        tensors, header = read_tensors(path)
+        tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
     except (OSError, DamagedError) as error:
         if path.is_file():
             _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)

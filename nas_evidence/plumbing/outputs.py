@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from nas_evidence.plumbing.removal import move, remove
 from nas_evidence.plumbing.sums import NAME, listed, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
@@ -95,7 +96,7 @@ def written_whole(to: Path, ours: Callable[[Path], set[str]]) -> Iterator[Path]:
                 _merge(made, place, ours(place))
                 return
             if place.exists():
-                place.replace(before)
+                move(place, before)
             made.replace(place)
             shutil.rmtree(before, ignore_errors=True)
         except OSError as error:
@@ -111,7 +112,7 @@ def _merge(made: Path, place: Path, old: Collection[str]) -> None:
     names = files_in(made)
     for name in old:
         if name not in names:
-            (place / name).unlink(missing_ok=True)
+            remove(place / name)
     for name in sorted(names, key=lambda name: name == NAME):
         target = place / name
         target.parent.mkdir(parents=True, exist_ok=True)

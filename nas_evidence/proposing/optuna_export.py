@@ -18,6 +18,7 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.proposing.optuna_samplers import directions_of
 from nas_evidence.proposing.past import ProposalResult
 from nas_evidence.proposing.startup import searched
@@ -159,7 +160,7 @@ class Export:
             return
         self.close()
         for path in self._folder.glob(f"{STUDY_DB}*"):
-            path.unlink()
+            remove(path)
 
 
 def _distribution(domain: Domain) -> optuna.distributions.BaseDistribution:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.outputs import check_output, files_in, written_here, written_whole
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.sums import NAME, write_sums
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import write_csv
@@ -61,7 +62,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     """
     to.mkdir(parents=True, exist_ok=True)
     paths = ReportPaths(to / "index.html", to / "report.md", to / "correlations.csv")
-    (to / NAME).unlink(missing_ok=True)  # until all is written anew
+    remove(to / NAME)  # until all is written anew
     values = {
         "report": report,
         "figures": figures_of(report),

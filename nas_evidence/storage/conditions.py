@@ -142,6 +142,11 @@ def data_of_trials(folder: Path) -> str:
     return next((known.data for _, known in reversed(_sound(folder)) if known.data), "")
 
 
+def hashes_of_conditions(folder: Path) -> set[str]:
+    """Return the hashes of the conditions that are recorded for the trials of a folder."""
+    return {_hash_in(path) for path, _ in _sound(folder)}
+
+
 def damaged_conditions(folder: Path) -> list[str]:
     """Return the copies of the study that do not match their seals, relative to the folder."""
     sound = {path for path, _ in _sound(folder)}

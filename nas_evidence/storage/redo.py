@@ -8,17 +8,26 @@ name are adopted: it has lost their lines, or the process was killed before it w
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.conditions import hashes_of_conditions
 from nas_evidence.storage.events import Again, Ended, Merged
 from nas_evidence.storage.log import Log, Past, read_log
 from nas_evidence.storage.set_aside import set_aside
-from nas_evidence.storage.state import State, attempt_of, is_part
+from nas_evidence.storage.state import Attempt, State, attempt_of, is_part
 from nas_evidence.storage.study_folder import locked
-from nas_evidence.storage.tables import TABLES, file_digest, read_stem, stems_in, wrong_files
+from nas_evidence.storage.tables import (
+    TABLES,
+    file_digest,
+    read_stem,
+    rows_in,
+    stems_in,
+    strays,
+    wrong_files,
+)
 from nas_evidence.storage.trial_row import TrialRow
 
 #: What may succeed when it runs again; the others are properties of the network.
@@ -49,6 +58,8 @@ class DoneTrials:
     found  files that the log does not name, or names otherwise
     past   of the log
     against  where sound files contradict what the log says of a trial
+    torn   rows of attempts that the log does not name and of which a table is damaged, by the name
+           of their files; none where `trials` is
     """
 
     done: dict[int, TrialRow]
@@ -57,6 +68,7 @@ class DoneTrials:
     found: tuple[Found, ...]
     past: Past
     against: tuple[str, ...] = ()
+    torn: Mapping[str, tuple[TrialRow, ...]] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
@@ -75,11 +87,11 @@ def find_done(folder: Path) -> DoneTrials:
     """Return which trials are done, and which must run again."""
     past = read_log(folder)
     state = past.state
-    wrong = wrong_files(folder, state)
-    otherwise = tuple(_otherwise(folder, state, wrong))
+    wrong, conditions = wrong_files(folder, state), hashes_of_conditions(folder)
+    otherwise = tuple(_otherwise(folder, state, wrong, conditions))
     bad_stems = {path.stem for path in wrong}
     lost = {attempt for attempt, stem in state.stems.items() if stem in bad_stems}
-    unnamed, unread = _unnamed(folder, state, lost)
+    unnamed, unread = _unnamed(folder, state, lost, conditions)
     found = otherwise + unnamed
     rows, redo = dict(state.rows), dict[int, int]()
     for row in (row for one in found for row in one.rows):
@@ -98,7 +110,12 @@ def find_done(folder: Path) -> DoneTrials:
     done = {i: row for i, row in rows.items() if i not in redo}
     differing = (row for one in otherwise for row in one.rows if _contradicts(row, state))
     against = tuple(f"trial {row.trial_id} is another in trials/" for row in differing)
-    return DoneTrials(done, redo, {**wrong, **unread}, found, past, against)
+    unread |= strays(folder, state)
+    without = {path.stem for path in unread if path.parent.name == "trials"}
+    stems = {path.stem for path in unread}
+    torn = {stem: () if stem in without else rows_in(folder, stem) for stem in stems}
+    unread |= strays(folder, state)
+    return DoneTrials(done, redo, {**wrong, **unread}, found, past, against, torn)
 
 
 def adopt(log: Log, found: Collection[Found]) -> None:
@@ -152,18 +169,33 @@ def _contradicts(row: TrialRow, state: State) -> bool:
     return known is None or (known.attempt == row.attempt and known != row)
 
 
-def _otherwise(folder: Path, state: State, wrong: dict[Path, str]) -> Iterator[Found]:
-    """Take out of `wrong`, and yield, sound files whose digest is not the one in the log."""
+def _otherwise(
+    folder: Path, state: State, wrong: dict[Path, str], conditions: Collection[str]
+) -> Iterator[Found]:
+    """Take out of `wrong`, and yield, sound files whose digest is not the one in the log.
+
+    Files of other trials or another study are none of these. Where only some of the four files
+    have another digest, those with the digest in the log are right: the others count only if they
+    have the row that the log has.
+    """
+    attempts: dict[str, set[Attempt]] = {}
+    for attempt, stem in state.stems.items():
+        attempts.setdefault(stem, set()).add(attempt)
     for stem in sorted({path.stem for path in wrong}):
-        rows = read_stem(folder, stem)
-        if isinstance(rows, list):
-            for table in TABLES:
-                wrong.pop(folder / table / f"{stem}.parquet", None)
+        rows = read_stem(folder, stem, conditions=conditions, attempts=attempts.get(stem, ()))
+        if isinstance(rows, dict):
+            wrong |= {path: reason for path, reason in rows.items() if path in wrong}
+            continue
+        differing = {path.parent.name for path in wrong if path.stem == stem}
+        same = all(state.rows.get(row.trial_id) == row for row in rows)
+        if differing == {*TABLES} or (same and differing <= {"trials", "evidence"}):
+            for table in differing:
+                del wrong[folder / table / f"{stem}.parquet"]
             yield _found(folder, stem, rows)
 
 
 def _unnamed(
-    folder: Path, state: State, lost: Collection[tuple[int, int]]
+    folder: Path, state: State, lost: Collection[Attempt], conditions: Collection[str]
 ) -> tuple[tuple[Found, ...], dict[Path, str]]:
     """Return the sound files that the log does not name, and the damaged ones with the reason.
 
@@ -174,7 +206,7 @@ def _unnamed(
     for stem in stems_in(folder):
         if stem in state.files:
             continue
-        rows = read_stem(folder, stem)
+        rows = read_stem(folder, stem, conditions=conditions)
         if isinstance(rows, dict):
             unread |= rows
             continue

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from nas_evidence.plumbing.names import stays_inside
+from nas_evidence.plumbing.removal import move
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.links import link_on_the_way
 
@@ -32,5 +33,5 @@ def set_aside(folder: Path, place: str) -> None:
     names = itertools.chain([name], (f"{name}.{n}" for n in itertools.count(2)))
     target = next(t for t in (folder / "damaged" / name for name in names) if not t.exists())
     target.parent.mkdir(exist_ok=True)
-    (folder / place).replace(target)
+    move(folder / place, target)
     _LOG.warning("set_aside place=%s", place)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nas_evidence.plumbing import removal
 from nas_evidence.plumbing.names import is_name
 from nas_evidence.storage.links import link_on_the_way
 
@@ -62,7 +63,7 @@ def remove(folder: Path, name: str) -> None:
         name: relative to it, with slashes.
     """
     if is_removable(name) and link_on_the_way(folder, name) is None:
-        (folder / name).unlink(missing_ok=True)
+        removal.remove(folder / name)
 
 
 def remove_attempts(folder: Path, place: str) -> None:
@@ -86,7 +87,7 @@ def remove_attempts(folder: Path, place: str) -> None:
 def remove_half_written(path: Path) -> None:
     """Remove a file, if it is one that a killed process has not renamed."""
     if _HALF_WRITTEN.fullmatch(path.name) and not path.is_symlink():
-        path.unlink(missing_ok=True)
+        removal.remove(path)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -123,7 +123,8 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str
             f'"{record.status}"; write it when it has ended.'
         ).with_code("record-not-final")
     rows = rows_of_record(record)
-    tables = {table: _arrow_table(table, rows[table], spec) for table in TABLES}
+    conditions = record.content_hash or ""
+    tables = {table: _arrow_table(table, rows[table], spec, conditions) for table in TABLES}
     name = f"{stem_of(record.trial_id, record.attempt)}.parquet"
     committed = _stored(folder / "trials" / name) is not None
     digests: dict[str, str] = {}
@@ -172,15 +173,39 @@ def stems_in(folder: Path) -> list[str]:
     return [name.removesuffix(".parquet") for name in ours]
 
 
-def read_stem(folder: Path, stem: str) -> list[TrialRow] | dict[Path, str]:
-    """Return the rows of all attempts in the files of one name, or which of them are unsound."""
+def read_stem(
+    folder: Path,
+    stem: str,
+    *,
+    conditions: Collection[str] = (),
+    attempts: Collection[Attempt] = (),
+) -> list[TrialRow] | dict[Path, str]:
+    """Return the rows of all attempts in the files of one name, or which of them are unsound.
+
+    Args:
+        folder: of the study.
+        stem: name of the files, without their ending.
+        conditions: hashes of those under which trials of this study ran, if they are known. Files
+            with the hash of others are of another study, and unsound.
+        attempts: those that the files hold, if that is known; others are unsound.
+    """
     frames, torn = dict[TableName, pd.DataFrame](), dict[Path, str]()
     for table in TABLES:
         one = _load(folder / table / f"{stem}.parquet")
         if isinstance(one, UnreadableFile):
             torn[one.path] = one.reason
+        elif conditions and not _hashes_in(one) <= {*conditions}:
+            torn[folder / table / f"{stem}.parquet"] = "damaged: of another study"
         else:
             frames[table] = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    if torn:
+        return torn
+    there = {table: _attempts_in(frame) for table, frame in frames.items()}
+    for table, found in there.items():
+        if not found <= there["trials"] or (attempts and not found <= {*attempts}):
+            torn[folder / table / f"{stem}.parquet"] = "damaged: it holds rows of other trials"
+    if attempts and there["trials"] != {*attempts}:
+        torn[folder / "trials" / f"{stem}.parquet"] = "damaged: it holds rows of other trials"
     if torn:
         return torn
     try:
@@ -194,6 +219,31 @@ def read_stem(folder: Path, stem: str) -> list[TrialRow] | dict[Path, str]:
             problem = f"damaged: trial {row.trial_id} has the key of another architecture"
             return {folder / "trials" / f"{stem}.parquet": problem}
     return rows
+
+
+def rows_in(folder: Path, stem: str) -> tuple[TrialRow, ...]:
+    """Return the rows of a sound file of `trials`, without what only `evidence` has."""
+    one = _load(folder / "trials" / f"{stem}.parquet")
+    if isinstance(one, UnreadableFile):
+        return ()
+    frame = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    return tuple(rows_of(frame, _SCHEMAS["evidence"].empty_table().to_pandas()))
+
+
+def strays(folder: Path, state: State) -> dict[Path, str]:
+    """Return the files of other trials than their name says that have no row in `trials`.
+
+    The log does not name them either. Those that are as their name says are of a writer that was
+    killed; the next driver removes them.
+    """
+    known, found = {*state.files, *stems_in(folder)}, dict[Path, str]()
+    for table in TABLES:
+        for path in (folder / table).glob("*.parquet"):
+            if _FILE_NAME.fullmatch(path.name) and path.stem not in known:
+                one = _load(path)
+                if isinstance(one, UnreadableFile):
+                    found[path] = one.reason
+    return found
 
 
 def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> float | None:
@@ -360,7 +410,8 @@ def remove_unnamed(folder: Path, state: State) -> None:
     """Remove the files of this program that the log does not name: a killed process left them."""
     for table in TABLES:
         for path in (folder / table).glob("[!._]*.parquet"):
-            if path.stem not in state.files:
+            ours = _FILE_NAME.fullmatch(path.name) or _PART_NAME.fullmatch(path.name)
+            if ours and path.stem not in state.files:
                 remove(folder, f"{table}/{path.name}")
 
 
@@ -457,7 +508,7 @@ def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
     return row
 
 
-def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec) -> pa.Table:
+def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec, conditions: str) -> pa.Table:
     schema = _SCHEMAS[table]
     for name in sorted({name for row in rows for name in row} - set(schema.names)):
         types = {type(row[name]) for row in rows if row.get(name) is not None}
@@ -467,6 +518,7 @@ def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec) -> pa.Table
         "nas_evidence.table": table,
         "nas_evidence.study": spec.name,
         "nas_evidence.study_seed": str(spec.seed),
+        "nas_evidence.content_hash": conditions,
     }
     columns = {name: [_finite_or_null(row.get(name)) for row in rows] for name in schema.names}
     return pa.Table.from_pydict(columns, schema=schema.with_metadata(metadata))
@@ -499,17 +551,44 @@ def _load(path: Path) -> pa.Table | UnreadableFile:
     try:
         content = path.read_bytes()  # Arrow opens no path that is not UTF-8
         if (written := _WRITTEN.get(_digest(content))) is not None:
-            return written
+            return _of_its_name(path, written)
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
             table = file.read(use_threads=False)
         sound = is_sound(table)
+    except FileNotFoundError:
+        return UnreadableFile(path, "missing")
     except (OSError, ValueError, pa.ArrowException) as error:  # or names that are not UTF-8
         return UnreadableFile(path, f"damaged or not Parquet: {str(error).splitlines()[0]}")
     if b"nas_evidence.schema_version" not in (table.schema.metadata or {}):
         return UnreadableFile(path, "foreign: no nas_evidence.schema_version in its metadata")
     if not sound:
         return UnreadableFile(path, "damaged: its content does not match its checksum")
+    return _of_its_name(path, table)
+
+
+def _of_its_name(path: Path, table: pa.Table) -> pa.Table | UnreadableFile:
+    """Return a sound table if it is the one that its place and name say."""
+    of = (table.schema.metadata or {}).get(b"nas_evidence.table", b"").decode(errors="replace")
+    if of != path.parent.name:
+        return UnreadableFile(path, f"damaged: it holds {of or 'another table'}")
+    key = _key_of(path)
+    if key is not None and table.num_rows:
+        trials, attempts = (table[name].unique().to_pylist() for name in ("trial_id", "attempt"))
+        if (trials, attempts) != ([key[0]], [key[1]]):
+            other = f"trial {trials[0]}, attempt {attempts[0]}"
+            return UnreadableFile(path, f"damaged: it holds {other}")
     return table
+
+
+def _hashes_in(table: pa.Table) -> set[str]:
+    """Return the hashes of the conditions of a table, by its metadata and its rows."""
+    of = (table.schema.metadata or {}).get(b"nas_evidence.content_hash", b"").decode()
+    rows = table["content_hash"].to_pylist() if "content_hash" in table.column_names else []
+    return {one for one in (of, *rows) if one}
+
+
+def _attempts_in(frame: pd.DataFrame) -> set[Attempt]:
+    return {(int(i), int(a)) for i, a in zip(frame["trial_id"], frame["attempt"], strict=True)}
 
 
 def _read(
@@ -538,7 +617,7 @@ def _concat(
     fails at the first damaged one. Threads are not used either: they are slower for small files.
     """
     schema, tables, used = _SCHEMAS[table], [], []
-    unreadable: list[UnreadableFile] = []
+    unreadable, seen = list[UnreadableFile](), set[Attempt]()
     for path in paths:
         one = _load(path)
         if isinstance(one, UnreadableFile):
@@ -549,6 +628,10 @@ def _concat(
         except pa.ArrowException as error:
             unreadable.append(UnreadableFile(path, f"columns of other types: {error}"))
             continue
+        if is_part(path.stem):  # a copy, or left by a killed process
+            keys = _keys(one)
+            one = _without(one, keys & seen) if keys & seen else one
+            seen |= keys
         tables.append(one.replace_schema_metadata(None))
         used.append(path)
     empty = schema.remove_metadata().empty_table()
@@ -562,6 +645,12 @@ def _parts(folder: Path) -> list[Path]:
 def _key_of(path: Path) -> tuple[int, int] | None:
     match = _FILE_NAME.fullmatch(path.name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def _without(table: pa.Table, attempts: Collection[Attempt]) -> pa.Table:
+    """Return a table without the rows of some attempts."""
+    keys = zip(table["trial_id"].to_pylist(), table["attempt"].to_pylist(), strict=True)
+    return table.filter([key not in attempts for key in keys])
 
 
 def _keys(table: pa.Table) -> set[tuple[int, int]]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.seals import sealed, unsealed
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.training.loop import Training
@@ -66,7 +67,7 @@ def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(path, sealed(content.getbuffer()))
     for old in _checkpoints(folder)[2:]:
-        old.unlink()
+        remove(old)
     return path
 
 

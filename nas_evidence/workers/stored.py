@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
+from nas_evidence.plumbing.removal import forget_removals, is_below, noted_removals
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage.store import Store, StoreError
@@ -51,6 +52,7 @@ class StoredWorker:
         self._store = Store(uri)
         self._worker = made_worker(make_worker, arrays, resources, gpu_share)
         self._attempt, self._stored = "", set[str]()
+        self._removed: set[str] = set()  # by this process
         self._folder: Path | None = None  # while there is a trial
 
     def start(self, launch: Launch) -> SliceReport:
@@ -58,6 +60,7 @@ class StoredWorker:
         self._forget()
         self._attempt, self._stored = attempt_of(launch.folder), set()
         here = self._folder = Path(tempfile.mkdtemp(prefix="nas-evidence-worker-"))
+        self._removed = noted_removals(here)
         folder = here / self._attempt
         folder.mkdir(parents=True)
         home = self._attempt.rpartition("/")[0]
@@ -109,10 +112,13 @@ class StoredWorker:
         return str(self._worker.must_go)
 
     def _keep(self) -> None:
-        """Store the new files of the attempt, then remove stored ones that were deleted here."""
+        """Store the new files of the attempt, then remove those that training has removed here.
+
+        A file that vanished, as by a cleaner of temporary files, stays stored.
+        """
         began = time.monotonic()
         assert self._folder is not None
-        folder = self._folder / self._attempt
+        folder, removed = self._folder / self._attempt, {*self._removed}
         files = {
             f"{self._attempt}/{path.name}": path
             for path in folder.iterdir()
@@ -120,8 +126,12 @@ class StoredWorker:
         }
         new = {name: path for name, path in files.items() if name not in self._stored}
         self._store.upload(new)
-        self._store.delete(self._stored - files.keys())
-        self._stored, n_bytes = set(files), sum(path.stat().st_size for path in new.values())
+        gone = {name for name in self._stored - files.keys() if is_below(name, removed)}
+        self._store.delete(gone)
+        self._stored -= gone
+        self._removed -= removed
+        self._stored |= files.keys()
+        n_bytes = sum(path.stat().st_size for path in new.values())
         seconds = time.monotonic() - began
         _LOG.info("stored attempt=%s bytes=%d seconds=%.3f", self._attempt, n_bytes, seconds)
 
@@ -134,6 +144,7 @@ class StoredWorker:
 
     def _forget(self) -> None:
         if self._folder is not None:
+            forget_removals(self._folder)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 

@@ -15,7 +15,7 @@ from faulty import Cli, Damage, call, flipped
 from nas_evidence.driver.restoration import restored_study
 from nas_evidence.driver.verification import not_checked, verify
 from nas_evidence.spec.study import FREE_KEYS, BudgetSpec, RaceSpec, ResourceSpec, RetrySpec
-from nas_evidence.spec.toml import differences, dump_study
+from nas_evidence.spec.toml import differences, dump_study, load_study
 from nas_evidence.storage.conditions import content_hash
 from nas_evidence.storage.events import Asked
 from nas_evidence.storage.log import Log, log_files
@@ -139,6 +139,43 @@ def test_a_log_that_contradicts_a_sound_trial_is_found_beside_a_torn_table_and_m
     assert "proposal 1 is" in finding.problem
     cli("repair", folder)
     assert asked_in(folder) == asked
+    assert verify(folder) == []
+
+
+@pytest.mark.long
+def test_three_damages_of_one_trial_are_mended_at_once(folder: Path, cli: Cli) -> None:
+    calm = found(folder, without=["attempt"])
+    log = last_log(folder)
+    lines = log.read_bytes().splitlines(keepends=True)
+    lost = [n for n, line in enumerate(lines) if b'"end"' in line and b'"trial_id":2' in line]
+    assert len(lost) == 1
+    log.write_bytes(b"".join(lines[: lost[0]] + lines[lost[0] + 1 :]))
+    for name in ("evidence/000002-a1.parquet", "models/2.safetensors"):
+        torn(name)(folder)
+    text = cli("repair", folder)[0]
+    assert "trial 2: trained again as attempt 2" in text
+    assert verify(folder) == []
+    now = found(folder, without=["attempt"])
+    for name, frame in calm.items():
+        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
+    assert cli("repair", folder)[0] == "nothing to repair.\n"
+
+
+def test_repair_names_what_is_left_and_mends_the_rest(folder: Path, cli: Cli) -> None:
+    torn("evidence/000001-a1.parquet")(folder)
+    torn("export/model.safetensors")(folder)
+    data = load_study(folder / "study.toml").dataset.path
+    assert data is not None
+    away = Path(data).with_suffix(".away")
+    Path(data).rename(away)
+    try:
+        text = cli("repair", folder, code=1)[0]
+    finally:
+        away.rename(data)
+    assert "trial 1: not restored; " in text
+    assert "export: moved to damaged/" in text
+    assert "left:   evidence/000001-a1.parquet: missing (rows of trial 1)" in text
+    cli("repair", folder)
     assert verify(folder) == []
 
 

@@ -41,6 +41,7 @@ def home() -> Iterator[Path]:
     ("name", "studies"),
     [
         pytest.param("damage", [*map(str, range(30))], marks=pytest.mark.slow),
+        pytest.param("pairs", [*map(str, range(6))], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("faults", ["0", "5", "10"], marks=pytest.mark.slow),
         pytest.param("crashes", ["1", "4"], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("hosts", ["node cut off 10 s", "node killed"], marks=LONG_ON_RAY),
@@ -63,7 +64,7 @@ def test_the_committed_run_found_nothing_wrong_and_the_page_has_it(name: str) ->
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     assert result["wrong"] == {}
     page = (ROOT / "docs" / "experiments" / "fault-campaigns.md").read_text(encoding="utf-8")
-    if name in ("damage", "faults", "hosts"):
+    if name in ("damage", "pairs", "faults", "hosts"):
         assert campaign(name).table(result) in page
     counts = {what: n for what, n in result["counts"].items() if "torn" not in what}
     n = sum(counts.values())

@@ -8,8 +8,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,15 +26,17 @@ from nas_evidence.api.control import opened
 from nas_evidence.cli.watch import watch
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, WorkingCopy, working_copy
+from nas_evidence.driver.plan import assignment_of
+from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting.page import ReportPaths
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.events import Launched
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.holding import Holder, boot_id, holder_in, namespace
 from nas_evidence.storage.log import Log, log_files, read_log
-from nas_evidence.storage.requests import request_cancel
+from nas_evidence.storage.requests import request_cancel, withdraw
 from nas_evidence.storage.state import State
 from nas_evidence.storage.store import Stamp, Store, StoreError
 from nas_evidence.storage.study_folder import (
@@ -45,6 +47,7 @@ from nas_evidence.storage.study_folder import (
     read_study,
 )
 from nas_evidence.storage.tables import read_table
+from nas_evidence.workers.executor import Launch
 from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
 
@@ -211,6 +214,84 @@ def test_a_prefix_of_a_push_never_has_a_marker_without_its_tables(
     monkeypatch.setattr(Store, "_upload", upload)
     search(Mirror(uri))
     assert len(seen) == STUDY.n_trials
+
+
+def cleaned(folder: Path) -> None:
+    """Remove all but the file that a driver has open, as a cleaner of temporary files may."""
+    kept = {folder / "lock", log_files(folder)[-1]}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            with suppress(OSError):  # not empty
+                path.rmdir()
+        elif path not in kept:
+            path.unlink()
+
+
+def test_what_vanishes_here_stays_at_the_store_and_is_fetched_again(
+    uri: str, calm: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, deleted, pushes = Mirror(uri), list[str](), 0
+    others = {"data/train.parquet": b"the only copy", "logs/conditions-0.toml": b"seal"}
+    plain_push, plain_delete = Mirror.push, Store._delete
+
+    def push(self: Mirror, *, logs: bool = False) -> None:
+        nonlocal pushes
+        pushes += 1
+        for name, content in others.items():
+            if pushes == 1:
+                (self.folder / name).parent.mkdir(exist_ok=True)
+                write_whole(self.folder / name, content)
+        plain_push(self, logs=logs)
+        cleaned(self.folder)
+
+    def delete(self: Store, paths: Sequence[str]) -> None:
+        deleted.extend(path.partition("/s/")[2] for path in paths)
+        plain_delete(self, paths)
+
+    monkeypatch.setattr(Mirror, "push", push)
+    monkeypatch.setattr(Store, "_delete", delete)
+    search(store)
+    assert pushes > STUDY.n_trials
+    assert {name for name in deleted if not name.startswith("checkpoints/")} <= {"lock", ".probe"}
+    assert {name: Store(uri).get(name) for name in others} == others
+    assert table(pulled(uri)) == calm
+    assert not [name for name in Store(uri).list() if name.startswith("checkpoints/")]
+
+
+def test_a_checkpoint_that_vanishes_from_a_worker_stays_stored(uri: str, tmp_path: Path) -> None:
+    worker = StoredWorker(uri, [], STUDY.resources, make_worker=Toy)
+    assignment = assignment_of(ArchitectureSpec(family="linear", values={}), 0, 0, STUDY)
+    worker.start(Launch(assignment, tmp_path / "checkpoints" / "000000" / "attempt-1", None))
+    worker.advance(2)
+    assert worker._folder is not None
+    for path in worker._folder.rglob("*.pt"):
+        path.unlink()
+    worker.advance(4)
+    names = ["checkpoints/000000/attempt-1/epoch-000002.pt"]
+    names += ["checkpoints/000000/attempt-1/epoch-000004.pt"]
+    assert [*Store(uri).list()] == names
+    worker.advance(6)  # which removes the one before
+    assert [*Store(uri).list()] == [names[0], names[1].replace("4", "6")]
+    worker.park()
+
+
+def test_files_here_stay_young_without_being_stored_again(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Mirror(uri)
+    search(store)
+    file, old = store.folder / "study.toml", 1_000_000_000
+    os.utime(file, (old, old))
+    store.push()
+    os.utime(file, (old, old))
+    store._keep_young()
+    assert file.stat().st_atime == old  # an hour has not passed
+    monkeypatch.setattr(mirror_module, "YOUNG_EVERY", 0.0)
+    monkeypatch.setattr(Store, "upload", lambda self, files: pytest.fail(f"stored {[*files]}"))
+    store._keep_young()
+    assert file.stat().st_atime > old + 1e8
+    assert file.stat().st_mtime == old
+    store.push()
 
 
 def test_only_what_changed_travels(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,7 +545,7 @@ def test_requests_reach_the_driver_through_the_store_and_go_when_done(uri: str) 
         store.look_for_requests()
         request = store.folder / "requests" / "cancel-000003"
         assert request.exists()
-        request.unlink()
+        withdraw(store.folder, 3)
         store.push()
         store.look_for_requests()
         assert not request.exists()

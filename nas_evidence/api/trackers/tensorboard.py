@@ -1,12 +1,12 @@
 """TensorBoard: a folder of event files for each trial."""
 
-import shutil
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.api.trackers.tracked import Tracked, Tracker
+from nas_evidence.plumbing.removal import remove_tree
 from nas_evidence.plumbing.user_error import UserError
 
 #: A file in the folder of a trial that has ended; its name ends with the attempt.
@@ -77,7 +77,7 @@ class TensorBoard(Tracker):
                     f"{foreign[0]} is not of --track tensorboard; give another folder: --track "
                     "tensorboard:DIR."
                 ).with_code("track-folder-held")
-            shutil.rmtree(home, ignore_errors=True)
+            remove_tree(home)
             self._begun.add(trial_id)
         if trial_id not in self._writers:
             self._writers[trial_id] = self._board.SummaryWriter(home)
