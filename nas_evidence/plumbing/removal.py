@@ -5,6 +5,7 @@ this process, or it vanished: only the first is to be removed from the mirror, t
 removes or moves a file of a study uses the functions here.
 """
 
+import contextlib
 import os
 import shutil
 from pathlib import Path, PurePosixPath
@@ -43,6 +44,13 @@ def remove_tree(folder: Path) -> None:
     """Remove a folder with all that is in it, as far as possible."""
     _note(folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder, if it is empty and no link."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+        _note(folder)
 
 
 def move(path: Path, to: Path) -> None:

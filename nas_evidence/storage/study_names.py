@@ -77,19 +77,14 @@ def remove_attempts(folder: Path, place: str) -> None:
     for path in sorted(home.rglob("*"), reverse=True):
         with contextlib.suppress(OSError):  # another process has removed it
             if path.is_dir() and not path.is_symlink():
-                _remove_empty(path)
+                removal.remove_empty(path)
             else:
                 remove(folder, path.relative_to(folder).as_posix())
                 remove_half_written(path)
-    _remove_empty(home)
+    removal.remove_empty(home)
 
 
 def remove_half_written(path: Path) -> None:
     """Remove a file, if it is one that a killed process has not renamed."""
     if _HALF_WRITTEN.fullmatch(path.name) and not path.is_symlink():
         removal.remove(path)
-
-
-def _remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # it is not, or a link
-        folder.rmdir()
