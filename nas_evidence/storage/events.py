@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from nas_evidence.maths.pareto import Point
 from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ArchitectureSpec
-from nas_evidence.storage.study_names import Digest, Number, Part, TableName
+from nas_evidence.storage.study_names import Digest, Number, Part, Table
 from nas_evidence.storage.trial_row import TrialRow
 
 
@@ -118,7 +118,7 @@ class Ended(_Event):
 
     event: Literal["end"] = "end"
     row: TrialRow
-    files: Mapping[TableName, Digest]
+    files: Mapping[Table, Digest]
     wall_seconds: float = 0.0
     device_seconds: float = 0.0
     recovered: bool = False
@@ -139,7 +139,7 @@ class Merged(_Event):
 
     event: Literal["merge"] = "merge"
     part: Part
-    files: Mapping[TableName, Digest]
+    files: Mapping[Table, Digest]
     attempts: Annotated[tuple[tuple[Number, Number], ...], Field(strict=False)]
 
     def facts(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ before it becomes a path, and nothing is removed whose name no study gives.
 import contextlib
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ Number = Annotated[int, Field(ge=0, le=LARGEST)]
 #: Name, without its ending, of the files that hold many attempts.
 Part = Annotated[str, Field(pattern=r"^part-[0-9a-f]{32}\z")]
 TableName = Literal["trials", "evidence", "terms", "curves"]
+#: The same for lines of the log, whose files are looked up by any text.
+Table = Annotated[str, Field(pattern=rf"^({'|'.join(get_args(TableName))})\z")]
 #: Digest of a file, or the hash of the conditions of a trial.
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}\z")]
 
