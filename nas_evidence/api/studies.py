@@ -416,6 +416,8 @@ class Study:
         from nas_evidence.reporting.live import running_now
         from nas_evidence.reporting.page import check_place, write_report, write_report_whole
 
+        if to is not None and Path(to).resolve() == (self.folder / "report").resolve():
+            to = None  # its own place, which holds more
         if to is not None:
             check_place(Path(to), force=force)
         found, live = self.summary(metric), running_now(self.folder)

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from collections import deque
+from typing import Any
 
 #: Verbs that go on without their output; the others only print.
 LASTING = ("search", "resume", "report", "export", "predict", "repair")
@@ -23,7 +24,7 @@ class Lasting(io.FileIO):
         self.gone: OSError | None = None
         self._lost = b""
 
-    def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
+    def write(self, data: Any, /) -> int:
         """Write; never fails."""
         if self.gone is None:
             try:

@@ -86,7 +86,7 @@ def report(
         _report_table(table, score, target, group, baseline or (), to, force=force)
         return
     study = nas_evidence.load(place or _latest_study(), data_root=data_root)
-    if to is not None:
+    if to is not None and to.resolve() != (study.folder / "report").resolve():
         from nas_evidence.reporting.page import check_place
 
         check_place(to, force=given.get("force", False))

@@ -182,8 +182,9 @@ class RayClient:
         except UserError:
             raise
         except Exception as error:  # also of the libraries that Ray calls
-            known = {"is_one": self._is_one, "proxy": self.proxy}
-            raise _about_connection(self.address, error, **known) from None
+            raise _about_connection(
+                self.address, error, is_one=self._is_one, proxy=self.proxy
+            ) from None
 
 
 async def _next(lines: AsyncIterator[str]) -> str:

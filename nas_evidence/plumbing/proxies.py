@@ -8,7 +8,7 @@ import ipaddress
 import os
 import socket
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 _KINDS = ("http_proxy", "https_proxy", "all_proxy")
 #: What every client's reading of `no_proxy` understands; it compares the ends of names.
@@ -72,7 +72,7 @@ def proxy_of(url: str) -> str | None:
     parts, proxies = urlsplit(url), getproxies_environment()
     host = parts.hostname or ""
     kind = parts.scheme if parts.scheme in proxies else "all"
-    if kind not in proxies or is_loopback(host) or proxy_bypass_environment(host, proxies):
+    if kind not in proxies or is_loopback(host) or proxy_bypass(host):
         return None
     name = f"{kind}_proxy"
     return f"{proxies[kind].rpartition('@')[2]} ({name if name in os.environ else name.upper()})"

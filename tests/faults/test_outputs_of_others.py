@@ -120,6 +120,7 @@ def test_what_the_verb_wrote_is_replaced_until_somebody_changes_it(
     for _ in range(2):
         study.export(tmp_path / "e")
         study.report(tmp_path / "r")
+        study.report(study.folder / "report")  # its own, beside the comparison
     (tmp_path / "e" / "README.md").write_text("my own card")
     (tmp_path / "r" / "report.md").write_text("my own words")
     with refused("output-held", "README.md"):
