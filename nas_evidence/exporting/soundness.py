@@ -9,11 +9,11 @@ import fcntl
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nas_evidence.plumbing.files import hidden_beside, hidden_stem
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.sums import NAME, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
@@ -110,7 +110,7 @@ def written_whole(to: Path) -> Iterator[Path]:
     to.parent.mkdir(parents=True, exist_ok=True)
     place = to.resolve()
     _clear_leftovers(place)
-    made = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    made = hidden_beside(place)
     before = made.with_name(f"{made.name}.before")
     made.mkdir()
     with _held(made):
@@ -144,7 +144,7 @@ def _held(folder: Path) -> Iterator[bool]:
 
 def _clear_leftovers(place: Path) -> None:
     """Remove what a killed export has left beside its place; put the export before it back."""
-    ours = re.compile(re.escape(f".{place.name}.") + r"[0-9a-f]{32}(\.before)?")
+    ours = re.compile(re.escape(f"{hidden_stem(place)}.") + r"[0-9a-f]{32}(\.before)?")
     for left in sorted(path for path in place.parent.iterdir() if ours.fullmatch(path.name)):
         old = left.suffix == ".before"
         with contextlib.suppress(OSError), _held(left) as free:  # another may be clearing, too

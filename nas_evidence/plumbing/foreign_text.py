@@ -1,12 +1,15 @@
 """Text that somebody else wrote (labels, names of columns), where it enters ours.
 
 a terminal, a comment, a sentence    no control characters: they move cursors and end lines
+a command                            quoted, so that each word stays one
 a cell of CSV                        no formula: a spreadsheet runs what begins with = + - @
 Markdown                             no markup, no HTML, no end of a cell of a table
 """
 
 import json
+import os
 import re
+import shlex
 from typing import Any
 
 #: What begins a formula, also in its wide form, and what may stand before it.
@@ -91,6 +94,21 @@ def markdown(text: object) -> str:
     one_line = on_one_line(" ".join(str(text).split()))
     html = re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", one_line)
     return html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def shell_word(word: object) -> str:
+    r"""Return a word as a shell takes it: also one that is no text, or with control characters.
+
+    Such a word is written as $'...', which bash, zsh and POSIX shells of 2024 know.
+
+    >>> print(shell_word("my study"), shell_word("a\n"), shell_word("\udcff"))
+    'my study' $'a\x0a' $'\xff'
+    """
+    text = str(word)
+    if not text or text.isprintable():
+        return shlex.quote(text)
+    plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in "'\\"}
+    return "$'" + "".join(plain.get(b, f"\\x{b:02x}") for b in os.fsencode(text)) + "'"
 
 
 def python_text(text: object) -> str:

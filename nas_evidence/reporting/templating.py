@@ -12,9 +12,9 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from nas_evidence.plumbing import foreign_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing import foreign_text
 from nas_evidence.plumbing.foreign_text import csv_cell, python_text
 from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
