@@ -124,7 +124,8 @@ def predict(
         if to.suffix == ".csv":
             table.rename(columns=csv_cell).map(csv_cell).to_csv(to, index=False)
         else:
-            table.to_parquet(to)
+            with to.open("wb") as file:  # Arrow opens no path that is not UTF-8
+                table.to_parquet(file)
     if as_json:
         print_json({"measures": measures, "predictions": table.to_dict("records")})
         return

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -28,6 +27,7 @@ from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import study_of_this_job
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
@@ -260,7 +260,7 @@ def _options(run: Run) -> str:
     if run.address == "auto" and (name := study_of_this_job()):
         at = words.index("--address")
         words[at : at + 2] = ["--address", "URL", "--name", name]
-    return "".join(f" {shlex.quote(word)}" for word in words)
+    return "".join(f" {shell_word(word)}" for word in words)
 
 
 class _Log(logging.FileHandler):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import sys
 import time
@@ -17,7 +16,7 @@ from rich.text import Text
 
 from nas_evidence.api.progress import Progress, score_text, size_text
 from nas_evidence.plumbing.durations import duration
-from nas_evidence.plumbing.foreign_text import on_lines, on_one_line
+from nas_evidence.plumbing.foreign_text import on_lines, on_one_line, shell_word
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.study import StudySpec
@@ -66,14 +65,14 @@ def program() -> str:
     if Path(sys.argv[0]).name == "__main__.py":
         return "python -m nas_evidence"
     path = Path(sys.argv[0]).absolute()
-    return shlex.quote(
+    return shell_word(
         str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     )
 
 
 def typed(*words: object) -> str:
     """Return a command of this program as it can be typed, its words quoted for a shell."""
-    return f"{program()} {shlex.join(map(str, words))}"
+    return f"{program()} {' '.join(map(shell_word, words))}"
 
 
 def print_foreign(text: str) -> None:

@@ -13,7 +13,6 @@ compares).
 
 import difflib
 import json
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -24,7 +23,7 @@ import pandas as pd
 from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, parts_of
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
-from nas_evidence.plumbing.foreign_text import on_one_line, shortened
+from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
@@ -283,7 +282,7 @@ def prepare(
 
 def option(name: str) -> str:
     """Return the name of a column as an option on the command line takes it, on one line."""
-    return on_one_line(shlex.quote(name))
+    return on_one_line(shell_word(name))
 
 
 def _decided(

@@ -49,11 +49,23 @@ from nas_evidence.spec.study import DatasetSpec
 #: Endings of packed text files, and what opens them.
 _PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
+
+
+def _by_arrow(read: Callable[[Any], pd.DataFrame], path: Path) -> pd.DataFrame:
+    """Read a file with Arrow; one whose path is not UTF-8 is opened here, as Arrow cannot."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as file:
+            return read(file)
+    return read(path)
+
+
 #: Endings of other tables, and what reads them.
 _TABLES: dict[str, Callable[[Path], Any]] = {
-    ".parquet": lambda path: _of_parquet(pd.read_parquet(path)),
-    ".pq": lambda path: _of_parquet(pd.read_parquet(path)),
-    ".feather": pd.read_feather,
+    ".parquet": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
+    ".pq": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
+    ".feather": lambda path: _by_arrow(pd.read_feather, path),
     ".jsonl": lambda path: pd.DataFrame(map(parsed_json, _lines(path))),
     ".json": lambda path: pd.DataFrame(parsed_json(path.read_text(encoding="utf-8"))),
     ".xlsx": lambda path: pd.read_excel(path, sheet_name=None, engine="openpyxl"),

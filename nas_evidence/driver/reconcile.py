@@ -8,12 +8,12 @@ that neither knows has no result either: it is asked again, after all earlier ba
 With `scheduling = "batch"` that gives the lost proposal exactly.
 """
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nas_evidence.driver.outcomes import result_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.proposing.warm_start import Found, kept_warm_start
@@ -53,7 +53,7 @@ def restored(
         raise UserError(
             f"{folder}/{LOG} contradicts the study's other files: {against[0]}; restore what was "
             f"copied there, or let the results decide: `nas-evidence repair "
-            f"{shlex.quote(str(folder))}`."
+            f"{shell_word(folder)}`."
         ).with_code("files-contradict")
     known = known_proposals(study, asked, done)
     proposer = make(study, kept_warm_start(study, folder))

@@ -2,9 +2,29 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import uuid
 from pathlib import Path
+
+#: Bytes of the longest name that hidden ones beside it repeat.
+_LONG = 180
+
+
+def hidden_beside(path: Path) -> Path:
+    """Return where to write what is to get the name of `path`: a hidden name in its folder.
+
+    A file system takes names of 255 bytes at most: a long one is named by its checksum.
+    """
+    return path.with_name(f"{hidden_stem(path)}.{uuid.uuid4().hex}")
+
+
+def hidden_stem(path: Path) -> str:
+    """Return what the hidden names beside `path` begin with."""
+    name = os.fsencode(path.name)
+    if len(name) <= _LONG:
+        return f".{path.name}"
+    return f".{hashlib.blake2b(name, digest_size=16).hexdigest()}"
 
 
 def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool = False) -> None:
@@ -17,7 +37,7 @@ def write_whole(path: Path, content: bytes | memoryview | str, *, private: bool 
     Raises:
         OSError: if it cannot be written, as on a full disk; names the file. The old file stays.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = hidden_beside(path)
     try:
         mode = 0o600 if private else 0o666
         with open(temporary, "wb", opener=lambda name, how: os.open(name, how, mode)) as file:

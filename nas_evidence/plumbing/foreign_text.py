@@ -1,17 +1,20 @@
 """Text that somebody else wrote (labels, names of columns), where it enters ours.
 
 a terminal, a comment, a sentence    no control characters: they move cursors and end lines
+a command                            quoted, so that each word stays one
 a cell of CSV                        no formula: a spreadsheet runs what begins with = + - @
 Markdown                             no markup, no HTML, no end of a cell of a table
 """
 
 import json
+import os
 import re
+import shlex
 from typing import Any
 
 #: What begins a formula, also in its wide form, and what may stand before it.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-_BLANKS, _HIDING = ' \t\r\n"', ("\t", "\r", "\n")
+_BLANKS = ' \t\r\n"'
 #: Where a cell begins: at a semicolon or a line end before it, which belong to the text before.
 _CELL_ENDS = re.compile(r"(?<=[;\r\n])")
 
@@ -38,15 +41,20 @@ def shortened(text: object, most: int = 60) -> str:
 def cut(text: str, most: int = 20_000) -> str:
     """Return text of at most about so many characters: the middle of a longer one is left out.
 
-    Of a traceback the first lines say where it began, the last ones what went wrong.
+    Of a traceback the first lines say where it began, the last ones what went wrong. No word is
+    cut in two: half of a URI does not show where in it a secret is.
 
-    >>> cut("abcdefgh", most=4)
-    'ab ... 4 characters left out ... gh'
+    >>> cut("one two three four", most=10)
+    'one ... 11 characters left out ... four'
     """
     if len(text) <= most:
         return text
-    half = most // 2
-    return f"{text[:half]} ... {len(text) - 2 * half} characters left out ... {text[-half:]}"
+    head, tail = text[: most // 2], text[-(most // 2) :]
+    last = max(map(head.rfind, " \n\t"))
+    first = min((at for at in map(tail.find, " \n\t") if at >= 0), default=len(tail))
+    head = head[:last] if last >= 0 else head.partition("://")[0]
+    tail = tail[first + 1 :]
+    return f"{head} ... {len(text) - len(head) - len(tail)} characters left out ... {tail}"
 
 
 def on_lines(text: str) -> str:
@@ -91,6 +99,21 @@ def markdown(text: object) -> str:
     one_line = on_one_line(" ".join(str(text).split()))
     html = re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", one_line)
     return html.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def shell_word(word: object) -> str:
+    r"""Return a word as a shell takes it: also one that is no text, or with control characters.
+
+    Such a word is written as $'...', which bash, zsh and POSIX shells of 2024 know.
+
+    >>> print(shell_word("my study"), shell_word("a\n"), shell_word("\udcff"))
+    'my study' $'a\x0a' $'\xff'
+    """
+    text = str(word)
+    if not text or text.isprintable():
+        return shlex.quote(text)
+    plain = {byte: chr(byte) for byte in range(0x20, 0x7F) if chr(byte) not in "'\\"}
+    return "$'" + "".join(plain.get(b, f"\\x{b:02x}") for b in os.fsencode(text)) + "'"
 
 
 def python_text(text: object) -> str:

@@ -9,10 +9,10 @@ import fcntl
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+from nas_evidence.plumbing.files import hidden_beside, hidden_stem
 from nas_evidence.plumbing.removal import move, remove
 from nas_evidence.plumbing.sums import NAME, listed, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
@@ -86,7 +86,7 @@ def written_whole(to: Path, ours: Callable[[Path], set[str]]) -> Iterator[Path]:
     to.parent.mkdir(parents=True, exist_ok=True)
     place = to.resolve()
     _clear_leftovers(place)
-    made = place.with_name(f".{place.name}.{uuid.uuid4().hex}")
+    made = hidden_beside(place)
     before = made.with_name(f"{made.name}.before")
     made.mkdir()
     with _held(made):
@@ -138,7 +138,7 @@ def _held(folder: Path) -> Iterator[bool]:
 
 def _clear_leftovers(place: Path) -> None:
     """Remove what a killed process has left beside its place; put what was there before back."""
-    ours = re.compile(re.escape(f".{place.name}.") + r"[0-9a-f]{32}(\.before)?")
+    ours = re.compile(re.escape(f"{hidden_stem(place)}.") + r"[0-9a-f]{32}(\.before)?")
     for left in sorted(path for path in place.parent.iterdir() if ours.fullmatch(path.name)):
         old = left.suffix == ".before"
         with contextlib.suppress(OSError), _held(left) as free:  # another may be clearing, too

@@ -8,10 +8,10 @@ on: the older study may then go on or be deleted.
 """
 
 import math
-import shlex
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import read_sealed_json, sealed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.startup import misfit
@@ -63,7 +63,7 @@ def read_warm_start(folder: Path) -> list[Found]:
     except (ValueError, LookupError, TypeError):
         raise UserError(
             f"{path} is damaged: not as it was written; `nas-evidence repair "
-            f"{shlex.quote(str(folder))}` moves it to damaged/, and `resume` reads the "
+            f"{shell_word(folder)}` moves it to damaged/, and `resume` reads the "
             "older study again."
         ).with_code("warm-start-damaged") from None
 

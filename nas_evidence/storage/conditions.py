@@ -10,7 +10,6 @@ the study file if that and the data have the hash that is in the rows.
 
 import hashlib
 import logging
-import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import tomli_w
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_toml, sealed_toml
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import FREE_KEYS, StudySpec
@@ -60,7 +60,7 @@ def check_conditions(folder: Path, study: StudySpec) -> None:
         raise UserError(
             f"{folder}/study.toml was changed after trials had run: {'; '.join(words)}. One table "
             "never holds the results of two studies: `nas-evidence repair "
-            f"{shlex.quote(str(folder))}` restores the file, or give the changed study "
+            f"{shell_word(folder)}` restores the file, or give the changed study "
             "another folder."
         ).with_code("study-file-changed")
 

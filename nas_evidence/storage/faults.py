@@ -45,6 +45,7 @@ _OTHER = {
     errno.EISDIR: "move that folder away",
     errno.ENOTDIR: "move away the file that is where a folder belongs",
     errno.EEXIST: "move away the file that is where a folder belongs",
+    errno.ENAMETOOLONG: "give it a shorter name",
 }
 _FULL_TEXT = re.compile(
     rf"\[Errno ({'|'.join(map(str, _FULL))})\]"
@@ -92,7 +93,7 @@ def is_read_only(error: BaseException | str) -> bool:
 
 
 def is_out_of_place(error: BaseException) -> bool:
-    """Return whether an error means that a file is where a folder belongs, or the reverse."""
+    """Return whether a place cannot be: a file where a folder belongs, or a name too long."""
     return isinstance(error, OSError) and error.errno in _OTHER
 
 

@@ -20,7 +20,6 @@ import logging
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -33,6 +32,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from nas_evidence.plumbing.backoff import try_again
+from nas_evidence.plumbing.files import hidden_beside
 from nas_evidence.plumbing.names import is_name
 from nas_evidence.plumbing.proxies import pass_proxies_by
 from nas_evidence.plumbing.user_error import UserError
@@ -376,7 +376,7 @@ class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     @contextlib.contextmanager
     def _whole(self, path: Path, *, create: bool = False) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary = hidden_beside(path)
         try:
             yield temporary
             (os.link if create else os.replace)(temporary, path)  # a link never replaces

@@ -8,11 +8,11 @@ import difflib
 import fcntl
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import differences, dump_study, load_study
@@ -86,7 +86,7 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
         if export:
             hint = " It is an export: nas_evidence.Predictor.load reads it."
         elif study_of_trials(folder):
-            hint = f" `nas-evidence repair {shlex.quote(str(folder))}` restores it."
+            hint = f" `nas-evidence repair {shell_word(folder)}` restores it."
         else:
             hint = _near(folder)
         raise UserError(f"{folder} is not a study folder: it has no study.toml.{hint}").with_code(
@@ -127,7 +127,7 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(
                 f"another process works on {folder} ({holder_of(folder) or 'unknown'}); wait for "
-                f"it, or stop it first: `nas-evidence cancel {shlex.quote(str(folder))}`."
+                f"it, or stop it first: `nas-evidence cancel {shell_word(folder)}`."
             ).with_code("folder-locked") from None
         except OSError as error:  # a file system without locks
             raise OSError(error.errno, error.strerror, str(folder / "lock")) from error

@@ -107,10 +107,19 @@ def test_an_endless_text_of_an_error_is_cut_where_it_is_stored_and_shown(text: s
 
 
 def test_of_a_text_that_is_cut_begin_and_end_stay() -> None:
-    found = cut("begin" + "x" * 10**6 + "end", most=100)
-    assert found.startswith("begin")
-    assert found.endswith("end")
+    found = cut("begin " + "x" * 10**6 + " end", most=100)
+    assert found.startswith("begin ")
+    assert found.endswith(" end")
     assert len(found) < 200
+
+
+def test_a_secret_is_not_cut_out_of_the_uri_that_shows_it() -> None:
+    for form in FORMS:
+        uri = form.replace("{scheme}", "https").replace("{path}", "a").replace("{}", SECRET)
+        for before in range(len(uri) + 1):  # where the cut falls in the first URI, and in the last
+            text = f"{'x' * (49 - before)} {uri} {'y ' * 200}{uri} {'z' * before}"
+            for most in (100, 100 + before, 2 * len(uri)):
+                assert SECRET not in masked(cut(text, most=most))
 
 
 @pytest.mark.parametrize(
