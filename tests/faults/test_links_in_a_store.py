@@ -236,10 +236,13 @@ def test_the_checkpoints_of_a_trial_are_removed_without_what_is_behind_a_link(
 ) -> None:
     linked(tmp_path / "s", "checkpoints/000000", tmp_path / "victim")
     linked(tmp_path / "s", "checkpoints/000001/attempt-1", tmp_path / "other")
+    (tmp_path / "victim" / "empty").mkdir()
+    (tmp_path / "victim" / f".mine.{'0' * 32}").touch()
     before = contents(tmp_path)
     for trial_id in range(2):
         remove_attempts(tmp_path / "s", f"checkpoints/{trial_id:06d}")
     assert contents(tmp_path) == before
+    assert (tmp_path / "victim" / "empty").is_dir()
     assert os.path.islink(tmp_path / "s" / "checkpoints" / "000000")
 
 
