@@ -89,6 +89,11 @@ def is_uri(place: str) -> bool:
 class Store:
     """The files in a folder, or below a URI.
 
+    Args:
+        place: path of the folder, or the URI.
+        in_use: by a driver, which has looked for links in it; so a worker looks only at those on
+            the way of a request.
+
     Raises:
         ValueError: if no installed package handles such URIs, or for one with a password.
 
@@ -100,7 +105,7 @@ class Store:
         (b'1', ['logs/a'])
     """
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, in_use: bool = False) -> None:
         refuse_password(place, "the store ")
         self.place = re.sub(r"(?<=[^:/])/+$", "", place)
         protocol = self.place.partition("://")[0]
@@ -128,7 +133,7 @@ class Store:
                 "store-not-opened"
             ) from None
         self._root = str(root).rstrip("/")
-        self._may_have_links = in_folder  # until it was looked through
+        self._may_have_links = in_folder and not in_use  # until it was looked through
         #: Called before each try of a change, but for `if_absent`; what it raises ends the try.
         self.guard: Callable[[], None] = lambda: None
         self._silent: BaseException | None = None  # the last error that was followed by a retry

@@ -76,6 +76,8 @@ def remove_attempts(folder: Path, place: str) -> None:
         place: `checkpoints/000007`, or `checkpoints/retrained/000007`.
     """
     home = folder / place
+    if link_on_the_way(folder, place):
+        return
     for path in sorted(home.rglob("*"), reverse=True):
         with contextlib.suppress(OSError):  # another process has removed it
             if path.is_dir() and not path.is_symlink():

@@ -49,7 +49,7 @@ class StoredWorker:
         gpu_share: float = 1.0,
         make_worker: MakeWorker | None = None,
     ) -> None:
-        self._store = Store(uri)
+        self._store = Store(uri, in_use=True)
         self._worker = made_worker(make_worker, arrays, resources, gpu_share)
         self._attempt, self._stored = "", set[str]()
         self._removed: set[str] = set()  # by this process

@@ -19,6 +19,7 @@ import nas_evidence
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, WorkingCopy, working_copy
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.store import Store, StoreError
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.study_names import is_removable, remove, remove_attempts
@@ -48,13 +49,13 @@ CALLS: dict[str, Callable[[str], object]] = {
 }
 
 
-def run(store: Any) -> None:
+def run(store: Any, stored: Any = StoredWorker) -> None:
     """Run a study with its toy in this process, as the command line does."""
     with store.held():
         spec = open_study(store.folder, SPEC)
         worker: Any = Toy
         if store.make_worker is not None:
-            worker = partial(StoredWorker, store.place, make_worker=Toy)
+            worker = partial(stored, store.place, make_worker=Toy)
         executor = InlineExecutor(None, spec.resources, make_worker=worker)
         with locked(store.folder):
             Driver(spec, store.folder, store.around(executor), Silent()).run()
@@ -235,10 +236,13 @@ def test_the_checkpoints_of_a_trial_are_removed_without_what_is_behind_a_link(
 ) -> None:
     linked(tmp_path / "s", "checkpoints/000000", tmp_path / "victim")
     linked(tmp_path / "s", "checkpoints/000001/attempt-1", tmp_path / "other")
+    (tmp_path / "victim" / "empty").mkdir()
+    (tmp_path / "victim" / f".mine.{'0' * 32}").touch()
     before = contents(tmp_path)
     for trial_id in range(2):
         remove_attempts(tmp_path / "s", f"checkpoints/{trial_id:06d}")
     assert contents(tmp_path) == before
+    assert (tmp_path / "victim" / "empty").is_dir()
     assert os.path.islink(tmp_path / "s" / "checkpoints" / "000000")
 
 
@@ -258,3 +262,28 @@ def test_a_folder_is_refused_by_the_name_that_the_user_gave(tmp_path: Path) -> N
     (tmp_path / "named").symlink_to(tmp_path / "s")
     with pytest.raises(UserError, match=f"^{tmp_path}/named/models is a link to {tmp_path}, out"):
         WorkingCopy(tmp_path / "named").check_answers()
+
+
+def test_a_link_that_appears_before_a_worker_stores_stops_the_study_and_blames_no_trial(
+    tmp_path: Path,
+) -> None:
+    store = Mirror(f"file://{tmp_path}/s")
+    victim = tmp_path / "victim"
+    before: dict[str, bytes | str] = {}
+
+    class Linked(StoredWorker):
+        def start(self, launch: Any) -> Any:
+            if launch.assignment.trial_id == 1:
+                linked(tmp_path / "s", "checkpoints/000001", victim)
+                before.update(contents(victim))
+            return super().start(launch)
+
+    with pytest.raises(StudyStoppedError, match="checkpoints/000001 is a link"):
+        run(store, Linked)
+    assert contents(victim) == before
+    (tmp_path / "s" / "checkpoints" / "000001").unlink()
+    run(Mirror(f"file://{tmp_path}/s"))
+    store = Mirror(f"file://{tmp_path}/s")
+    store.pull()
+    table = nas_evidence.read_table(store.folder, "trials")
+    assert set(table["status"]) == {"complete"}

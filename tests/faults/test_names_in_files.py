@@ -186,7 +186,7 @@ def test_nothing_outside_of_a_study_is_set_aside(folder: Path, place: str) -> No
 
 
 def test_a_file_with_a_long_name_is_set_aside(folder: Path) -> None:
-    name = "ä" * 120 + ".parquet"
+    name = "ä" * 123 + ".parquet"
     (folder / "trials" / name).write_text("1")
     set_aside(folder, f"trials/{name}")
     assert [path.read_text() for path in (folder / "damaged").iterdir()] == ["1"]
