@@ -110,7 +110,6 @@ def find_done(folder: Path) -> DoneTrials:
     done = {i: row for i, row in rows.items() if i not in redo}
     differing = (row for one in otherwise for row in one.rows if _contradicts(row, state))
     against = tuple(f"trial {row.trial_id} is another in trials/" for row in differing)
-    unread |= strays(folder, state)
     without = {path.stem for path in unread if path.parent.name == "trials"}
     stems = {path.stem for path in unread}
     torn = {stem: () if stem in without else rows_in(folder, stem) for stem in stems}
