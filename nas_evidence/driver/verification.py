@@ -1,6 +1,5 @@
 """Check all that a study folder holds, without changing any of it."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from nas_evidence.driver.plan import assignment_of
 from nas_evidence.driver.reconcile import contradictions
 from nas_evidence.exporting.soundness import wrong_files
 from nas_evidence.exporting.weights import read_weights
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.sums import wrong_sums
@@ -262,11 +262,11 @@ def _checkpoints(folder: Path) -> Iterator[Problem]:
             continue
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
-                of = json.loads(read_checkpoint(path).get("same_trial", "{}")).get("trial_id")
+                of = parsed_json(read_checkpoint(path).get("same_trial", "{}")).get("trial_id")
                 if of not in (None, int(home.name)):
                     name = path.relative_to(folder).as_posix()
                     yield Problem(Kind.CHECKPOINT, name, f"damaged: it is of trial {of}.")
-            except (OSError, DamagedError) as error:
+            except (OSError, ValueError) as error:
                 name = path.relative_to(folder).as_posix()
                 yield Problem(Kind.CHECKPOINT, name, _short(error, path))
 

@@ -118,7 +118,7 @@ def test_of_files_that_are_not_all_there_none_comes_down(store: Store, tmp_path:
 
 def test_the_guard_is_asked_before_each_file_that_changes(store: Store, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
-    store.put("old", b"")
+    store.put("models/1.safetensors", b"")
 
     class TakenOverError(BaseException):
         pass
@@ -130,13 +130,13 @@ def test_the_guard_is_asked_before_each_file_that_changes(store: Store, tmp_path
     changes: list[Callable[[], object]] = [
         lambda: store.put("new", b""),
         lambda: store.upload({f"{i}": tmp_path / "x" for i in range(30)}),
-        lambda: store.delete(["old", "older"]),
+        lambda: store.delete(["models/1.safetensors", "models/2.safetensors"]),
     ]
     for change in changes:
         with pytest.raises(TakenOverError):
             change()
-    assert list(store.list()) == ["old"]
-    assert store.get("old") == b""
+    assert list(store.list()) == ["models/1.safetensors"]
+    assert store.get("models/1.safetensors") == b""
 
 
 def test_hidden_files_are_not_listed_and_a_check_leaves_nothing(store: Store) -> None:
@@ -169,7 +169,7 @@ def test_what_goes_wrong_is_one_line_that_names_the_place(
         lambda: store.put("a", b""),
         lambda: store.get("a"),
         lambda: store.list(),
-        lambda: store.delete(["a", "b"]),
+        lambda: store.delete(["models/1.safetensors", "models/2.safetensors"]),
         lambda: store.upload({"a": tmp_path, "b": tmp_path}),
         lambda: store.download({"a": tmp_path / "a"}),
     ):
@@ -212,12 +212,13 @@ def test_a_thousand_files_are_removed_by_one_request() -> None:
 def test_a_study_whose_address_has_a_star_removes_no_other() -> None:
     own = uuid.uuid4().hex
     other, store = Store(f"memory://{own}/study"), Store(f"memory://{own}/s*")
+    names = ["models/1.safetensors", "models/2.safetensors"]
     for one in (other, store):
-        for name in ("a", "b"):
+        for name in names:
             one.put(name, b"")
-    store.delete(["a", "b"])
+    store.delete(names)
     assert store.list() == {}
-    assert other.list().keys() == {"a", "b"}
+    assert other.list().keys() == {*names}
 
 
 def test_files_come_and_go_at_a_time(tmp_path: Path) -> None:
