@@ -4,6 +4,7 @@
 tensors of two devices, which make the host wait, and which launch no kernel.
 """
 
+import atexit
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -69,6 +70,7 @@ class Places:
     def __init__(self) -> None:
         self._of: dict[int, tuple[StorageWeakRef, Place]] = {}
         self._cleaned_at = 4096
+        atexit.register(lambda: self._of.clear())  # torch goes before them
 
     def storage(self, tensor: Tensor) -> torch.UntypedStorage | None:
         """Return the storage that holds a tensor's values; None for "meta" and sparse tensors."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic_core import PydanticCustomError
 
 from nas_evidence.maths.pareto import Point
 from nas_evidence.spec.record import LossKind
@@ -168,7 +169,7 @@ class RaceRound(_Event):
     @model_validator(mode="after")
     def _one_each(self) -> Self:
         if len(self.trial_ids) != len(self.architectures):
-            raise ValueError("each trial has one architecture")
+            raise PydanticCustomError("race", "each trial has one architecture")
         return self
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +45,7 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, RetrySpec, StudySpec, derive_seed
 from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.redo import find_done
+from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import compact, read_tables
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Launch, Lost
@@ -115,17 +115,17 @@ def mortality(death: Death, compact_at: int) -> Iterator[None]:
     def table(path: Path, content: Any, **how: Any) -> str:
         if death.knocks():
             path.parent.mkdir(exist_ok=True)
-            (path.parent / f".{path.name}.dead").write_bytes(b"PAR1")
+            (path.parent / f".{path.name}.{'d' * 32}").write_bytes(b"PAR1")
             raise Killed
         digest = write_table(path, content, **how)
         death.step()
         return digest
 
-    def remove(folder: Path, ignore_errors: bool = False) -> None:
+    def remove(folder: Path, place: str) -> None:
         if death.knocks():
-            shutil.rmtree(next(iter(sorted(folder.iterdir())), folder))
+            shutil.rmtree(next(iter(sorted((folder / place).iterdir())), folder / place))
             raise Killed
-        shutil.rmtree(folder, ignore_errors=ignore_errors)
+        remove_attempts(folder, place)
 
     def unlink(path: Path, missing_ok: bool = False) -> None:
         if path.suffix == ".parquet":  # a table that was merged, or that the log does not name
@@ -138,7 +138,7 @@ def mortality(death: Death, compact_at: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver_module, "crash_point", death.step)
         patch.setattr("nas_evidence.proposing.startup.STARTUP_PER_FAMILY", 2)
-        patch.setattr(driver_module, "shutil", SimpleNamespace(rmtree=remove))
+        patch.setattr(driver_module, "remove_attempts", remove)
         patch.setattr(driver_module, "COMPACT_AT", compact_at)
         patch.setattr(driver_module, "compact", functools.partial(compact, at_least=compact_at))
         patch.setattr(store_module, "_write_table", table)

@@ -1,13 +1,22 @@
 """A study folder that somebody else made: its code is not run, nothing is written elsewhere."""
 
+import os
 import shutil
 import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 from commands import TINY, write_study
 from faulty import Cli, call, quiet_call
 from matrix import pairs
+
+from nas_evidence.plumbing.seals import sealed_json
+from nas_evidence.storage.holding import Holder, boot_id, namespace
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +94,33 @@ def test_no_verb_writes_through_a_link_out_of_the_folder(
     assert f"{place} is a link to {mine}" in text + said
     assert (mine / "index.html" if mine.is_dir() else mine).read_text() == "mine"
     assert sorted(p.name for p in folder.parent.iterdir()) == ["mine", "new.csv", "s"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_ends_a_process_that_a_folder_names(
+    folder: Path, verb: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    kill, group = os.kill, os.killpg
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
+
+        def noted(send: Callable[[int, int], None], pid: int, number: int) -> None:
+            if number and pid == other.pid:
+                ended.append(number)
+            send(pid, number)
+
+        monkeypatch.setattr("os.kill", partial(noted, kill))
+        monkeypatch.setattr("os.killpg", partial(noted, group))
+        try:
+            long_ago = time.time() - 600
+            here = socket.gethostname(), boot_id()
+            holder = Holder(other.pid, *here, long_ago, long_ago, namespace())
+            (folder / "lock").write_text(sealed_json(asdict(holder)))
+            cli(*arguments(verb, folder), code=None)
+            assert not ended
+            assert other.poll() is None
+        finally:
+            other.kill()
 
 
 @pytest.mark.parametrize("verb", VERBS)

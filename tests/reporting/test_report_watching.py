@@ -99,7 +99,7 @@ def test_a_report_is_written_on_change_and_facts_are_computed_again_with_results
         log.write(Asked(number=7, architecture=mlp()))
         log.write(Launched(trial_id=7, attempt=1))
         page = live.write(10).html.read_text("utf-8")
-        assert "1 of 3 trials are finished, 1 under way on" in page
+        assert "1 of 3 trials are finished, 1 under way. As of" in page
         assert f">0 of {epochs}</td>" in page
         assert live.write(10) is None
         checkpoint = tmp_path / "checkpoints" / "000007" / "attempt-1" / "epoch-000005.pt"
