@@ -1,4 +1,4 @@
-"""Training on an invented GPU: what a step costs beyond arithmetic, and a loop of one's own."""
+"""Training on an invented GPU: what a step costs beyond arithmetic, and the own training loop."""
 
 import copy
 

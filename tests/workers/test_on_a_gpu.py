@@ -48,7 +48,7 @@ PLANS = {
 
 
 class Own:
-    """A family of one's own, found by the name of this module."""
+    """An own family, found by the name of this module."""
 
     domains = {"width": [4, 6]}  # noqa: RUF012
 
