@@ -18,7 +18,8 @@ y = np.arange(60) % 2
 OWN = {"settings": {"plan.epochs": 2, "finalists": 0}, "workers": 1, "n_trials": 2}
 """
 KEEPS = """
-ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+# "local": without an address Ray joins a cluster that another test runs on this machine.
+ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
 
 @ray.remote
 class Mine:
