@@ -7,6 +7,7 @@ raises is one warning; it is told nothing more, and the study goes on.
 import logging
 import queue
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -71,11 +72,12 @@ class InThread(Called, Thread):
         Thread.__init__(self, daemon=True, name=name)
         self._queue: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()  # () ends it
         self._is_late = False
+        self._context = copy_context()  # with the code of the study in use
 
     def run(self) -> None:
         """Tell what is queued."""
         while said := self._queue.get():
-            Called.tell(self, *said)
+            self._context.run(Called.tell, self, *said)
 
     def tell(self, event: str, *given: Any) -> None:
         """Queue a call; the first one starts the thread."""

@@ -112,15 +112,20 @@ def predict(
 
     # Only now, since it imports torch, which takes seconds.
     from nas_evidence.exporting.predictor import Metrics, Predictor, out_of_distribution
-    from nas_evidence.exporting.program import import_family_of
 
     if study is not None:
         predictor = study.predictor(trial_id, top=top)
     else:
         assert not isinstance(place, Study)
-        if allow_code:
-            import_family_of(Path(place))
-        predictor = Predictor.load(place)
+        try:
+            predictor = Predictor.load(place, allow_code=allow_code)
+        except UserError as error:
+            if error.code != "export-code-not-allowed":
+                raise
+            raise UserError(
+                f"{place} has a family of your own: code from outside nas-evidence, which runs "
+                "only with --allow-code."
+            ).with_code("predict-needs-allow-code") from None
     given = predictor.given(data)
     rows = predictor.predict(given, **options)
     options.pop("quantiles", None)

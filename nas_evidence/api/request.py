@@ -1,11 +1,12 @@
 """What a user asks for: a study file, or data alone, with options; as a study and its data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.shared_options import DataOptions, Settings
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.dataset import (
     OWN_DATA,
@@ -13,7 +14,7 @@ from nas_evidence.spec.dataset import (
     scale_of_classes,
     with_task,
 )
-from nas_evidence.spec.families import add_family, domains_of, reference_of
+from nas_evidence.spec.families import domains_of, reference_of
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     ResourceSpec,
@@ -21,7 +22,7 @@ from nas_evidence.spec.study import (
     preset_overrides,
 )
 from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
-from nas_evidence.storage.outside_code import admitted, outside_names
+from nas_evidence.storage.outside_code import admitted, outside_names, with_objects
 
 if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data import ArrayData
@@ -111,12 +112,14 @@ class Asked:
 
     arrays    the data as they would load
     proposed  whether the study was made for the data, without a study file
+    code      what the study names as module:NAME
     """
 
     spec: StudySpec
     source: "Source | None" = None
     arrays: "ArrayData | None" = None
     proposed: bool = False
+    code: Code = field(default_factory=Code)
 
     def __post_init__(self) -> None:
         if self.spec.sampler.of_optuna:
@@ -159,12 +162,19 @@ def asked_for(
     """
     options = options or {}
     if is_data(study):
-        return of_data_file(Path(study).expanduser(), overrides, options)
+        path = Path(study).expanduser()
+        return of_data_file(path, overrides, options, allow_code=allow_code)
     path = find_study(study)
     base = path.resolve().parent
     spec = load_study(path, [*_changes(options), *overrides], to_run=True)
-    if outside_names(spec):
-        spec = admitted(spec, (Path.cwd(), base), allowed=allow_code)
+    spec, code = admitted(spec, (base, Path.cwd()), allowed=allow_code)
+    with code.in_use():
+        root = None if data_root is None else str(data_root)
+        found = _of_study(spec, base=base, data_root=root, elsewhere=elsewhere)
+    return replace(found, code=code)
+
+
+def _of_study(spec: StudySpec, *, base: Path, data_root: str | None, elsewhere: bool) -> Asked:
     if spec.first:
         from nas_evidence.proposing.startup import first_points
 
@@ -179,7 +189,7 @@ def asked_for(
         return Asked(spec)
     if name not in OWN_DATA:
         return Asked(spec)
-    return _with_source(spec, base=base, data_root=None if data_root is None else str(data_root))
+    return _with_source(spec, base=base, data_root=data_root)
 
 
 def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
@@ -217,17 +227,26 @@ def is_data(study: str) -> bool:
     return kind is not None
 
 
-def of_data_file(path: Path, overrides: Sequence[str], options: DataOptions) -> Asked:
+def of_data_file(
+    path: Path, overrides: Sequence[str], options: DataOptions, *, allow_code: bool = False
+) -> Asked:
     """Return the study that fits a data file."""
     from nas_evidence.data.source import source_of
 
     dataset = dataset_of(path, options)
     source = source_of(dataset)
     assert source is not None
-    return of_source(source, overrides)
+    return of_source(source, overrides, allow_code=allow_code)
 
 
-def of_memory(data: Any, y: Any, options: DataOptions, overrides: Sequence[str]) -> Asked:
+def of_memory(
+    data: Any,
+    y: Any,
+    options: DataOptions,
+    overrides: Sequence[str],
+    *,
+    allow_code: bool = False,
+) -> Asked:
     """Return the study that fits data in memory."""
     from nas_evidence.data.source import NAME, source_in_memory
 
@@ -236,11 +255,15 @@ def of_memory(data: Any, y: Any, options: DataOptions, overrides: Sequence[str])
         source = source_in_memory(data, y, keys)
     except ValueError as error:  # of pydantic: several lines
         raise _first_mistake(error) from None
-    return of_source(source, overrides, name=NAME)
+    return of_source(source, overrides, name=NAME, allow_code=allow_code)
 
 
 def of_source(
-    source: "Source", overrides: Sequence[str] = (), *, name: str | None = None
+    source: "Source",
+    overrides: Sequence[str] = (),
+    *,
+    name: str | None = None,
+    allow_code: bool = False,
 ) -> Asked:
     """Return the study that fits your data."""
     from nas_evidence.data.proposed import name_of, proposed_text
@@ -261,10 +284,12 @@ def of_source(
         source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
         arrays = source.arrays(seed=spec.seed)
         spec = proposed()
-    spec = settled(spec, arrays)
-    check_units(spec, arrays.units, arrays.n_train)
-    spec, source, arrays = _with_scale(spec, source.with_spec(spec.dataset), arrays)
-    return Asked(spec, source, arrays, proposed=True)
+    spec, code = admitted(spec, [Path.cwd()], allowed=allow_code)
+    with code.in_use():
+        spec = settled(spec, arrays)
+        check_units(spec, arrays.units, arrays.n_train)
+        spec, source, arrays = _with_scale(spec, source.with_spec(spec.dataset), arrays)
+        return Asked(spec, source, arrays, proposed=True, code=code)
 
 
 def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
@@ -350,16 +375,21 @@ def _first_mistake(error: ValueError) -> ValueError:
     return error
 
 
-def with_families(spec: StudySpec, families: Sequence[Any] | str | None) -> StudySpec:
-    """Return a study that searches these families.
+def with_families(
+    spec: StudySpec, families: Sequence[Any] | str | None, code: Code
+) -> tuple[StudySpec, Code]:
+    """Return a study that searches these families, and its code with theirs.
 
     Raises:
         ValueError: for an unknown name, or an object that is no family.
     """
     if families is None:
-        return spec
+        return spec, code
     chosen = {}
-    for family in [families] if isinstance(families, str) else families:
+    families = [families] if isinstance(families, str) else families
+    own = [family for family in families if not isinstance(family, str)]
+    code = with_objects(own, code, outside_names(spec)) if own else code
+    for family in families:
         if isinstance(family, str):
             if family not in FAMILY_PARAMETERS:
                 known = ", ".join(FAMILY_PARAMETERS)
@@ -369,6 +399,6 @@ def with_families(spec: StudySpec, families: Sequence[Any] | str | None) -> Stud
             chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
         else:
             reference = reference_of(family)
-            add_family(reference, family)
-            chosen[reference] = domains_of(reference)
-    return spec.model_copy(update={"family": chosen})
+            with code.in_use():
+                chosen[reference] = domains_of(reference)
+    return spec.model_copy(update={"family": chosen}), code

@@ -5,7 +5,8 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +19,14 @@ from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import joins_in_clear, use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
-from nas_evidence.storage.outside_code import Code, keep_code, outside_names
+from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
 from nas_evidence.workers.executor import Watcher, Where
 from nas_evidence.workers.fork_server import ForkServer
 
@@ -97,6 +99,20 @@ def run_of(options: Mapping[str, Any]) -> Run:
             f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
         ).with_code("address-of-dashboard")
     return run
+
+
+def check_reaches(code: Code, executor: "str | MakeExecutor") -> None:
+    """Check that the processes in which trials run have the code of a study.
+
+    Raises:
+        ValueError: for what a notebook or a script defines, unless trials run in this process.
+    """
+    if code.local and executor in ("auto", "local", "ray"):
+        remedy = "--workers 1" if executor == "auto" else "--executor inline"
+        raise UserError(
+            f"{next(iter(code.local))} is defined in the script or notebook that runs, which "
+            f"worker processes do not have; put it into a module, or use {remedy}."
+        ).with_code("code-of-this-process-only")
 
 
 def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
@@ -217,7 +233,12 @@ def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
 
 @contextmanager
 def study_run(
-    spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, data: "Source"
+    spec: StudySpec,
+    store: "WorkingCopy",
+    run: Run,
+    audience: Audience,
+    data: "Source",
+    code: Code,
 ) -> "Iterator[tuple[StudyTables, bool]]":
     """Run what is left of a study; give its tables, and whether trials ran, while it is locked.
 
@@ -233,7 +254,7 @@ def study_run(
     audience.begins(store)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
-        left = Left(spec, store, run, audience, data, find_done(folder), forks)
+        left = Left(spec, store, run, audience, data, find_done(folder), forks, code)
         reported = (folder / "report").is_dir()
         before = Standings(spec, left.finds.done.values()).best if reported else None
         if ran := unfinished(spec, left.finds):
@@ -276,6 +297,7 @@ class Left:
     data      of the study
     finds     which trials are done
     forks     forks workers, should they be plain processes; the caller's to close
+    code      what the study names as module:NAME
     """
 
     spec: StudySpec
@@ -285,6 +307,7 @@ class Left:
     data: "Source"
     finds: "DoneTrials"
     forks: ForkServer | None = None
+    code: Code = field(default_factory=Code)
 
     def run_trials(self) -> None:
         """Announce the run, prepare the data, and run the rest of the study.
@@ -328,7 +351,9 @@ class Left:
         content_hash, restored = note_conditions(self.store.folder, spec, data_digest(arrays), ran)
         for line in restored:
             say(f"note: {line}")
-        code = keep_code(self.store.folder, spec)
+        keep_code(self.store.folder, self.code)
+        if said := size_said(self.code):
+            say(f"note: {said}")
         if run.executor == "local" and self.forks is not None:
             self.forks.start()
             import_module("nas_evidence.driver.driver")  # meanwhile
@@ -338,7 +363,7 @@ class Left:
         unknown = workers is None and run.address is not None  # how many the cluster carries
         silent = run.limit is not None or short or unknown
         with nullcontext() if silent else self.forecast_told(arrays, left + race, workers):
-            pool = self._executor(arrays, workers, left + race, code)
+            pool = self._executor(arrays, workers, left + race)
             try:
                 if name == "inline" and unused is None:
                     self._check_gpu()
@@ -419,7 +444,7 @@ class Left:
             device = "GPU" if device_for(self.spec.resources.gpus).type == "cuda" else "CPU"
             self.audience.say(f"{self.spec.name}: {rough_duration(seconds)} on the {device}")
 
-        teller = Thread(target=tell, daemon=True)
+        teller = Thread(target=copy_context().run, args=[tell], daemon=True)
         teller.start()
         if inline:
             teller.join()
@@ -447,20 +472,18 @@ class Left:
         ]
         return Callbacks(shown, [*called, *tracking], spec, folder, self.audience.warn)
 
-    def _executor(
-        self, arrays: "ArrayData", workers: int | None, left: int, code: Code
-    ) -> "Executor":
+    def _executor(self, arrays: "ArrayData", workers: int | None, left: int) -> "Executor":
         spec, store, run = self.spec, self.store, self.run
         make_worker = store.make_worker
         logs = (store.folder / "logs").resolve()
-        if outside := outside_names(spec):
-            from nas_evidence.workers.process import worker_with_code
-
-            make_worker = partial(worker_with_code, code, outside, make_worker)
         if run.executor == "inline":
             from nas_evidence.workers.inline import InlineExecutor
 
             return InlineExecutor(arrays, spec.resources, make_worker=make_worker)
+        if outside := outside_names(spec):
+            from nas_evidence.workers.process import worker_with_code
+
+            make_worker = partial(worker_with_code, self.code, outside, make_worker)
         number = "auto" if workers is None else workers
         resources = spec.resources.model_copy(update={"workers": number})
         if not isinstance(run.executor, str):

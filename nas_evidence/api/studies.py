@@ -2,11 +2,13 @@
 
 import logging
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
+from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import speaking_python
@@ -20,7 +22,15 @@ from nas_evidence.api.request import (
     with_families,
     with_workers,
 )
-from nas_evidence.api.runs import Audience, Run, begun, left_out, run_of, study_run
+from nas_evidence.api.runs import (
+    Audience,
+    Run,
+    begun,
+    check_reaches,
+    left_out,
+    run_of,
+    study_run,
+)
 from nas_evidence.api.shared_options import (
     JudgeOptions,
     PredictOptions,
@@ -29,6 +39,7 @@ from nas_evidence.api.shared_options import (
     check_known,
     with_options,
 )
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec
@@ -53,6 +64,7 @@ if TYPE_CHECKING:  # these import pandas and torch
 
 __all__ = ["Study", "load", "resume", "search"]
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 #: What a forecast may be of.
 Part = Literal["report", "export", "predict"]
 #: Architectures in the table of a notebook.
@@ -65,6 +77,29 @@ LEADERBOARD = {
 }  # fmt: skip
 
 
+def _in_its_code(cls: type[T]) -> type[T]:
+    """Let all that a study offers look up references in the study's own code."""
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def inside(self: Any, *args: Any, **options: Any) -> Any:
+            with self._code.in_use():
+                return function(self, *args, **options)
+
+        return inside
+
+    for name, member in [*vars(cls).items()]:
+        if name.startswith("_") and name not in ("__repr__", "_repr_html_"):
+            continue
+        if isinstance(member, property):
+            assert member.fget is not None
+            setattr(cls, name, property(wrapped(member.fget), doc=member.__doc__))
+        elif isinstance(member, FunctionType):
+            setattr(cls, name, wrapped(member))
+    return cls
+
+
+@_in_its_code
 class Study:
     """A study in its folder; everything is read from there when it is asked for.
 
@@ -85,10 +120,10 @@ class Study:
         *,
         allow_code: bool = False,
         spec: StudySpec | None = None,  # if it was read already
+        code: Code | None = None,  # if it is imported already
         store: "WorkingCopy | None" = None,  # if it is here already
     ) -> None:
         from nas_evidence.driver.mirror import working_copy
-        from nas_evidence.storage.outside_code import admitted
         from nas_evidence.storage.study_folder import read_study
 
         self._store = store or working_copy(str(folder))
@@ -99,8 +134,7 @@ class Study:
         self.data_root = None if data_root is None else Path(data_root)
         with self._store.named():
             self.spec: StudySpec = spec or read_study(self.folder)
-        if allow_code:
-            admitted(self.spec, [self.folder.resolve() / "code"], allowed=True)
+        self._code = _code_of(self.folder, self.spec, allowed=allow_code) if code is None else code
         self._predictors: dict[int | None, Predictor] = {}
         self._data: Source | None = None
         self._read: tuple[Stamp, StudyTables] | None = None
@@ -115,9 +149,14 @@ class Study:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Find the folder again, or fetch the store again."""
         from nas_evidence.driver.mirror import working_copy
+        from nas_evidence.spec.registry import import_outside
+        from nas_evidence.storage.outside_code import outside_names
 
         self.__dict__.update(state)
         self._store = working_copy(self.place)
+        if self._code.files:
+            with self._code.in_use():
+                import_outside(outside_names(self.spec))
         if self._store.uri is not None:
             self._store.pull()
             self.folder = self._store.folder
@@ -712,14 +751,16 @@ def search(
             raise UserError(
                 f"y must be values; to name a column write search(data, target={y!r})"
             ).with_code("y-names-column")
-        asked = of_memory(data, y, options, overrides)
+        asked = of_memory(data, y, options, overrides, allow_code=run.allow_code)
     place = _folder_of(asked, named=isinstance(data, str | Path)) if out is None else out
-    spec = with_workers(with_families(asked.spec, families), options.get("workers", 1))
+    spec, code = with_families(asked.spec, families, asked.code)
+    check_reaches(code, run.executor)
+    spec = with_workers(spec, options.get("workers", 1))
     audience = audience_for(options.get("progress"))
     for sentence in asked.decided:
         audience.say(sentence)
     store = working_copy(str(place))
-    with store.held(steal=run.steal):
+    with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(
             store.folder,
             spec,
@@ -728,7 +769,7 @@ def search(
             data_root=run.data_root,
             download=run.download,
         )
-        return _run(spec, store, run, audience, source)
+        return _run(spec, store, run, audience, source, code)
 
 
 @with_options(RunOptions)
@@ -759,7 +800,7 @@ def resume(
     from nas_evidence.data.source import stored_source
     from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.conditions import edits_of
-    from nas_evidence.storage.outside_code import admitted
+    from nas_evidence.storage.outside_code import admitted, kept_code
     from nas_evidence.storage.redo import ask_to_retry
     from nas_evidence.storage.study_folder import open_study, read_study
 
@@ -774,8 +815,9 @@ def resume(
         check_not_fewer(spec, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
         spec = with_workers(spec, options.get("workers", 1))
-        code = [store.folder.resolve() / "code"]
-        spec = admitted(spec, code, allowed=run.allow_code)
+        kept = kept_code(store.folder)
+        spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept)
+        check_reaches(code, run.executor)
         spec = open_study(store.folder, spec, steal=run.steal)
         if retry_failed is not False:
             n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
@@ -784,7 +826,7 @@ def resume(
             spec.dataset, base=store.folder.resolve(), data_root=run.data_root,
             download=run.download,
         )  # fmt: skip
-        return _run(spec, store, run, audience, source)
+        return _run(spec, store, run, audience, source, code)
 
 
 @speaking_python()
@@ -805,12 +847,23 @@ def load(
 
 
 def _run(
-    spec: StudySpec, store: "WorkingCopy", run: Run, audience: Audience, data: "Source"
+    spec: StudySpec,
+    store: "WorkingCopy",
+    run: Run,
+    audience: Audience,
+    data: "Source",
+    code: Code,
 ) -> Study:
     from nas_evidence.reporting.live import stamp
+    from nas_evidence.spec.registry import import_outside
+    from nas_evidence.storage.outside_code import outside_names, with_kept
 
-    with study_run(spec, store, run, audience, data) as (tables, ran):
-        study = Study(store.place, run.data_root, spec=spec, store=store)
+    # The copy may hold more files than are needed now; all of it runs and is kept.
+    code = with_kept(store.folder, code)
+    with code.in_use():
+        import_outside(outside_names(spec))
+    with code.in_use(), study_run(spec, store, run, audience, data, code) as (tables, ran):
+        study = Study(store.place, run.data_root, spec=spec, store=store, code=code)
         study._data, study._read = data, (stamp(store.folder), tables)
         audience.ends(study, run, ran)
     statuses = set(tables.trials["status"])
@@ -825,6 +878,25 @@ def _run(
         why = problems(study._ranked())[0].detail
         raise RuntimeError(f"no trial of {store.place} is complete, most often because: {why}")
     return study
+
+
+def _code_of(folder: Path, spec: StudySpec, *, allowed: bool) -> Code:
+    """Return the code of a study folder, imported; empty unless that is or was allowed."""
+    from nas_evidence.storage.outside_code import (
+        admitted,
+        kept_code,
+        known_code,
+        outside_names,
+        read_code,
+    )
+
+    names = outside_names(spec)
+    if not names:
+        return Code()
+    kept = kept_code(folder) if allowed else read_code(folder / "code")
+    if (known := known_code(names, kept)) is not None:
+        return known
+    return admitted(spec, [Path.cwd()], allowed=True, kept=kept)[1] if allowed else Code()
 
 
 def _folder_of(asked: Asked, *, named: bool) -> Path:

@@ -11,7 +11,7 @@ from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import option_of, speaking_python
 from nas_evidence.api.request import Asked, asked_for, check_not_fewer, overrides_of, with_workers
-from nas_evidence.api.runs import begun
+from nas_evidence.api.runs import begun, check_reaches
 from nas_evidence.api.shared_options import (
     ResubmitOptions,
     SubmitOptions,
@@ -21,6 +21,7 @@ from nas_evidence.api.shared_options import (
 from nas_evidence.api.trackers import check_track
 from nas_evidence.jobs.code_package import STUDY_FILE, package_to_send, write_package
 from nas_evidence.jobs.jobs import Submitted, jobs_of, submit_study
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
@@ -80,6 +81,7 @@ def submit(
     asked = asked_for(
         str(study), overrides_of(options), options, allow_code=bool(allow_code), elsewhere=True
     )
+    check_reaches(asked.code, "ray")
     spec = with_workers(asked.spec, options.get("workers"))
     for sentence in asked.decided:
         audience.say(sentence)
@@ -97,7 +99,7 @@ def submit(
     client = connect(address, audience.warn)
     if asked.source is None or not asked.source.files:
         arguments = ["search", STUDY_FILE, "--out", place, *passed_on]
-        return send(client, name, place, arguments=arguments, spec=spec)
+        return send(client, name, place, arguments=arguments, spec=spec, code=asked.code)
     # Ray would lay data where every user of the nodes can read them.
     begin = partial(_begin_there, place, spec, asked, audience.say)
     return send(client, name, place, arguments=["resume", place, *passed_on], begin=begin)
@@ -156,7 +158,7 @@ def resubmit(
 def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str], None]) -> None:
     """Begin a study in its store, with its data, which no other user can read."""
     from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.storage.outside_code import keep_code
+    from nas_evidence.storage.outside_code import keep_code, with_kept
     from nas_evidence.storage.store import StoreError
 
     why = "there is no such folder"
@@ -165,7 +167,7 @@ def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str],
         try:
             with there.held(steal=True):
                 begun(there.folder, spec, asked.source, steal=True)
-                keep_code(there.folder, spec)
+                keep_code(there.folder, with_kept(there.folder, asked.code))
         except StoreError as error:
             why = str(error).rstrip(".")
         else:
@@ -186,6 +188,7 @@ def send(
     arguments: Sequence[str],
     spec: StudySpec | None = None,
     begin: Callable[[], None] | None = None,
+    code: Code | None = None,
 ) -> Submitted:
     """Submit a job unless one is alive; `begin` is called before one that will be new.
 
@@ -196,11 +199,12 @@ def send(
         arguments: of `nas-evidence` there.
         spec: the study, if its file is sent.
         begin: puts the study into the store.
+        code: what the study names as module:NAME, if its file is sent.
     """
     if begin is not None and not any(job.alive for job in jobs_of(client, name)):
         begin()
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
-        size = write_package(Path(folder), spec, package=package_to_send())
+        size = write_package(Path(folder), spec, package=package_to_send(), code=code)
         return submit_study(
             client, name, store, arguments=arguments, folder=folder if size else None
         )

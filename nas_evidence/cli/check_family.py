@@ -1,6 +1,5 @@
 """The verb that checks your own family before a search."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,17 +38,23 @@ def check_family(
         raise UserError(f"--input must be like 12 or 3x32x32, but got {input_shape}.").with_code(
             "input-shape-form"
         ) from None
-    sys.path.insert(0, str(Path.cwd()))
+    from nas_evidence.storage.outside_code import code_of
+
+    with code_of([reference], [Path.cwd()]).in_use():
+        _print_coverage(reference, input_shape, shape, outputs)
+
+
+def _print_coverage(
+    reference: str, input_shape: str, shape: tuple[int, ...], outputs: int
+) -> None:
     import torch
 
     from nas_evidence.curvature.coverage import coverage, coverage_of_layers
     from nas_evidence.models import build
     from nas_evidence.spec.families import domains_of
-    from nas_evidence.spec.registry import import_outside
     from nas_evidence.spec.study import ArchitectureSpec
     from nas_evidence.training.own_family import check_first_step
 
-    import_outside([reference])
     domains = domains_of(reference)
     rows, layers, covering = [], [], None
     for unit in (0.0, 0.999):  # the first and the last member of each domain

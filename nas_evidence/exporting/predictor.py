@@ -88,22 +88,26 @@ class Predictor:
         return identity(mean, std, np.array(least))
 
     @classmethod
-    def load(cls, folder: str | Path) -> "Predictor":
+    def load(cls, folder: str | Path, *, allow_code: bool = False) -> "Predictor":
         """Return the model of an export folder, of one network or of an ensemble.
 
+        Args:
+            folder: of the export.
+            allow_code: let code that the export names as module:NAME run, a family of your own.
+
         Raises:
-            ValueError: if it is not one, or is damaged.
+            ValueError: if it is not one, or is damaged, or for code that is not allowed.
         """
         folder = Path(folder)
         if (folder / ENSEMBLE).is_file() or (folder / "members").is_dir():
-            return cls._ensemble(folder)
-        exported = load_exported(folder)
+            return cls._ensemble(folder, allow_code=allow_code)
+        exported = load_exported(folder, allow_code=allow_code)
         check_files(folder, MEANING, POSTERIOR)
         meaning = read_json(folder, MEANING)
         return cls(exported, Posterior.load(folder / POSTERIOR), meaning)
 
     @classmethod
-    def _ensemble(cls, folder: Path) -> "Predictor":
+    def _ensemble(cls, folder: Path, *, allow_code: bool) -> "Predictor":
         check_files(folder, ENSEMBLE)
         whole = read_json(folder, ENSEMBLE)
         homes = {path.name: path for path in (folder / "members").glob("*")}
@@ -113,7 +117,9 @@ class Predictor:
                 f"{folder}/{ENSEMBLE} names the member {lost[0]!r}, which is not in "
                 f"{folder}/members; export the ensemble again."
             ).with_code("export-member-missing")
-        members = [(weight, cls.load(homes[name])) for weight, name in named]
+        members = [
+            (weight, cls.load(homes[name], allow_code=allow_code)) for weight, name in named
+        ]
         _, first = max(members, key=lambda member: member[0])
         meaning = {**first.meaning, "thresholds": whole.get("thresholds", {})}
         return cls(first.exported, first.posterior, meaning, members)

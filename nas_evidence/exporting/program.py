@@ -2,7 +2,6 @@
 
 import copy
 import io
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,12 +16,14 @@ from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
+from nas_evidence.plumbing.own_modules import Code, code_in_use
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.registry import import_outside, is_outside
+from nas_evidence.spec.registry import has_outside, is_outside
 from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.storage.outside_code import code_of, known_code, read_code
 
 #: Largest absolute difference between the outputs of the model and of the exported program, in
 #: logits or in standard deviations of the targets.
@@ -31,6 +32,11 @@ OUTPUT_TOLERANCE = 1e-5
 ROWS = (1, 2, 7)
 
 
+#: Errors of code that say themselves what to do.
+_OF_CODE = (
+    "export-code-not-allowed", "reference-not-imported", "own-file-not-copied", "own-code-compiled",
+    "import-not-followed", "export-damaged",
+)  # fmt: skip
 #: What an export holds beside the network.
 BUFFERS = ("mean", "std", "scale", "shift", "curve_parameters", "lowest", "highest")
 
@@ -63,8 +69,14 @@ class Exported(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.curve = model, curve
+        self.own_code = code_in_use() or Code()  # the classes of the network may be from there
         for name in BUFFERS:
             self.register_buffer(name, {"mean": mean, "std": std, **others}.get(name))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return what a pickle holds: the code of a family of your own comes before its network."""
+        made, arguments, *rest = cast("tuple[Any, ...]", super().__reduce_ex__(protocol))
+        return (_with_its_code, (self.own_code, made, arguments), *rest)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs [n, ...] in the data set's own units."""
@@ -95,6 +107,10 @@ class Exported(nn.Module):
         if self.shift is not None:
             outputs = outputs + self.shift
         return outputs if self.lowest is None else outputs.clamp(self.lowest, self.highest)
+
+
+def _with_its_code(code: Code, made: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return made(*arguments)
 
 
 class Mixed(nn.Module):
@@ -130,11 +146,16 @@ class Mixed(nn.Module):
         return logs.logsumexp(0)
 
 
-def load_exported(folder: str | Path) -> Exported:
+def load_exported(folder: str | Path, *, allow_code: bool = False) -> Exported:
     """Return the model of an export folder, in evaluation mode, with raw inputs as its inputs.
 
+    Args:
+        folder: of the export.
+        allow_code: let code that the export names as module:NAME run, a family of your own.
+
     Raises:
-        ValueError: if a file is missing, damaged, or does not fit the architecture.
+        ValueError: if a file is missing, damaged, or does not fit the architecture, or for code
+            that is not allowed.
     """
     folder = Path(folder)
     names = ("architecture.toml", "model.safetensors")
@@ -144,15 +165,25 @@ def load_exported(folder: str | Path) -> Exported:
         )
     check_files(folder, *names)
     try:
-        return read_exported(folder)
+        code = _code_of_export(folder, allowed=allow_code)
+        with code.in_use():
+            return read_exported(folder)
     except DamagedError:
         raise
+    except UserError as error:
+        if error.code in _OF_CODE:
+            raise
+        raise _not_sound(folder, error) from None
     except Exception as error:  # whatever a damaged description may lead to
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{folder} is not a sound export: its files do not fit together ({why}); export the "
-            "trial again."
-        ).with_code("export-not-sound") from None
+        raise _not_sound(folder, error) from None
+
+
+def _not_sound(folder: Path, error: Exception) -> UserError:
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return UserError(
+        f"{folder} is not a sound export: its files do not fit together ({why}); export the "
+        "trial again."
+    ).with_code("export-not-sound")
 
 
 def read_exported(folder: Path) -> Exported:
@@ -183,23 +214,32 @@ def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
     return int(described["n_parameters"]) == stored
 
 
-def import_family_of(folder: Path) -> None:
-    """Import the families of an export that are from outside the package: runs their code.
+def _code_of_export(folder: Path, *, allowed: bool) -> Code:
+    """Return the code of the family of an export, imported; empty for a family of the package.
+
+    That of the study whose export it is, or that was allowed in this process before, is taken; so
+    the same bytes need to be allowed once.
 
     Raises:
-        ValueError: if it cannot be imported from the current folder, `code/` of the export or
-            what is installed.
+        ValueError: if it is not allowed, damaged, or cannot be imported from `code/` of the export,
+            the current folder, or what is installed.
     """
-    if not (folder / "architecture.toml").is_file():
-        for member in sorted(path.parent for path in folder.glob("members/*/architecture.toml")):
-            import_family_of(member)
-        return
-    check_files(folder, "architecture.toml")
-    described = parsed_toml((folder / "architecture.toml").read_text(encoding="utf-8"))
-    if is_outside(described["family"]):
-        check_code(folder)
-        sys.path[:0] = [str(folder.resolve() / "code"), str(Path.cwd())]
-        import_outside([described["family"]])
+    family = parsed_toml((folder / "architecture.toml").read_text(encoding="utf-8"))["family"]
+    if not is_outside(family):
+        return Code()
+    check_code(folder)
+    kept, current = read_code(folder / "code"), code_in_use()
+    if current is not None and has_outside(current, family):
+        if kept.files.items() <= current.files.items():
+            return current
+    if (known := known_code([family], kept)) is not None:
+        return known
+    if not allowed:
+        raise UserError(
+            f"{folder} has the family {family}: code from outside nas-evidence, which runs only "
+            "with allow_code=True."
+        ).with_code("export-code-not-allowed")
+    return code_of([family], [Path.cwd()], kept)
 
 
 def unit_of(exported: Exported | Mixed, outputs: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.exporting.weights import read_weights
 from nas_evidence.models import build
+from nas_evidence.plumbing.own_modules import code_in_use
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
@@ -284,7 +285,7 @@ def elsewhere(
     outside = outside_names(study)
     if device == CPU:
         return train(*arguments)
-    if any(name.startswith("__main__:") for name in outside):
+    if (code := code_in_use()) is not None and code.local:
         return _reproducibly(device, train, *arguments)
     given = (device, train, *arguments)
     found: T = called_apart(_reproducibly, *given, logs=logs, outside=outside)

@@ -9,11 +9,11 @@ import importlib.metadata
 import shutil
 from pathlib import Path
 
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
-from nas_evidence.storage.outside_code import code_of
 
 #: Ray's limit for a working directory, bytes.
 MAX_BYTES = 512 * 1024**2
@@ -21,13 +21,16 @@ PACKAGE = Path(__file__).resolve().parents[1]
 STUDY_FILE = "study.toml"
 
 
-def write_package(folder: Path, study: StudySpec | None, *, package: Path | None) -> int:
+def write_package(
+    folder: Path, study: StudySpec | None, *, package: Path | None, code: Code | None = None
+) -> int:
     """Fill an empty folder with what a job needs, and return its size in bytes.
 
     Args:
         folder: Working directory of the job.
         study: Written as `study.toml`, with its overrides applied.
         package: Folder of the Python package; None if the cluster has it already.
+        code: What the study names as module:NAME.
 
     Raises:
         ValueError: if the cluster cannot see the data, or the total exceeds 512 MiB.
@@ -45,9 +48,9 @@ def write_package(folder: Path, study: StudySpec | None, *, package: Path | None
     if study is not None:
         _check_paths(study)
         (folder / STUDY_FILE).write_text(dump_study(study), encoding="utf-8")
-        for name, content in code_of(study).items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
+    for name, content in (code or Code()).files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from nas_evidence.plumbing.own_modules import ByReference, Code, own_name
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain, ParameterValue, domain_of
 
@@ -28,7 +29,7 @@ class OutsideFamily(Protocol):
 
 
 #: Imported families by reference.
-_IMPORTED: dict[str, OutsideFamily] = {}
+_IMPORTED: ByReference[OutsideFamily] = ByReference()
 
 
 def is_family(found: object) -> bool:
@@ -38,7 +39,12 @@ def is_family(found: object) -> bool:
 
 def add_family(reference: str, found: Any) -> None:
     """Make a family known under its reference; a class is called without arguments."""
-    _IMPORTED[reference] = found() if isinstance(found, type) else found
+    _IMPORTED.put(reference, found() if isinstance(found, type) else found)
+
+
+def has_family(code: Code, reference: str) -> bool:
+    """Tell whether a family was imported from a code in this process."""
+    return _IMPORTED.has(code, reference)
 
 
 def outside_family(reference: str) -> OutsideFamily:
@@ -47,12 +53,13 @@ def outside_family(reference: str) -> OutsideFamily:
     Raises:
         ValueError: if it has not been imported.
     """
-    if reference not in _IMPORTED:
+    found = _IMPORTED.get(reference)
+    if found is None:
         raise UserError(
             f"family {reference} is code from outside nas-evidence, which has not been imported; "
             "allow it with --allow-code"
         ).with_code("family-not-imported")
-    return _IMPORTED[reference]
+    return found
 
 
 def domains_of(reference: str) -> dict[str, Domain]:
@@ -84,10 +91,10 @@ def reference_of(family: Any) -> str:
             f"a family must have `domains` and `build(values, input_shape, n_outputs)`, but "
             f"{family!r} has not"
         ).with_code("family-incomplete")
-    if isinstance(family, type):
-        return f"{family.__module__}:{family.__qualname__}"
-    module = sys.modules[type(family).__module__]
-    for name, value in vars(module).items():
-        if value is family:
-            return f"{module.__name__}:{name}"
-    return f"{module.__name__}:{type(family).__qualname__}"
+    kind = family if isinstance(family, type) else type(family)
+    home, _ = own_name(kind.__module__)
+    if kind is not family:
+        for name, value in vars(sys.modules[kind.__module__]).items():
+            if value is family:
+                return f"{home}:{name}"
+    return f"{home}:{kind.__qualname__}"

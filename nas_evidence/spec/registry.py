@@ -11,13 +11,15 @@ The name of a score from outside the package is its reference `module:NAME`, whe
 """
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
+from nas_evidence.plumbing.own_modules import ByReference, Code, code_in_use
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.families import add_family, is_family
+from nas_evidence.spec.families import add_family, has_family, is_family
 
 #: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
 Relation = Literal["EXACT_ON_LINEAR", "LOWER_BOUND", "SCORE"]
@@ -274,7 +276,7 @@ PREFERRED = ("conditional_evidence", "two_fold", "kfac_ggn")
 #: Draws of the Monte-Carlo kinds; the estimate is their mean.
 MC_DRAWS = 4
 #: Scores from outside the package that have been imported, by reference.
-_OUTSIDE: dict[str, Score] = {}
+_OUTSIDE: ByReference[Score] = ByReference()
 
 
 def is_outside(name: str) -> bool:
@@ -295,7 +297,7 @@ def declared(name: str) -> Score:
             "removed-score"
         )
     if is_outside(name):
-        return _OUTSIDE.get(name, Score(name=name, summary=name, implementation=name))
+        return _OUTSIDE.get(name) or Score(name=name, summary=name, implementation=name)
     near = difflib.get_close_matches(name, SCORES, n=1, cutoff=0.5)
     meant = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(SCORES)}"
     raise UserError(
@@ -333,7 +335,12 @@ def import_outside(names: Iterable[str]) -> None:
                 f"{name} must be a nas_evidence.Score, or a family with `domains` and `build`, "
                 f"but is a {type(found).__name__}."
             ).with_code("reference-to-something-else")
-        _OUTSIDE[name] = replace(found, name=name)
+        _OUTSIDE.put(name, replace(found, name=name))
+
+
+def has_outside(code: Code, name: str) -> bool:
+    """Tell whether a score or a family was imported from a code in this process."""
+    return _OUTSIDE.has(code, name) or has_family(code, name)
 
 
 def imported(name: str, meant: str) -> Any:
@@ -346,14 +353,30 @@ def imported(name: str, meant: str) -> Any:
     Raises:
         ValueError: if there is no such module, or nothing of that name in it.
     """
+    code = code_in_use() or Code()
+    if name in code.local:
+        return code.local[name]
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        return attrgetter(attribute)(code.module(module))
+    except FileNotFoundError as error:
+        if code.package not in str(error.filename):
+            raise _not_imported(name, meant, error) from error
+        file = PurePath(error.filename).name
         raise UserError(
-            f"{name} cannot be imported: {error}; it must name {meant} in a module that is "
-            "installed, in this folder, or in the folder of the study file."
-        ).with_code("reference-not-imported") from error
+            f"{name} reads {file} from beside its module, which is not copied with the code; "
+            "put what it holds into a Python file."
+        ).with_code("own-file-not-copied") from error
+    except Exception as error:  # any code may stand there
+        raise _not_imported(name, meant, error) from error
+
+
+def _not_imported(name: str, meant: str, error: Exception) -> UserError:
+    kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+    return UserError(
+        f"{name} cannot be imported: {kind}{error}; it must name {meant} in a module that is "
+        "installed, in this folder, or in the folder of the study file."
+    ).with_code("reference-not-imported")
 
 
 def implementation_of(score: Score) -> Any:

@@ -1,24 +1,39 @@
 """Code from outside the package, which a study names as `module:NAME` and keeps a copy of.
 
-The copy is in `code/` of the study folder, so that the study resumes from any directory and on any
-machine with the code it began with. It runs only with --allow-code, and is sent to the workers
-with the data. Installed modules are not copied: every node needs them.
+There is one way in, `code_of`. It reads the files of the modules and of all that they import from
+beside them, and imports them from what it has read, never from their folder
+(`plumbing/own_modules.py`). So what runs is what is copied, and what would not be copied is missed
+before anything runs. `admitted` asks first whether the code may run. The copy is in `code/` of the
+study folder, goes to the workers with the data, and into exports and jobs. Installed modules are
+not copied: every node needs them.
 """
 
-import importlib.util
+import ast
+import inspect
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
+from operator import attrgetter
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
-from nas_evidence.plumbing.sums import write_sums, wrong_sums
+from nas_evidence.plumbing.own_modules import Code, admitted_codes, own_name
+from nas_evidence.plumbing.sums import listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.families import domains_of
-from nas_evidence.spec.registry import import_outside, is_outside
+from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.families import domains_of, reference_of
+from nas_evidence.spec.registry import declared, has_outside, import_outside, imported, is_outside
 from nas_evidence.spec.study import StudySpec
 
-#: Python files by path relative to a folder on the import path.
-Code = Mapping[str, bytes]
+#: Bytes of copied code from which its size is said.
+MUCH = 5_000_000
+#: A folder that holds one of these is no package: an environment, a study, an export.
+_NO_PACKAGE = ("pyvenv.cfg", "conda-meta", "study.toml", "architecture.toml", "ensemble.json")
+_INSTALLED = {"site-packages", "dist-packages"}
+#: The package itself, the caller, and what Python brings along.
+_NEVER = {"nas_evidence", "__main__", *sys.stdlib_module_names, *sys.builtin_module_names}
 
 
 def outside_names(study: StudySpec) -> tuple[str, ...]:
@@ -27,32 +42,109 @@ def outside_names(study: StudySpec) -> tuple[str, ...]:
     return tuple(filter(is_outside, dict.fromkeys(names)))
 
 
-def admitted(study: StudySpec, places: Iterable[Path], *, allowed: bool) -> StudySpec:
+def admitted(
+    study: StudySpec, places: Iterable[Path], *, allowed: bool, kept: Code | None = None
+) -> tuple[StudySpec, Code]:
     """Import what a study names from outside the package, and check the study against it.
 
     Args:
         study: the study as read, before its outside scores are imported.
-        places: folders to search in addition to the import path.
+        places: folders where modules are looked for, before the import path.
         allowed: whether the user allows that code to run.
+        kept: the copy that the study has; its modules count before those of all places.
+
+    Returns:
+        The study with the domains of its families, and its code.
 
     Raises:
-        ValueError: if it is not allowed, cannot be imported, or does not fit the study.
+        ValueError: if it is not allowed, cannot be imported or copied, or does not fit the study.
     """
     names = outside_names(study)
     if not names:
-        return study
+        return study, Code()
     if not allowed:
         raise UserError(
             f"the study names {', '.join(names)}: code from outside nas-evidence, which runs "
             "only with --allow-code."
         ).with_code("code-not-allowed")
-    for place in places:
-        if place.name == "code":
-            check_code(place.parent)
-        if str(place) not in sys.path:
-            sys.path.insert(0, str(place))
-    import_outside(names)
-    return StudySpec.model_validate(study.model_dump(exclude_unset=True) | _families(study))
+    code = code_of(names, places, kept)
+    with code.in_use():
+        given = study.model_dump(exclude_unset=True) | _families(study)
+        return StudySpec.model_validate(given), code
+
+
+def code_of(names: Sequence[str], places: Iterable[Path], kept: Code | None = None) -> Code:
+    """Return the code of references with all files that it needs, imported from this copy.
+
+    Args:
+        names: references `module:NAME`.
+        places: folders where modules are looked for, before the import path.
+        kept: a copy whose modules count before those of all places.
+
+    Raises:
+        ValueError: if it cannot be imported or copied.
+    """
+    code, places = kept or Code(), [place.resolve() for place in places]
+    caller = {name: _of_caller(name) for name in names if name.startswith("__main__:")}
+    code = Code(code.files, code.origins, {**code.local, **caller})
+    places_of_scores = [name for name in names if name not in code.local]
+    while found := _gathered(places_of_scores, places, code.tops):
+        code = found | code
+        before = set(sys.modules)
+        with code.in_use():
+            import_outside(names)
+            given = [declared(name).implementation for name in names]
+        _check_strays(code, before)
+        places_of_scores = [place for place in given if isinstance(place, str)]
+    with code.in_use():
+        import_outside(names)
+    return code
+
+
+def known_code(names: Sequence[str], kept: Code) -> Code | None:
+    """Return code that was allowed in this process before and is what a copy holds, if there is.
+
+    Args:
+        names: references that it must have.
+        kept: the copy of a study or an export.
+    """
+    found = [
+        code
+        for code in admitted_codes()
+        if code.files == kept.files and all(has_outside(code, name) for name in names)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def with_objects(families: Iterable[Any], code: Code, names: Sequence[str]) -> Code:
+    """Return code that has families given as classes or objects, too.
+
+    Those of a module are imported again from a copy of its files: what runs is what is kept. Those
+    of a notebook or a script are known to this process alone.
+
+    Args:
+        families: classes or objects.
+        code: what the study has already.
+        names: the references of that.
+
+    Raises:
+        ValueError: for what is no family, or is not what its file says.
+    """
+    given = {reference_of(family): family for family in families}
+    for reference, family in given.items():
+        home, known = _home_of(reference, family), own_name(_kind(family).__module__)[1]
+        if known is not None:
+            code |= known
+        elif home is None:
+            code = Code(code.files, code.origins, {**code.local, reference: family})
+        else:
+            code = code_of([reference], [home], code)
+    with code.in_use():
+        import_outside([*names, *given])
+        for reference, family in given.items():
+            if reference not in code.local:
+                _check_same(reference, family, imported(reference, "a family"))
+    return code
 
 
 def _families(study: StudySpec) -> dict[str, Any]:
@@ -74,37 +166,57 @@ def _families(study: StudySpec) -> dict[str, Any]:
     return {"family": families}
 
 
-def keep_code(folder: Path, study: StudySpec) -> Code:
-    """Copy a study's outside modules to its folder, or check the copies already there.
-
-    Returns:
-        The copied code, for the workers.
+def with_kept(folder: Path, code: Code) -> Code:
+    """Return the code of a study folder with what is new in `code`.
 
     Raises:
-        ValueError: if a module has changed since the study began.
+        ValueError: if a module has changed since the study began, or a copy is damaged.
     """
-    kept = folder / "code"
-    check_code(folder)
-    for name, content in code_of(study).items():
-        path = kept / name
-        if path.is_file() and path.read_bytes() != content:
+    kept = kept_code(folder)
+    for name, content in code.files.items():
+        if kept.files.get(name, content) != content:
             raise UserError(
                 f"{name} has changed since {folder} began; a study cannot change its code. "
-                f"Give another folder with --out, or restore the code from {kept}."
+                f"Give another folder with --out, or restore the code from {folder}/code."
             ).with_code("code-changed")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    names = _kept_names(folder)
-    if names:
-        write_sums(kept, names)
-    return {name: (kept / name).read_bytes() for name in names}
+    return kept | code
+
+
+def keep_code(folder: Path, code: Code) -> None:
+    """Write the copy of a study's code into its folder."""
+    kept = folder / "code"
+    for name, content in code.files.items():
+        path = kept / name
+        if not path.is_file() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    if code.files:
+        write_sums(kept, sorted(code.files))
+
+
+def kept_code(folder: Path) -> Code:
+    """Return the copy of code in a study folder; none if it has none.
+
+    Raises:
+        ValueError: one is not as it was written.
+    """
+    check_code(folder)
+    return read_code(folder / "code")
+
+
+def read_code(home: Path) -> Code:
+    """Return the Python files of a folder as code, whatever its checksums say."""
+    paths = {name: home / name for name in _kept_names(home)}
+    files = {name: path.read_bytes() for name, path in paths.items()}
+    return Code(files, {name: str(path) for name, path in paths.items()})
 
 
 def wrong_code(folder: Path) -> list[str]:
     """Return the copies of code in a study folder that are not as they were written."""
-    if not (folder / "study.toml").is_file() or not (names := _kept_names(folder)):
+    kept = folder / "code"
+    if not (folder / "study.toml").is_file() or not (names := _kept_names(kept)):
         return []
-    return wrong_sums(folder / "code", names)
+    return wrong_sums(kept, sorted({*names, *listed(kept)}))
 
 
 def check_code(folder: Path) -> None:
@@ -120,31 +232,239 @@ def check_code(folder: Path) -> None:
         ).with_code("kept-code-damaged")
 
 
-def _kept_names(folder: Path) -> list[str]:
-    kept = folder / "code"
-    return [path.relative_to(kept).as_posix() for path in sorted(kept.rglob("*.py"))]
+def size_said(code: Code) -> str:
+    """Return what is to be said of a large copy, "" of a small one."""
+    sizes = {name: len(content) for name, content in code.files.items()}
+    if sum(sizes.values()) < MUCH:
+        return ""
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (
+        f"{len(sizes)} files of code, {sum(sizes.values()) / 1e6:.0f} MB, are copied with the "
+        f"study; the largest is {code.origins.get(largest, largest)}"
+    )
 
 
-def code_of(study: StudySpec) -> Code:
-    """Return the outside modules of a study that are not installed."""
-    modules = [name.partition(":")[0].partition(".")[0] for name in outside_names(study)]
-    files: dict[str, bytes] = {}
-    for module in dict.fromkeys(modules):
-        files |= _files_of(module)
-    return files
+def _kept_names(home: Path) -> list[str]:
+    return [path.relative_to(home).as_posix() for path in sorted(home.rglob("*.py"))]
 
 
-def _files_of(module: str) -> dict[str, bytes]:
+def _of_caller(name: str) -> Any:
+    try:
+        return attrgetter(name.partition(":")[2])(sys.modules["__main__"])
+    except AttributeError as error:
+        raise UserError(
+            f"{name} cannot be imported: {error}; only the script or notebook that defines it has "
+            "it. Put it into a module."
+        ).with_code("name-of-another-script") from None
+
+
+def _top(name: str) -> str:
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _gathered(names: Iterable[str], places: Sequence[Path], known: Iterable[str]) -> Code | None:
+    """Return the files of modules that are not installed and of all that they import from beside.
+
+    Args:
+        names: references, or names of modules.
+        places: folders where modules are looked for, before the import path.
+        known: names of modules that are there already.
+
+    Raises:
+        ValueError: for a file that cannot be copied.
+    """
+    PathFinder.invalidate_caches()
+    seen, queue = {*known, *_NEVER}, [_top(name) for name in names]
+    files, origins = dict[str, bytes](), dict[str, str]()
+    while queue:
+        if (top := queue.pop()) in seen:
+            continue
+        seen.add(top)
+        for name, path in _files_of(top, places).items():
+            files[name], origins[name] = path.read_bytes(), str(path)
+            plain, called = _imports(files[name])
+            for asked in called - seen:
+                if _files_of(asked, places):
+                    raise UserError(
+                        f"{path} imports {asked} by importlib.import_module, which is not "
+                        f"followed when the code is copied; write `import {asked}`."
+                    ).with_code("import-not-followed")
+            queue += sorted(plain)
+    return Code(files, origins) if files else None
+
+
+def _files_of(top: str, places: Sequence[Path]) -> dict[str, Path]:
     """Return the source of a module or package by relative path; nothing if it is installed."""
-    if module == "__main__":  # a notebook or script: only this process has it
+    spec = PathFinder.find_spec(top, [*map(str, places), *sys.path])
+    if spec is None:
         return {}
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None or "site-packages" in Path(found.origin).parts:
+    if spec.submodule_search_locations is None:
+        path = Path(spec.origin or "")
+        if _is_installed(path):
+            return {}
+        if path.suffix != ".py":
+            raise UserError(
+                f"{path} is no Python source and cannot be copied with the study; install it, so "
+                "that every node has it."
+            ).with_code("own-code-compiled")
+        return {path.name: path}
+    if spec.origin is None and _found_by_others(top):
         return {}
-    if found.submodule_search_locations:
-        home = Path(next(iter(found.submodule_search_locations)))
-        return {
-            str(path.relative_to(home.parent)): path.read_bytes()
-            for path in sorted(home.rglob("*.py"))
-        }
-    return {Path(found.origin).name: Path(found.origin).read_bytes()}
+    homes = [Path(place) for place in spec.submodule_search_locations]
+    found = dict[str, Path]()
+    for home in filter(lambda home: not _is_installed(home), homes):
+        compiled = False
+        for path in _sources(home):
+            compiled = compiled or path.suffix != ".py"
+            found.setdefault(path.relative_to(home.parent).as_posix(), path)
+        if compiled and home.parent not in places:  # a library that is developed elsewhere
+            return {}
+    return {name: path for name, path in found.items() if path.suffix == ".py"}
+
+
+def _sources(home: Path) -> Iterator[Path]:
+    """Give the modules below a package: no hidden folder, environment, study or export."""
+    for folder, inside, names in os.walk(home):
+        inside[:] = sorted(
+            name
+            for name in inside
+            if not name.startswith((".", "__pycache__"))
+            and name not in _INSTALLED
+            and not any(Path(folder, name, mark).exists() for mark in _NO_PACKAGE)
+        )
+        for name in sorted(names):
+            if name.endswith((".py", *EXTENSION_SUFFIXES)) and not name.startswith("."):
+                yield Path(folder, name)
+
+
+def _is_installed(path: Path) -> bool:
+    return not _INSTALLED.isdisjoint(path.parts)
+
+
+def _found_by_others(top: str) -> ModuleSpec | None:
+    """Return what an editable installation finds where the import path has a mere folder."""
+    for finder in sys.meta_path:
+        if finder is not PathFinder and (spec := finder.find_spec(top, None)) is not None:
+            return spec
+    return None
+
+
+def _imports(content: bytes) -> tuple[set[str], set[str]]:
+    """Return the modules that a file imports by statements, and those by `import_module`."""
+    plain, called = set[str](), set[str]()
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # if it matters, the import says it
+        return plain, called
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                plain |= {_top(one.name) for one in names}
+            case ast.ImportFrom(module=str(module), level=0):
+                plain.add(_top(module))
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ) if not module.startswith("."):
+                called.add(_top(module))
+            case ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=str(module)), *_]):
+                plain.add(_top(module))
+    return plain, called
+
+
+def _check_strays(code: Code, before: set[str]) -> None:
+    """Check that the code has imported nothing from beside itself but its copy.
+
+    Raises:
+        ValueError: for a module that is not copied.
+    """
+    depths = {Path(path).parents[name.count("/")] for name, path in code.origins.items()}
+    for name in sorted(set(sys.modules) - before):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is None or file.startswith("<") or _top(name) in _NEVER:
+            continue
+        path = Path(file).resolve()
+        if not _is_installed(path) and any(path.is_relative_to(home) for home in depths):
+            raise UserError(
+                f"{path} is imported in a way that is not followed when the code is copied; write "
+                f"`import {name}` in the module that needs it."
+            ).with_code("import-not-followed")
+
+
+def _kind(family: Any) -> type:
+    return family if isinstance(family, type) else type(family)
+
+
+def _home_of(reference: str, family: Any) -> Path | None:
+    """Return the folder that the module of a family is imported from, None without such a file."""
+    name, _, attribute = reference.partition(":")
+    file = getattr(sys.modules[_kind(family).__module__], "__file__", None)
+    if name == "__main__" or "<locals>" in attribute or file is None:
+        return None
+    path, inside = Path(file), Path(*name.split("."))
+    inside = inside / "__init__.py" if path.name == "__init__.py" else inside.with_suffix(".py")
+    home = path.parents[len(inside.parts) - 1]
+    return home if home / inside == path else None
+
+
+def _check_same(reference: str, given: Any, copied: Any) -> None:
+    """Check that a family in memory is what its file says, which is what runs.
+
+    Raises:
+        ValueError: if not: an object without a name, or a module changed since its import.
+    """
+    module = sys.modules[_kind(given).__module__]
+    if not isinstance(given, type):
+        try:
+            again = copied() if isinstance(copied, type) else copied
+        except TypeError:
+            again = None
+        if again is None or not _same(vars(given), vars(again)):
+            raise UserError(
+                f"an object of {reference} cannot be made again in another process; give it a "
+                "name in its module (wide = Wide(3)) and pass that."
+            ).with_code("family-object-without-name")
+    if own_name(module.__name__)[1] is not None or (
+        type(getattr(module, "__loader__", None)) is not SourceFileLoader
+    ):
+        return
+    if name := _difference(module, sys.modules[_kind(copied).__module__]):
+        raise UserError(
+            f"{name} of {module.__file__} is not in this process what the file says, so what runs "
+            "would not be what is kept; save the change there and start Python again."
+        ).with_code("family-changed-in-memory")
+
+
+def _difference(loaded: ModuleType, copied: ModuleType) -> str:
+    """Return the first name of a module that is another thing in its copy; "" if there is none."""
+    for name, value in vars(loaded).items():
+        other = vars(copied).get(name)
+        own = any(
+            getattr(found, "__module__", "") == module.__name__
+            for found, module in ((value, loaded), (other, copied))
+        )
+        if own and isinstance(value, type) and isinstance(other, type):
+            for key, part in vars(value).items():
+                special = key.startswith("__") and not isinstance(part, FunctionType)
+                if not special and not _same(part, vars(other).get(key)):
+                    return f"{name}.{key}"
+        elif (own or (name.isupper() and isinstance(value, int | float))) and not _same(
+            value, other
+        ):
+            return name
+    return ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether numbers, texts, domains, functions and what holds them are the same."""
+    one, other = (inspect.unwrap(getattr(it, "__func__", it)) for it in (one, other))
+    match one, other:
+        case dict(), dict():
+            return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        case (list(), list()) | (tuple(), tuple()):
+            return len(one) == len(other) and all(map(_same, one, other))
+        case FunctionType(), _:
+            return getattr(other, "__code__", None) == one.__code__
+        case (bool() | int() | float() | str() | Frozen(), _):
+            return bool(one == other) or one != one
+    return True

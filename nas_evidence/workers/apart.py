@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from nas_evidence.plumbing.own_modules import Code, code_in_use
 from nas_evidence.spec.registry import import_outside
 from nas_evidence.workers.fork_server import die_with
 
@@ -31,7 +32,8 @@ def called_apart(
         function: importable by its name; its arguments, result and errors can be pickled.
         arguments: of it.
         logs: folder for what the process prints.
-        outside: references `module:NAME` of families from outside the package, imported first.
+        outside: references `module:NAME` of families from outside the package, imported first
+            from the code in use.
 
     Raises:
         RuntimeError: if the process dies, for example for want of memory.
@@ -50,7 +52,8 @@ def called_apart(
         )
     try:
         with ours:
-            ours.send((function, arguments, tuple(outside)))
+            # The code comes first: what follows may hold objects of its classes.
+            ours.send((code_in_use() or Code(), tuple(outside), function, arguments))
             found, error = ours.recv()
     except (EOFError, OSError):
         raise RuntimeError(
@@ -73,8 +76,9 @@ def run(handle: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=die_with, args=[os.getppid()], daemon=True).start()
     with Connection(handle) as pipe:
-        function, arguments, outside = pipe.recv()
+        code, outside, function, arguments = pipe.recv()
         try:
+            code.use()
             import_outside(outside)
             found = function(*arguments)
         except Exception as error:

@@ -1,20 +1,17 @@
 """A worker in its own process, and that process's health. Needs neither ray nor torch."""
 
-import atexit
 import logging
 import os
-import shutil
 import signal
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.masking import LogFormatter
+from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.spec.registry import import_outside
 from nas_evidence.spec.study import ResourceSpec
 
@@ -83,7 +80,7 @@ class WorkerProcess:
 
 
 def worker_with_code(
-    code: Mapping[str, bytes],
+    code: Code,
     names: Sequence[str],
     make_worker: MakeWorker | None,
     arrays: ArrayData,
@@ -94,19 +91,14 @@ def worker_with_code(
     """Return a worker in a process that can import code from outside the package.
 
     Args:
-        code: Python files by relative path; written to a folder of this process.
+        code: of the study.
         names: references `module:NAME` to import from it.
         make_worker: has the signature of `Worker`, the default; gets the other arguments.
         arrays: the data set.
         resources: the study's `[resources]`.
         gpu_share: share of one GPU.
     """
-    folder = Path(tempfile.mkdtemp(prefix="nas-evidence-code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for name, content in code.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    sys.path.insert(0, str(folder))
+    code.use()
     import_outside(names)
     return made_worker(make_worker, arrays, resources, gpu_share)
 
