@@ -1,5 +1,6 @@
 """The soundness of a study folder: verify, repair."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +62,11 @@ def verify(place: str | Path, *, data_root: str | Path | None = None) -> Verific
 
 
 def repair(
-    place: str | Path, *, data_root: str | Path | None = None, steal: bool = False
+    place: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    steal: bool = False,
+    allow_code: bool = False,
 ) -> list[str]:
     """Restore what is damaged, and return what was done; torn trials are trained again.
 
@@ -71,6 +76,8 @@ def repair(
         place: a study folder, or the URI of a store.
         data_root: folder of the named data sets.
         steal: take the study over from another host that is known to be dead.
+        allow_code: run code that is named as module:NAME; networks of such a family are trained
+            again only with it.
 
     Raises:
         ValueError: if it is no study, or another process works on it.
@@ -79,12 +86,19 @@ def repair(
         nas_evidence.repair("runs/mine")  # [] if nothing is damaged
     """
     from nas_evidence.driver.restoration import repair as mended
+    from nas_evidence.storage.outside_code import code_of_folder
     from nas_evidence.storage.study_folder import locked
 
     store = _fetched(place)
-    with store.held(steal=steal), locked(store.folder, steal=steal):
-        load = _loader(store.folder, data_root)
-        return mended(store.folder, load, with_checkpoints=store.uri is None)
+    load = _loader(store.folder, data_root)
+    with store.held(steal=steal), locked(store.folder, steal=steal), ExitStack() as stack:
+
+        def data(study: StudySpec) -> "ArrayData":  # asked for before any training
+            code = code_of_folder(store.folder, study, allowed=allow_code)
+            stack.enter_context(code.in_use())
+            return load(study)
+
+        return mended(store.folder, data, with_checkpoints=store.uri is None)
 
 
 def _fetched(place: str | Path) -> "WorkingCopy":

@@ -55,13 +55,13 @@ def packed(export: Path) -> bytes:
     return held.getvalue()
 
 
-def unpacked(export: bytes) -> "Predictor":
+def unpacked(export: bytes, *, allow_code: bool = False) -> "Predictor":
     """Return the network of an export that was packed."""
     from nas_evidence.exporting.predictor import Predictor
 
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
         zipfile.ZipFile(io.BytesIO(export)).extractall(folder)
-        return Predictor.load(folder)
+        return Predictor.load(folder, allow_code=allow_code)
 
 
 if TYPE_CHECKING:  # scikit-learn has no types, and a class of no type takes any argument
@@ -96,6 +96,7 @@ class _Evidence(_Estimator):
         random_state: seed of the study: a number, a RandomState, or None for any.
         time_limit: seconds for the search, or "10m", "2h".
         metric: to show first: "f1", "rmse", ...
+        allow_code: run code that `settings` name as module:NAME.
 
     Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
     `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as bytes, but
@@ -111,6 +112,7 @@ class _Evidence(_Estimator):
     random_state: Any = 0
     time_limit: float | str | None = None
     metric: str | None = None
+    allow_code: bool = False
 
     def __sklearn_tags__(self) -> Any:
         """Say that numbers may be missing."""
@@ -156,6 +158,7 @@ class _Evidence(_Estimator):
                 metric=self.metric,
                 out=out,
                 workers=self.workers,
+                allow_code=self.allow_code,
                 progress=False,
             )
             self.predictor_: Predictor = self.study_.predictor()
@@ -174,7 +177,7 @@ class _Evidence(_Estimator):
         """Load the network again from the bytes of its export."""
         super().__setstate__(state)
         if "_export" in state:
-            self.predictor_ = unpacked(state["_export"])
+            self.predictor_ = unpacked(state["_export"], allow_code=self.allow_code)
 
     def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return data and targets by the rules of scikit-learn; a DataFrame stays a table."""

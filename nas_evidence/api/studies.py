@@ -124,6 +124,7 @@ class Study:
         store: "WorkingCopy | None" = None,  # if it is here already
     ) -> None:
         from nas_evidence.driver.mirror import working_copy
+        from nas_evidence.storage.outside_code import code_of_folder
         from nas_evidence.storage.study_folder import read_study
 
         self._store = store or working_copy(str(folder))
@@ -134,7 +135,9 @@ class Study:
         self.data_root = None if data_root is None else Path(data_root)
         with self._store.named():
             self.spec: StudySpec = spec or read_study(self.folder)
-        self._code = _code_of(self.folder, self.spec, allowed=allow_code) if code is None else code
+        if code is None:
+            code = code_of_folder(self.folder, self.spec, allowed=allow_code)
+        self._code = code
         self._predictors: dict[int | None, Predictor] = {}
         self._data: Source | None = None
         self._read: tuple[Stamp, StudyTables] | None = None
@@ -878,25 +881,6 @@ def _run(
         why = problems(study._ranked())[0].detail
         raise RuntimeError(f"no trial of {store.place} is complete, most often because: {why}")
     return study
-
-
-def _code_of(folder: Path, spec: StudySpec, *, allowed: bool) -> Code:
-    """Return the code of a study folder, imported; empty unless that is or was allowed."""
-    from nas_evidence.storage.outside_code import (
-        admitted,
-        kept_code,
-        known_code,
-        outside_names,
-        read_code,
-    )
-
-    names = outside_names(spec)
-    if not names:
-        return Code()
-    kept = kept_code(folder) if allowed else read_code(folder / "code")
-    if (known := known_code(names, kept)) is not None:
-        return known
-    return admitted(spec, [Path.cwd()], allowed=True, kept=kept)[1] if allowed else Code()
 
 
 def _folder_of(asked: Asked, *, named: bool) -> Path:

@@ -14,6 +14,7 @@ from nas_evidence.data.arrays import value_range
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
+from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
@@ -43,6 +44,7 @@ def model_card(
         study,
         arrays,
         row=row,
+        own_code=is_outside(str(row["family"])),
         summary=summary,
         difference=difference,
         values=", ".join(f"{name} = {value}" for name, value in values),
@@ -75,6 +77,7 @@ def ensemble_card(
         study,
         arrays,
         ensemble=described,
+        own_code=any(map(is_outside, study.family)),
         difference=difference,
         trained_on=_trained_on(study, arrays),
         license=license,

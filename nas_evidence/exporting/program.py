@@ -34,8 +34,8 @@ ROWS = (1, 2, 7)
 
 #: Errors of code that say themselves what to do.
 _OF_CODE = (
-    "export-code-not-allowed", "reference-not-imported", "own-file-not-copied", "own-code-compiled",
-    "import-not-followed", "export-damaged",
+    "export-code-not-allowed", "reference-not-imported", "own-file-not-copied",
+    "own-code-compiled", "import-not-followed", "imported-past-the-copy", "export-damaged",
 )  # fmt: skip
 #: What an export holds beside the network.
 BUFFERS = ("mean", "std", "scale", "shift", "curve_parameters", "lowest", "highest")
@@ -74,7 +74,7 @@ class Exported(nn.Module):
             self.register_buffer(name, {"mean": mean, "std": std, **others}.get(name))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return what a pickle holds: the code of a family of your own comes before its network."""
+        """Return what a pickle holds: the code of an own family comes before its network."""
         made, arguments, *rest = cast("tuple[Any, ...]", super().__reduce_ex__(protocol))
         return (_with_its_code, (self.own_code, made, arguments), *rest)
 
@@ -221,17 +221,17 @@ def _code_of_export(folder: Path, *, allowed: bool) -> Code:
     the same bytes need to be allowed once.
 
     Raises:
-        ValueError: if it is not allowed, damaged, or cannot be imported from `code/` of the export,
-            the current folder, or what is installed.
+        ValueError: if it is not allowed, damaged, or cannot be imported from `code/` of the
+            export, the current folder, or what is installed.
     """
     family = parsed_toml((folder / "architecture.toml").read_text(encoding="utf-8"))["family"]
     if not is_outside(family):
         return Code()
     check_code(folder)
     kept, current = read_code(folder / "code"), code_in_use()
-    if current is not None and has_outside(current, family):
-        if kept.files.items() <= current.files.items():
-            return current
+    in_it = current is not None and kept.files.items() <= current.files.items()
+    if current is not None and in_it and has_outside(current, family):
+        return current
     if (known := known_code([family], kept)) is not None:
         return known
     if not allowed:

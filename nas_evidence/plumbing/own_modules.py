@@ -1,19 +1,24 @@
 """Modules of a study, imported from its own copy under a name of their own.
 
 A `Code` is Python files by path. `nets.py` of one is the module `own_code_<hash>.nets`, where the
-hash is that of all its files. So two studies may each have a `nets.py` in one process, what runs is
-what was hashed, and nothing is looked up in the folder that the files came from. Inside such a
+hash is that of all its files. So two studies may each have a `nets.py` in one process. What runs
+is what was hashed, and nothing is looked up in the folder that the files came from. Inside such a
 module, `import helper` finds the file `helper.py` of the same code first.
 
 One process may hold the code of several studies. Code that names what is imported by reference
 (`module:NAME`) looks into the code that is in use; see `Code.in_use`.
 """
 
+import atexit
 import builtins
 import hashlib
 import importlib
 import importlib.util
+import os
+import pickle
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +26,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +34,8 @@ T = TypeVar("T")
 _PREFIX = "own_code_"
 #: Every code of this process by the name of its package.
 _KNOWN: dict[str, "Code"] = {}
+#: The folder of this process for those that it starts, once there is one.
+_LEFT: list[Path] = []
 #: Every code that something was imported from by reference, by its key.
 _ADMITTED: dict[tuple[Any, ...], "Code"] = {}
 _IN_USE: ContextVar["Code | None"] = ContextVar("code in use", default=None)
@@ -87,10 +95,14 @@ class Code:
         return self
 
     def know(self) -> None:
-        """Let its modules be found by their names in this process."""
-        _KNOWN.setdefault(self.package, self)
+        """Let its modules be found by their names in this process, and in those that it starts."""
+        if self.package in _KNOWN:
+            return
+        _KNOWN[self.package] = self
         if _FINDER not in sys.meta_path:
             sys.meta_path.insert(0, _FINDER)
+        if self.files and not any(Path(place, self.package).is_dir() for place in sys.path):
+            _leave_for_others(self)
 
     def module(self, name: str) -> ModuleType:
         """Import a module of it, or one that is installed, by the name that its files use."""
@@ -112,6 +124,30 @@ class Code:
         """Look up references in this code from now on: this process has no other."""
         self.know()
         _IN_USE.set(self)
+
+
+def _leave_for_others(code: Code) -> None:
+    """Leave a package that makes the code known to a process which gets this import path.
+
+    Processes of `multiprocessing` and joblib do: they import what is pickled by its name.
+    """
+    if not _LEFT:
+        _LEFT.append(Path(tempfile.mkdtemp(prefix="nas-evidence-code-")))
+        sys.path.append(str(_LEFT[0]))
+        atexit.register(_remove, _LEFT[0], os.getpid())
+    place = _LEFT[0] / code.package
+    place.mkdir(exist_ok=True)
+    (place / "code").write_bytes(pickle.dumps(code))
+    (place / "__init__.py").write_text(
+        '"""Code of a study; see nas_evidence/plumbing/own_modules.py."""\n\n'
+        "import pickle\nfrom pathlib import Path\n\n"
+        'pickle.loads(Path(__file__).with_name("code").read_bytes())\n'
+    )
+
+
+def _remove(place: Path, pid: int) -> None:
+    if os.getpid() == pid:  # and not a fork
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def code_in_use() -> Code | None:

@@ -116,6 +116,21 @@ def known_code(names: Sequence[str], kept: Code) -> Code | None:
     return found[0] if len(found) == 1 else None
 
 
+def code_of_folder(folder: Path, study: StudySpec, *, allowed: bool) -> Code:
+    """Return the code of a study folder, imported; empty unless that is or was allowed here.
+
+    Raises:
+        ValueError: if it is damaged, or cannot be imported.
+    """
+    names = outside_names(study)
+    if not names:
+        return Code()
+    kept = kept_code(folder) if allowed else read_code(folder / "code")
+    if (known := known_code(names, kept)) is not None:
+        return known
+    return admitted(study, [Path.cwd()], allowed=True, kept=kept)[1] if allowed else Code()
+
+
 def with_objects(families: Iterable[Any], code: Code, names: Sequence[str]) -> Code:
     """Return code that has families given as classes or objects, too.
 
@@ -367,7 +382,9 @@ def _imports(content: bytes) -> tuple[set[str], set[str]]:
                 args=[ast.Constant(value=str(module)), *_],
             ) if not module.startswith("."):
                 called.add(_top(module))
-            case ast.Call(func=ast.Name(id="__import__"), args=[ast.Constant(value=str(module)), *_]):
+            case ast.Call(
+                func=ast.Name(id="__import__"), args=[ast.Constant(value=str(module)), *_]
+            ):
                 plain.add(_top(module))
     return plain, called
 
@@ -378,17 +395,17 @@ def _check_strays(code: Code, before: set[str]) -> None:
     Raises:
         ValueError: for a module that is not copied.
     """
-    depths = {Path(path).parents[name.count("/")] for name, path in code.origins.items()}
+    homes = {Path(path).parents[name.count("/")] for name, path in code.origins.items()}
     for name in sorted(set(sys.modules) - before):
         file = getattr(sys.modules[name], "__file__", None)
-        if file is None or file.startswith("<") or _top(name) in _NEVER:
+        if file is None or not os.path.isfile(file) or _top(name) in _NEVER:
             continue
         path = Path(file).resolve()
-        if not _is_installed(path) and any(path.is_relative_to(home) for home in depths):
+        if _home(name, path) in homes and not _is_installed(path):
             raise UserError(
                 f"{path} is imported in a way that is not followed when the code is copied; write "
                 f"`import {name}` in the module that needs it."
-            ).with_code("import-not-followed")
+            ).with_code("imported-past-the-copy")
 
 
 def _kind(family: Any) -> type:
@@ -401,9 +418,14 @@ def _home_of(reference: str, family: Any) -> Path | None:
     file = getattr(sys.modules[_kind(family).__module__], "__file__", None)
     if name == "__main__" or "<locals>" in attribute or file is None:
         return None
-    path, inside = Path(file), Path(*name.split("."))
+    return _home(name, Path(file))
+
+
+def _home(module: str, path: Path) -> Path | None:
+    """Return the folder below which a file has the name of its module; None if there is none."""
+    inside = Path(*module.split("."))
     inside = inside / "__init__.py" if path.name == "__init__.py" else inside.with_suffix(".py")
-    home = path.parents[len(inside.parts) - 1]
+    home = path.parents[min(len(inside.parts), len(path.parts) - 1) - 1]
     return home if home / inside == path else None
 
 

@@ -258,13 +258,13 @@ def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> f
     return values[-1] if values else None
 
 
-def read_table(folder: Path, table: TableName) -> pd.DataFrame:
+def read_table(folder: str | Path, table: TableName) -> pd.DataFrame:
     """Return one table of a study, with the last finished attempt of each trial.
 
     Integer and boolean columns are nullable; a missing float is NaN in pandas and null in the
     file. Damaged and foreign files are skipped with a warning; `read_tables` lists them.
     """
-    return read_tables(folder, [table])[0][table]
+    return read_tables(Path(folder), [table])[0][table]
 
 
 def read_tables(

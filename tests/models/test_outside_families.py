@@ -78,7 +78,7 @@ def test_a_study_file_names_it_and_its_code_says_the_rest(module: Path) -> None:
     (module / "again.toml").write_text(dump_study(study))
     assert load_study(module / "again.toml") == study
     keep_code(module / "study", code)
-    assert sorted(path.name for path in (module / "study" / "code").glob("*.py")) == ["own_nets.py"]
+    assert [path.name for path in (module / "study" / "code").glob("*.py")] == ["own_nets.py"]
 
 
 @pytest.mark.parametrize(

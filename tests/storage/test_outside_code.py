@@ -1,6 +1,7 @@
 """Own code is copied with all that it needs, runs from that copy, and is what was recorded."""
 
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 from commands import environment
 from messages import refused
 
+from nas_evidence.jobs.code_package import write_package
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.spec.registry import declared, implementation_of
 from nas_evidence.storage.outside_code import (
@@ -22,13 +24,15 @@ from nas_evidence.storage.outside_code import (
     with_objects,
     wrong_code,
 )
+from nas_evidence.workers.apart import called_apart
 
 SCORE = "from nas_evidence import Score\n"
 #: How a module reaches a helper, and where the helper lies.
 LAYOUTS = {
     "beside": ("sc", {"sc.py": "import helper\n", "helper.py": ""}),
     "in a package beside": (
-        "sc", {"sc.py": "import lib.helper as helper\n", "lib/__init__.py": "", "lib/helper.py": ""}
+        "sc", {"sc.py": "import lib.helper as helper\n", "lib/__init__.py": "",
+               "lib/helper.py": ""}
     ),
     "by name from a package": (
         "sc", {"sc.py": "from lib import helper\n", "lib/__init__.py": "", "lib/helper.py": ""}
@@ -77,7 +81,9 @@ def study(home: Path, layout: str, value: int) -> str:
     module, files = LAYOUTS[layout]
     place = module.replace(".", "/") + ".py"
     uses = f"{SCORE}{files[place]}S = Score('s', 's', lambda context: helper.VALUE)\n"
-    holds = {name: f"VALUE = {value}\n" for name in files if name.endswith(("helper.py", "real.py"))}
+    holds = {
+        name: f"VALUE = {value}\n" for name in files if name.endswith(("helper.py", "real.py"))
+    }
     written(home, {**files, **holds, place: uses})
     return f"{module}:S"
 
@@ -188,15 +194,16 @@ def test_a_large_copy_is_said_with_its_largest_file(tmp_path: Path) -> None:
     [
         ("import json, pathlib\nT = json.loads(pathlib.Path(__file__).with_name('t.json')"
          ".read_text())\n", "own-file-not-copied", "t.json"),
-        ("T = open(__file__.replace('sc.py', 't.json')).read()\n", "own-file-not-copied", "t.json"),
+        ("T = open(__file__.replace('sc.py', 't.json')).read()\n", "own-file-not-copied",
+         "t.json"),
         ("import pkgutil\nT = pkgutil.get_data(__name__, 't.json')\n", "own-file-not-copied",
          "t.json"),
         ("import importlib\nT = importlib.import_module('helper')\n", "import-not-followed",
          "helper"),
         ("from importlib import import_module\nT = import_module('helper')\n",
          "import-not-followed", "helper"),
-        ("import importlib\nT = importlib.import_module('hel' + 'per')\n", "import-not-followed",
-         "helper"),
+        ("import importlib\nT = importlib.import_module('hel' + 'per')\n",
+         "imported-past-the-copy", "helper"),
         ("import fast\n", "own-code-compiled", "fast.so"),
         ("import gone\n", "reference-not-imported", "gone"),
         ("def broken(:\n", "reference-not-imported", "SyntaxError"),
@@ -350,3 +357,45 @@ def test_a_family_defined_in_a_cell_keeps_its_study_when_the_cell_runs_again() -
         with code.in_use():
             found.append(domains_of(reference)["width"].options)
     assert found == [(2,), (4,), (2,)]
+
+
+@pytest.mark.slow
+def test_processes_that_own_code_starts_find_it(tmp_path: Path) -> None:
+    written(tmp_path, {
+        "helper.py": "VALUE = 5\n",
+        "sc.py": f"{SCORE}from multiprocessing import get_context\nfrom helper import VALUE\n"
+                 "def f(i):\n    return i * VALUE\n"
+                 "def run(context):\n"
+                 "    with get_context('spawn').Pool(1) as pool:\n"
+                 "        return sum(pool.map(f, [1, 2]))\n"
+                 "S = Score('s', 's', run)\n",
+    })  # fmt: skip
+    code = code_of(["sc:S"], [tmp_path])
+    shutil.rmtree(tmp_path)
+    assert value_of(code, "sc:S") == 15
+
+
+def asked_value(reference: str) -> float:
+    return float(implementation_of(declared(reference))(None))
+
+
+@pytest.mark.slow
+def test_a_training_apart_has_the_code_in_use(tmp_path: Path) -> None:
+    homes = tmp_path / "a", tmp_path / "b"
+    for home, value in zip(homes, (31, 32), strict=True):
+        reference = study(home, "beside", value)
+    found = []
+    for home in homes:
+        code = code_of([reference], [home])
+        with code.in_use():
+            found.append(called_apart(asked_value, reference, logs=tmp_path, outside=[reference]))
+    assert found == [31, 32]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_sent_with_a_job_is_found_there(layout: str, tmp_path: Path) -> None:
+    reference = study(tmp_path / "mine", layout, 6)
+    code = code_of([reference], [tmp_path / "mine"])
+    (tmp_path / "job").mkdir()
+    write_package(tmp_path / "job", None, package=None, code=code)
+    assert code_of([reference], [tmp_path / "job"]) == code

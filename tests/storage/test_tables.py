@@ -107,6 +107,13 @@ def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
     assert evidence["valid"].tolist() == [True, True]
 
 
+def test_a_table_is_read_from_a_folder_given_as_text(tmp_path: Path) -> None:
+    write_record(tmp_path, record(), SPEC)
+    pd.testing.assert_frame_equal(
+        read_table(str(tmp_path), "trials"), read_table(tmp_path, "trials")
+    )
+
+
 def test_files_are_plain_parquet_with_study_and_schema_version(tmp_path: Path) -> None:
     write_record(tmp_path, record(42, 3), SPEC)
     assert sorted(contents(tmp_path)) == [f"{table}/000042-a3.parquet" for table in sorted(TABLES)]
