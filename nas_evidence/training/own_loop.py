@@ -1,16 +1,15 @@
 """Online Laplace for your own training loop, in plain torch (Immer et al. 2021).
 
-    step    ∇ loss + d θ,    d = min(σ² δ_l / (κ N), 1 / (2 ρ))       loss = σ² nll_mean
+    step    ∇ loss + d θ,    d = σ² δ_l / (κ N), see `prior_in_steps`       loss = σ² nll_mean
     update  log q(y) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|, maximised over Δ and σ at fixed θ
 
     δ_l  prior precision of tensor l [G], on the diagonal of Δ      N  training data
     σ    noise of real targets, 1 for labels                        κ  likelihood power
-    ρ    learning rate of the parameter's group                     l, H  as in `online`
+                                                                    l, H  as in `online`
 
 It is what the trials of a study do after an epoch, by the same functions (`online`, `refit`).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.joint import PriorGroups
 from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
 from nas_evidence.training.online import Seeded, passes_of, update_and_follow
+from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
 
 
 @dataclass
@@ -45,7 +45,10 @@ class OnlineLaplace:
     _planned: Seeded
     estimate: EvidenceEstimate | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
-    _factors: tuple[Tensor, list[Tensor]] | None = None  # d [G], and as full tensors
+    _steps: PriorInSteps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._steps = PriorInSteps(self._state.model, self._decay)
 
     @property
     def prior_precision(self) -> dict[str, float]:
@@ -89,6 +92,7 @@ class OnlineLaplace:
         Raises:
             DivergedError: if the log likelihood or the curvature is not finite.
         """
+        self._steps.count_steps()
         self._state.epoch += 1
         if not self._planned.plan.updates_after(self._state.epoch):
             return None
@@ -127,38 +131,11 @@ class OnlineLaplace:
         self._state.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
 
-    def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _decay(self) -> Tensor:
+        """Return σ² δ / (κ N) of each parameter tensor [G]."""
         state, plan = self._state, self._planned.plan
         per_datum = spread_of(state, plan) ** 2 / (plan.likelihood_power * len(self._data.x_train))
-        rate_of: dict[int, float] = {}
-        for group in optimiser.param_groups:
-            rate_of |= dict.fromkeys(map(id, group["params"]), float(group["lr"]))
-        parameters: list[Tensor] = list(state.model.parameters())
-        rates = [rate_of.get(id(parameter), 0.0) for parameter in parameters]
-        # At most half the inverse learning rate: beyond it a step overshoots zero.
-        most = [0.5 / rate if rate > 0 else math.inf for rate in rates]
-        decay = state.prior_precision * per_datum
-        decay = decay.minimum(decay.new_tensor(most))
-        with torch.no_grad():
-            factors = self._factors_of(decay, parameters)
-            for parameter in parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            torch._foreach_addcmul_(gradients, factors, parameters)
-
-    def _factors_of(self, decay: Tensor, parameters: list[Tensor]) -> list[Tensor]:
-        """Return the factors [G] as tensors like the parameters, made anew only if they change.
-
-        So a step copies nothing to the device, and takes one operator for all parameters.
-        """
-        known, factors = self._factors or (decay.new_empty(0), [])
-        kinds = [(p.device, p.dtype) for p in parameters]
-        if not torch.equal(known, decay) or [(f.device, f.dtype) for f in factors] != kinds:
-            pairs = zip(parameters, decay.tolist(), strict=True)
-            factors = [torch.full_like(parameter, factor) for parameter, factor in pairs]
-            self._factors = decay, factors
-        return factors
+        return state.prior_precision * per_datum
 
 
 def online_laplace(
@@ -229,7 +206,7 @@ def online_laplace(
         raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}").with_code(
             "own-loop-plan"
         ) from None
-    _check_optimiser(model, optimiser)
+    check_optimiser(model, optimiser)
     parameter = next(model.parameters())
     x, y = (part.to(parameter.device) for part in _tensors(data))
     if likelihood != "categorical":
@@ -249,29 +226,8 @@ def online_laplace(
         )
     data = _tensor_data(x, y, tried.n_outputs)
     laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed))
-    optimiser.register_step_pre_hook(laplace._add_prior)
+    laplace._steps.join(optimiser)
     return laplace
-
-
-def _check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    if isinstance(optimiser, torch.optim.LBFGS):
-        raise UserError(
-            "`optimiser` must take one gradient per step, but LBFGS calls the loss again; use SGD "
-            "or Adam"
-        ).with_code("own-loop-lbfgs")
-    stepped = {id(p) for group in optimiser.param_groups for p in group["params"]}
-    missing = [name for name, p in model.named_parameters() if id(p) not in stepped]
-    if missing:
-        raise UserError(
-            f"`optimiser` must hold all parameters of the model, but not `{missing[0]}`; the "
-            "evidence is a function of all of them"
-        ).with_code("own-loop-parameter-missing")
-    decays = [group.get("weight_decay", 0) for group in optimiser.param_groups]
-    if any(decays):
-        raise UserError(
-            f"`optimiser` has weight_decay {max(decays)}, a second prior beside the learned one; "
-            "set weight_decay=0"
-        ).with_code("own-loop-weight-decay")
 
 
 def _tensors(data: Any) -> tuple[Tensor, Tensor]:
