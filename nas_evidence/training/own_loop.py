@@ -17,10 +17,12 @@ from typing import Any, Literal
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.refusals import refuse_batch_statistics
+from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
+from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
@@ -162,8 +164,9 @@ def online_laplace(
     Args:
         model: any network whose outputs are [n, C] and that does not normalise over the batch.
         optimiser: of its parameters, without weight decay.
-        data: the training data: a DataLoader, a Dataset of pairs, or tensors (x, y). Without
-            augmentation; kept on the device of the model.
+        data: the training data: a DataLoader, which is read as it is, a Dataset or list of pairs,
+            or tensors (x, y); see `nas_evidence.data.loaders`. Without augmentation; kept on the
+            device of the model.
         likelihood: "categorical" for labels, "gaussian" for real targets with one noise,
             "heteroscedastic" for those with 2 C outputs, see `curvature.likelihood`.
         every: epochs between updates (F).
@@ -207,16 +210,20 @@ def online_laplace(
             "own-loop-plan"
         ) from None
     check_optimiser(model, optimiser)
-    parameter = next(model.parameters())
-    x, y = (part.to(parameter.device) for part in _tensors(data))
+    for path, module in model.named_modules():
+        refuse_batch_statistics(path or "(model)", module)
+    parameter, rows = next(model.parameters()), rows_of(data)
+    x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
+    if rows.shorter is not None:
+        check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
     if likelihood != "categorical":
         y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
     elif not y.is_floating_point():
         y = y.long()
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std),
-        batch_size=2, generator=torch.Generator().manual_seed(0),
+        curvature, model, x[:128], y[:128], likelihood_of(plan, noise_std),
+        batch_size=128, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
     n_parameters = sum(p.numel() for p in model.parameters())
@@ -228,33 +235,6 @@ def online_laplace(
     laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed))
     laplace._steps.join(optimiser)
     return laplace
-
-
-def _tensors(data: Any) -> tuple[Tensor, Tensor]:
-    dataset = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(dataset, TensorDataset):
-        dataset = dataset.tensors
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise UserError(
-            "`data` must be a DataLoader or Dataset with a length, or tensors (x, y), but got a "
-            f"{type(dataset).__name__}; every update needs all data in a fixed order"
-        ).with_code("own-loop-data")
-    if isinstance(dataset, tuple | list):
-        pair = tuple(dataset)
-    else:
-        rows: Any = dataset
-        pair = tuple(default_collate([rows[i] for i in range(len(rows))]))
-    if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
-        raise UserError(
-            f"`data` must hold pairs (input, target) of tensors, but holds {len(pair)} parts: "
-            f"{', '.join(type(part).__name__ for part in pair)}"
-        ).with_code("own-loop-pairs")
-    if len(pair[0]) != len(pair[1]) or len(pair[0]) == 0:
-        raise UserError(
-            f"inputs and targets must have the same number of rows, at least one, but have "
-            f"{len(pair[0])} and {len(pair[1])}"
-        ).with_code("own-loop-rows")
-    return pair[0].detach(), pair[1].detach()
 
 
 def _tensor_data(x: Tensor, y: Tensor, n_outputs: int) -> TensorData:
