@@ -87,18 +87,18 @@ def check_rows(model: nn.Module, rows: Tensor) -> Tensor:
                 "`forward` begin with a copy, like `x = x - mean` in place of `x -= mean`, and "
                 "without inplace=True in its first layer"
             ).with_code("model-writes-into-its-input")
-        few = rows[:_ROWS] if len(rows) > 1 else torch.cat([rows, rows])
-        together = checked_outputs(model(few.clone()), len(few))
-        again = checked_outputs(model(few.clone()), len(few))
-        if gap := _gap(model, few, together, again):
+        if gap := _gap(model, rows, outputs, checked_outputs(model(rows.clone()), len(rows))):
             raise UserError(
                 f"the model gives other outputs, by {gap:.3g}, when it is called again on the "
                 "same data in evaluation mode, so that no likelihood is defined: it draws random "
                 "numbers or keeps a state. Use nn.Dropout, or F.dropout with "
                 "training=self.training, and buffers that only training changes"
             ).with_code("model-random-in-evaluation")
-        alone = _alone(model, few)
-        if gap := _gap(model, few, together, alone):
+        few, together = rows[:_ROWS], outputs[:_ROWS]
+        if len(rows) == 1:  # one is always alone
+            few = torch.cat([rows, rows])
+            together = checked_outputs(model(few.clone()), 2)
+        if gap := _gap(model, few, together, _alone(model, few)):
             raise _dependent(f", by {gap:.3g}")
     return outputs
 
