@@ -27,10 +27,36 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nas_evidence.curvature.attention import NotSelfAttentionError, unpacked
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
+from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import UnsupportedLayerError, remedy_for
 from nas_evidence.curvature.rows_alone import checked_outputs, is_trusted, tolerance_of
+from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.plumbing.user_error import UserError
+
+#: On a CPU, the most elements of the columns of a batch at a time: 64 MiB in float64. All those of
+#: 512 data in 1,000 classes would be 4 GiB.
+_COLUMN_ELEMENTS = 1 << 23
+
+
+class Columns:
+    """The exact columns [K, n, C] of a batch, of which a few at a time are in memory."""
+
+    def __init__(self, likelihood: Likelihood, outputs: Tensor) -> None:
+        self.likelihood, self.outputs = likelihood, outputs
+        most = elements_at_once(_COLUMN_ELEMENTS, outputs.device, torch.float64)
+        self.step = max(1, most // max(1, outputs.numel()))
+
+    def __len__(self) -> int:
+        return self.likelihood.n_roots(self.outputs.shape[1])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for first in range(0, len(self), self.step):
+            yield from self.likelihood.hessian_roots(self.outputs, first, first + self.step)
+
+    def of(self, rows: slice) -> "Columns":
+        """Return the columns of some rows of the batch."""
+        return Columns(self.likelihood, self.outputs[rows])
 
 
 class Collector:
@@ -252,7 +278,7 @@ class Capture:
                 ).with_code("module-not-called")
         return checked_outputs(outputs, len(inputs))
 
-    def backward(self, outputs: Tensor, columns: Tensor) -> None:
+    def backward(self, outputs: Tensor, columns: "Tensor | Columns") -> None:
         """Send each of the columns [K, n, C] back through the batch."""
         for k, column in enumerate(columns):
             self.received.clear()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import Collector
+from nas_evidence.curvature.capture import Collector, Columns
 from nas_evidence.curvature.layers import WholeModel
 from nas_evidence.curvature.rows_alone import checked_outputs
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
@@ -62,7 +62,7 @@ class PerDatum:
         self.rows = [checked_outputs(self.model(datum[None]), 1) for datum in inputs]
         return torch.cat(self.rows)
 
-    def backward(self, outputs: Tensor, columns: Tensor) -> None:
+    def backward(self, outputs: Tensor, columns: Tensor | Columns) -> None:
         """Send each of the columns [K, n, C] back, datum by datum."""
         if self.layer.batched:
             self._side_by_side(columns)
@@ -73,13 +73,14 @@ class PerDatum:
             self.collector.receive(self.layer, outputs, torch.stack(each), last)
             self.collector.end_column()
 
-    def _side_by_side(self, columns: Tensor) -> None:
+    def _side_by_side(self, columns: Tensor | Columns) -> None:
         named = dict(self.model.named_parameters())
         for rows in chunks(named, len(self.inputs)):  # each a small batch to the collector
-            for k, column in enumerate(columns):
+            of_rows = columns.of(rows) if isinstance(columns, Columns) else columns[:, rows]
+            for k, column in enumerate(of_rows):
                 last, inputs = k == len(columns) - 1, self.inputs[rows]
-                parts = gradients(self.model, named, inputs, column[rows], batched=True)
-                self.collector.receive(self.layer, column[rows], torch.cat(parts, 1), last)
+                parts = gradients(self.model, named, inputs, column, batched=True)
+                self.collector.receive(self.layer, column, torch.cat(parts, 1), last)
                 self.collector.end_column()
 
     def _reach(self, inputs: Tensor) -> None:

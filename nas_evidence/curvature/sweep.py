@@ -19,6 +19,7 @@ from nas_evidence.curvature.capture import (
     check_gradients,
     layers_of,
 )
+from nas_evidence.curvature.capture import Columns as ExactColumns
 from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
 from nas_evidence.curvature.likelihood import Gaussian, Likelihood, random_signs
 from nas_evidence.curvature.per_datum import PerDatum, batches
@@ -79,12 +80,12 @@ class Sweep:
                 f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "
                 f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
             ).with_code("model-fails-on-inputs") from error
-        if not self.targets.is_floating_point():
+        if not self.targets.is_floating_point() and outputs.shape[1] > 1:
             low, high = torch.stack(self.targets.aminmax()).tolist()
             if low < 0 or high >= outputs.shape[1]:
                 raise UserError(
                     f"labels must be from 0 to {outputs.shape[1] - 1}, one fewer than the "
-                    f"outputs of the model, but range from {low} to {high}"
+                    f"outputs of the model, but range from {low} to {high}{_ignored(low)}"
                 ).with_code("labels-out-of-range")
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
@@ -160,10 +161,22 @@ class Sweep:
         ]
         return torch.stack(draws).to(self.inputs.device)
 
-    def _columns_of(self, outputs: Tensor, targets: Tensor, signs: Tensor | None) -> Tensor:
+    def _columns_of(
+        self, outputs: Tensor, targets: Tensor, signs: Tensor | None
+    ) -> Tensor | ExactColumns:
         if self.columns == "exact":
-            return self.likelihood.hessian_roots(outputs)
+            return ExactColumns(self.likelihood, outputs)
         if self.columns == "residual":
             return self.likelihood.residual(outputs, targets)[None]
         assert signs is not None
         return torch.cat([self.likelihood.signed_root(outputs, draw) for draw in signs])
+
+
+def _ignored(low: int) -> str:
+    """Return what to do about labels that a loss would leave out."""
+    if low >= 0:
+        return ""
+    return (
+        f"; a label of {low} counts in no likelihood, as with ignore_index of cross_entropy: "
+        "leave its rows out"
+    )
