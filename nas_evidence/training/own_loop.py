@@ -10,6 +10,7 @@
 It is what the trials of a study do after an epoch, by the same functions (`online`, `refit`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,9 +29,9 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
-from nas_evidence.training.joint import PriorGroups
+from nas_evidence.training.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
-from nas_evidence.training.online import Seeded, passes_of, update_and_follow
+from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
 
 
@@ -98,7 +99,8 @@ class OnlineLaplace:
         self._state.epoch += 1
         if not self._planned.plan.updates_after(self._state.epoch):
             return None
-        self.estimate = update_and_follow(self._state, self._data, self._planned).followed
+        passes = update_and_follow(self._state, self._data, self._planned)
+        self.estimate = self._judged(passes)
         self.history.append((self._state.epoch, self.estimate.value))
         return self.estimate.value
 
@@ -132,6 +134,41 @@ class OnlineLaplace:
         self._state.noise_std = float(stored["noise_std"])
         self._state.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
+
+    def _judged(self, passes: Passes) -> EvidenceEstimate:
+        """Return the evidence, invalid with the reason where its noise is not a maximum."""
+        found, plan = passes.followed, self._planned.plan
+        if plan.likelihood != "gaussian" or not plan.online.learn_noise:
+            return found
+        doubt = self._doubt_of_noise(passes, found)
+        note = "; ".join(filter(None, (found.note, doubt)))
+        return found.model_copy(update={"note": note, "valid": found.valid and not doubt})
+
+    def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
+        """Return why the noise does not maximise the evidence, or ""."""
+        noise, plan = self.noise_std, self._planned.plan
+        least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
+        if noise <= least * (1 + 1e-6):
+            return (
+                f"the noise is at its lower bound, {noise:.3g}: the network predicts the targets "
+                "exactly, and the evidence rises without end as the noise falls"
+            )
+        if noise >= most * (1 - 1e-6):
+            return f"the noise is at its upper bound, {noise:.3g}; standardise the targets"
+        pass_ = passes.of(plan.online.curvature)[0]
+        terms = noise_of(plan.online.curvature, pass_, noise)
+        effective = sum(t.value for t in found.terms if t.term == "effective_parameters")
+        power = passes.assignment.plan.likelihood_power
+        count = power * terms.n_targets
+        # 2 ∂ log q(y) / ∂ log σ², zero at a maximum; see `joint`.
+        slope = power * terms.squared_error / noise**2 - count + terms.exponent * effective
+        if slope <= 0.02 * count + 1:
+            return ""
+        return (
+            f"the noise is held at {noise:.3g}, below its maximum of the evidence, because the "
+            "network fits the data no better than a constant; train it longer, or standardise "
+            "the targets"
+        )
 
     def _decay(self) -> Tensor:
         """Return σ² δ / (κ N) of each parameter tensor [G]."""
@@ -174,7 +211,8 @@ def online_laplace(
         curvature: of the evidence; see `nas_evidence.curvature.KINDS`.
         prior_groups: parameters that share a precision: those of a "tensor", or all ("scalar").
         prior_precision: before the first update.
-        noise_std: the same for the noise, in the unit of the targets.
+        noise_std: the same for the noise, in the unit of the targets; from any start it finds its
+            maximum, or the estimate is not valid and says why.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
@@ -231,8 +269,11 @@ def online_laplace(
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
         )
-    data = _tensor_data(x, y, tried.n_outputs)
-    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed))
+    data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
+    if likelihood == "gaussian":
+        # Twice the variance about the mean: where half of the targets go into parameters.
+        constant = float((2 * (y.double() - y.double().mean(0)).square().mean()).sqrt())
+    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed, constant))
     laplace._steps.join(optimiser)
     return laplace
 

@@ -31,13 +31,11 @@ class PriorInSteps:
 
     decay    d of each parameter tensor [G] before the bound by the learning rate, float64
     n_steps  steps since `count_steps`
-    cut      names of the tensors whose d was above the bound in the last step
     """
 
     model: nn.Module
     decay: Callable[[], Tensor]
     n_steps: int = 0
-    cut: tuple[str, ...] = ()
     _factors: tuple[Tensor, list[Tensor]] | None = None  # d [G], and as full tensors
     _before: list[tuple[Tensor, Tensor | None, Tensor]] = field(default_factory=list)
     _wrapped: Callable[[], Any] | None = None  # the closure of this step, with the prior
@@ -124,7 +122,7 @@ class PriorInSteps:
 
     def _add(self, optimiser: torch.optim.Optimizer) -> None:
         self._restore()  # once, however many steps of parents are called in one step
-        decay, self.cut = self._bounded(optimiser)
+        decay = self._bounded(optimiser)[0]
         groups = optimiser.param_groups
         rising = {id(p) for g in groups if g.get("maximize", False) for p in g["params"]}
         _refuse_missing(self.model, optimiser)
