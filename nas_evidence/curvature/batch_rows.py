@@ -41,7 +41,7 @@ def rows_at_once(model: nn.Module, inputs: Tensor) -> int:
     handles = [layer.module.register_forward_pre_hook(count) for layer in layers]
     try:
         with as_it_is, torch.no_grad():
-            model(inputs[:1])
+            model(inputs[:1].clone())
     finally:
         for handle in handles:
             handle.remove()

@@ -35,7 +35,8 @@ def log_likelihood_gradient(
             parameter.requires_grad_(True)
         for start in range(0, len(inputs), batch_size):
             rows = slice(start, start + batch_size)
-            outputs = model(inputs[rows].detach())
+            # A copy: whatever `forward` does, the data stay as they are.
+            outputs = model(inputs[rows].detach().clone())
             column = likelihood.residual(outputs, targets[rows])
             # A parameter that no datum of the batch uses has gradient zero.
             parts = vector_jacobian(outputs, parameters, column, materialize_grads=True)

@@ -32,8 +32,8 @@ class Likelihood(Protocol):
     def nll_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return −(1/n) Σ_n log p(y_n|f_n) in nats [], differentiable."""
 
-    def hessian_roots(self, outputs: Tensor) -> Tensor:
-        """Return r [K, n, C] with Σ_k r_k r_kᵀ = Λ_n, exactly."""
+    def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
+        """Return r [K, n, C] with Σ_k r_k r_kᵀ = Λ_n, exactly; those from first to end alone."""
 
     def n_roots(self, n_outputs: int) -> int:
         """Return K, the number of exact roots for C outputs."""
@@ -70,7 +70,7 @@ class Categorical:
         _check_labels(outputs, targets)
         return torch.nn.functional.cross_entropy(outputs / self.temperature, targets)
 
-    def hessian_roots(self, outputs: Tensor) -> Tensor:
+    def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
         """Return the C − 1 columns of the triangular root of (diag(p) − p pᵀ) / T² [C-1, n, C].
 
         With tail sums Q_j = Σ_{i≥j} p_i the root is V_jj = √(p_j Q_{j+1} / Q_j) and
@@ -78,9 +78,10 @@ class Categorical:
         probabilities keep full relative accuracy; Λ has rank C − 1, so C − 1 columns suffice.
         """
         p, diagonal, rest = self._triangular_root(outputs)
+        diagonal, rest = diagonal[:, first:end], rest[:, first:end]
         below = -(p[:, :, None] / rest[:, None, :]) * diagonal[:, None, :]  # [n, C, C-1]
-        roots = torch.tril(below, diagonal=-1)
-        roots.diagonal(dim1=1, dim2=2).copy_(diagonal)
+        roots = torch.tril(below, diagonal=-1 - first)
+        roots.diagonal(-first, dim1=1, dim2=2).copy_(diagonal)
         return (roots.permute(2, 0, 1) / self.temperature).to(outputs.dtype)
 
     def n_roots(self, n_outputs: int) -> int:
@@ -147,11 +148,11 @@ class Gaussian:
         rss_mean = (targets - outputs).square().sum() / len(outputs)
         return 0.5 * rss_mean / self.noise_std**2 + 0.5 * outputs.shape[1] * self._log_variance_2pi
 
-    def hessian_roots(self, outputs: Tensor) -> Tensor:
+    def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
         """Return the C columns e_c / σ [C, n, C]."""
         n_data, n_outputs = outputs.shape
         eye = torch.eye(n_outputs, dtype=outputs.dtype, device=outputs.device) / self.noise_std
-        return eye[:, None, :].expand(n_outputs, n_data, n_outputs)
+        return eye[first:end, None, :].expand(-1, n_data, n_outputs)
 
     def n_roots(self, n_outputs: int) -> int:
         """Return C."""
@@ -244,12 +245,19 @@ class Heteroscedastic:
         _check_pairs(outputs, targets)
         return self.nll(outputs, targets).sum() / len(outputs)
 
-    def hessian_roots(self, outputs: Tensor) -> Tensor:
+    def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
         """Return the columns √τ ∇μ, then √½ ∇log τ, of each target [2 C, n, 2 C]."""
-        by_eta, by_z, of_noise = map(torch.diag_embed, self._root_parts(outputs))
-        of_mean = torch.cat([by_eta, by_z], -1)
-        of_noise = torch.cat([torch.zeros_like(by_eta), of_noise], -1)
-        return torch.cat([of_mean, of_noise], -2).permute(1, 0, 2).to(outputs.dtype)
+        by_eta, by_z, of_noise = self._root_parts(outputs)
+        unit = torch.eye(outputs.shape[1], dtype=by_eta.dtype, device=by_eta.device)[first:end]
+        one, other = unit[:, None].chunk(2, -1)
+        # Not by a product: what is not finite stays in its own column.
+        return torch.cat(
+            [
+                torch.where(one > 0, by_eta, 0.0),
+                torch.where(one > 0, by_z, torch.where(other > 0, of_noise, 0.0)),
+            ],
+            -1,
+        ).to(outputs.dtype)
 
     def n_roots(self, n_outputs: int) -> int:
         """Return 2 C, the number of outputs."""
@@ -339,6 +347,12 @@ def random_signs(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
 
 
 def _check_labels(outputs: Tensor, targets: Tensor) -> None:
+    if outputs.ndim == 2 and outputs.shape[1] == 1:
+        raise UserError(
+            "the model has one output, but labels need one for each class, two for two classes; "
+            "the logit f of the second class alone is the same model as outputs (0, f), "
+            "torch.cat([torch.zeros_like(f), f], 1)"
+        ).with_code("one-logit")
     if outputs.ndim != 2 or outputs.shape[1] < 2:
         raise UserError(
             "categorical outputs must have shape [n, C] with C >= 2, one per class, "

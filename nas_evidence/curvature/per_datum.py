@@ -3,9 +3,9 @@
     g_nk = J_nᵀ r_k     [P], one backward pass through the model for each datum n and column k
 
 Autograd handles every layer and a weight that is used twice. Data are processed separately, side
-by side where `torch.func.vmap` can (`vmapped`). A check on two data points ensures that the output
-for a datum does not depend on its batch, which rules out batch normalisation. The diagonal and the
-dense kinds use it; Kronecker factors need the inputs of each layer.
+by side where `torch.func.vmap` can (`vmapped`). That the output for a datum does not depend on its
+batch is checked before (`rows_alone`). The diagonal and the dense kinds use it; Kronecker factors
+need the inputs of each layer.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import Collector, checked_outputs
+from nas_evidence.curvature.capture import Collector, Columns
 from nas_evidence.curvature.layers import WholeModel
+from nas_evidence.curvature.rows_alone import checked_outputs
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.plumbing.user_error import UserError
@@ -61,7 +62,7 @@ class PerDatum:
         self.rows = [checked_outputs(self.model(datum[None]), 1) for datum in inputs]
         return torch.cat(self.rows)
 
-    def backward(self, outputs: Tensor, columns: Tensor) -> None:
+    def backward(self, outputs: Tensor, columns: Tensor | Columns) -> None:
         """Send each of the columns [K, n, C] back, datum by datum."""
         if self.layer.batched:
             self._side_by_side(columns)
@@ -72,13 +73,14 @@ class PerDatum:
             self.collector.receive(self.layer, outputs, torch.stack(each), last)
             self.collector.end_column()
 
-    def _side_by_side(self, columns: Tensor) -> None:
+    def _side_by_side(self, columns: Tensor | Columns) -> None:
         named = dict(self.model.named_parameters())
         for rows in chunks(named, len(self.inputs)):  # each a small batch to the collector
-            for k, column in enumerate(columns):
+            of_rows = columns.of(rows) if isinstance(columns, Columns) else columns[:, rows]
+            for k, column in enumerate(of_rows):
                 last, inputs = k == len(columns) - 1, self.inputs[rows]
-                parts = gradients(self.model, named, inputs, column[rows], batched=True)
-                self.collector.receive(self.layer, column[rows], torch.cat(parts, 1), last)
+                parts = gradients(self.model, named, inputs, column, batched=True)
+                self.collector.receive(self.layer, column, torch.cat(parts, 1), last)
                 self.collector.end_column()
 
     def _reach(self, inputs: Tensor) -> None:
@@ -102,23 +104,3 @@ def batches(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
     direction = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
     column = direction.reshape(outputs.shape).to(outputs.dtype)
     return can_batch(model, dict(model.named_parameters()), inputs, column)
-
-
-def check_independent(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the outputs [n, C] for a few data, checked to be the same one at a time.
-
-    Raises:
-        ValueError: if the output for a datum depends on the others in its batch.
-    """
-    refusal = UserError(
-        "the output for a datum depends on the other data of its batch, in evaluation mode too; "
-        "no curvature kind is defined then. Use fixed statistics instead of those of the batch"
-    ).with_code("data-of-batch-depend")
-    together = checked_outputs(model(inputs), len(inputs)).detach()
-    try:
-        alone = torch.cat([checked_outputs(model(datum[None]), 1).detach() for datum in inputs])
-    except ValueError as error:  # batch normalisation fails on a single datum
-        raise refusal from error
-    if float((together - alone).abs().max()) > 1e-3 * float(together.abs().max()) + 1e-6:
-        raise refusal
-    return together

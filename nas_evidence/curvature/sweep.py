@@ -17,13 +17,19 @@ from nas_evidence.curvature.capture import (
     Capture,
     Collector,
     check_gradients,
-    checked_outputs,
     layers_of,
 )
+from nas_evidence.curvature.capture import Columns as ExactColumns
 from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
 from nas_evidence.curvature.likelihood import Gaussian, Likelihood, random_signs
-from nas_evidence.curvature.per_datum import PerDatum, batches, check_independent
+from nas_evidence.curvature.per_datum import PerDatum, batches
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
+from nas_evidence.curvature.rows_alone import (
+    check_rows,
+    checked_outputs,
+    is_trusted,
+    rows_to_try,
+)
 from nas_evidence.plumbing.user_error import UserError
 
 Columns = Literal["exact", "sampled", "residual"]
@@ -49,6 +55,7 @@ class Sweep:
     n_correct: int | None = None
     squared_error: float | None = None
     n_outputs: int = 0
+    trusted: bool = True  # the network leaves its input alone, whatever it is
 
     def prepare(self, *, any_layer: bool, fixed_statistics: bool = False) -> None:
         """Find the layers, check the gradients of the model and count the columns of a batch.
@@ -61,7 +68,8 @@ class Sweep:
         Raises:
             ValueError: for an unsupported model or impossible labels; names the cause.
         """
-        few = self.inputs[:2].detach()
+        few = rows_to_try(self.model, self.inputs)
+        self.trusted = is_trusted(self.model)
         try:
             outputs = self._checked_layers(few, any_layer, fixed_statistics)
         except torch.OutOfMemoryError:
@@ -72,12 +80,12 @@ class Sweep:
                 f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "
                 f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
             ).with_code("model-fails-on-inputs") from error
-        if not self.targets.is_floating_point():
+        if not self.targets.is_floating_point() and outputs.shape[1] > 1:
             low, high = torch.stack(self.targets.aminmax()).tolist()
             if low < 0 or high >= outputs.shape[1]:
                 raise UserError(
                     f"labels must be from 0 to {outputs.shape[1] - 1}, one fewer than the "
-                    f"outputs of the model, but range from {low} to {high}"
+                    f"outputs of the model, but range from {low} to {high}{_ignored(low)}"
                 ).with_code("labels-out-of-range")
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
@@ -85,6 +93,7 @@ class Sweep:
 
     def _checked_layers(self, few: Tensor, any_layer: bool, fixed_statistics: bool) -> Tensor:
         """Set the layers; return the outputs [n, C] for a few data."""
+        outputs = None if self.trusted else check_rows(self.model, few)
         try:
             self.layers = layers_of(self.model)
             if is_perceptron(self.model):  # nothing is between or around its layers
@@ -97,7 +106,7 @@ class Sweep:
                 raise
             self.model.requires_grad_(False)  # the check may have stopped halfway
             names = tuple(name for name, _ in self.model.named_parameters())
-            outputs = check_independent(self.model, few)
+            outputs = check_rows(self.model, few) if outputs is None else outputs
             batched = batches(self.model, few, outputs)
             self.layers = (WholeModel("(model)", self.model, names, batched),)
             return outputs
@@ -121,7 +130,8 @@ class Sweep:
             for start in range(0, len(self.inputs), self.batch_size):
                 rows = slice(start, start + self.batch_size)
                 targets = self.targets[rows]
-                outputs = capture.forward(self.inputs[rows].detach())
+                inputs = self.inputs[rows].detach()
+                outputs = capture.forward(inputs if self.trusted else inputs.clone())
                 found = outputs.detach()
                 log_likelihood += self.likelihood.log_likelihood(found, targets)
                 if labels:
@@ -151,10 +161,22 @@ class Sweep:
         ]
         return torch.stack(draws).to(self.inputs.device)
 
-    def _columns_of(self, outputs: Tensor, targets: Tensor, signs: Tensor | None) -> Tensor:
+    def _columns_of(
+        self, outputs: Tensor, targets: Tensor, signs: Tensor | None
+    ) -> Tensor | ExactColumns:
         if self.columns == "exact":
-            return self.likelihood.hessian_roots(outputs)
+            return ExactColumns(self.likelihood, outputs)
         if self.columns == "residual":
             return self.likelihood.residual(outputs, targets)[None]
         assert signs is not None
         return torch.cat([self.likelihood.signed_root(outputs, draw) for draw in signs])
+
+
+def _ignored(low: int) -> str:
+    """Return what to do about labels that a loss would leave out."""
+    if low >= 0:
+        return ""
+    return (
+        f"; a label of {low} counts in no likelihood, as with ignore_index of cross_entropy: "
+        "leave its rows out"
+    )

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import check_kind, curvature_pass, curvature_passes, trace_ratios
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
+from nas_evidence.curvature.rows_alone import check_padding
+from nas_evidence.data.loaders import rows_of
 from nas_evidence.evidence.laplace import (
     checked_precision,
     laplace_estimate,
@@ -24,8 +26,8 @@ from nas_evidence.spec.study import EVIDENCE_BATCH
 
 def estimate_evidence(
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Any,
+    targets: Tensor | None = None,
     *,
     likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     curvature: str,
@@ -50,7 +52,8 @@ def estimate_evidence(
         model: any module that does not normalise over the batch; `forward` may do anything.
             Kronecker kinds need each module that holds parameters to be called once, with one
             tensor in and out; see `nas_evidence.curvature.curvature_pass`.
-        inputs: training inputs [n, ...], on the device of the model.
+        inputs: training inputs [n, ...], on the device of the model; or, without `targets`, a
+            DataLoader, which is read as it is, a Dataset or a list of pairs.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
             model has one output. "heteroscedastic" has 2 C outputs, see
             `nas_evidence.curvature.likelihood.Heteroscedastic`.
@@ -79,6 +82,8 @@ def estimate_evidence(
     """
     check_kind(curvature)
     exact_diagonal = _exact_diagonal(curvature) if trace_ratio else None
+    if targets is None:
+        inputs, targets = _loaded(model, inputs)
     _check_data(model, inputs, targets)
     _check_reduced(curvature, kfac_reduce)
     rows = _whole("batch_size", EVIDENCE_BATCH if batch_size is None else batch_size)
@@ -132,6 +137,19 @@ def estimate_evidence(
     term = Term(term="temperature", group="all", value=temperature)
     estimate = estimate.model_copy(update={"terms": (*estimate.terms, term)})
     return _with_note(estimate, f"softmax temperature {temperature:g}")
+
+
+def _loaded(model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
+    """Return the rows of a loader or a data set on the device of the model."""
+    if isinstance(data, Tensor):
+        raise UserError(
+            "`targets` must be given with a tensor of inputs; only a DataLoader, a Dataset or a "
+            "list of pairs has both"
+        ).with_code("targets-missing")
+    rows, parameter = rows_of(data), next(model.parameters(), torch.zeros(0))
+    if rows.shorter is not None:
+        check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
+    return rows.x.to(parameter.device), rows.y.to(parameter.device)
 
 
 def _exact_diagonal(kind: str) -> str:

@@ -347,7 +347,8 @@ def _shown(
 ) -> pd.Series:
     own = usable(last_evaluations(evidence[evidence["estimator"] == objective]))
     shown = own.set_index("trial_id")["shown"].reindex(scores.index)
-    return shown.fillna(scores[objective]).astype(float)
+    # A score that no trial has, as where all failed, is NaN.
+    return shown.fillna(scores.get(objective, math.nan)).astype(float)
 
 
 def _in_order(names: pd.Index, objective: str) -> tuple[str, ...]:

@@ -90,10 +90,15 @@ def _updated_if_due(
 
 @dataclass(frozen=True)
 class Seeded:
-    """What updates need of an `Assignment`: the plan, and the seed of all random streams."""
+    """What updates need of an `Assignment`: the plan, and the seed of all random streams.
+
+    constant_noise  up to which the noise may rise while the network is no better than a constant
+                    prediction; 0 for targets of unit variance, whose noise starts at 1
+    """
 
     plan: TrainingPlan
     seed: int
+    constant_noise: float = 0.0
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
@@ -123,7 +128,12 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
         )
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
-    return sample, Seeded(plan.model_copy(update={"likelihood_power": power}), assignment.seed)
+    scaled = plan.model_copy(update={"likelihood_power": power})
+    return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment))
+
+
+def _constant_noise(assignment: Planned) -> float:
+    return assignment.constant_noise if isinstance(assignment, Seeded) else 0.0
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
@@ -213,7 +223,8 @@ def update_hyperparameters(passes: Passes) -> Passes:
     the number of targets; wide networks would then permanently seem to have learned nothing.
 
     Where the rule forbids a rise, the evidence is maximised with no hyperparameter above its
-    current value, noise included: δ σ² is what holds a network back.
+    current value, noise included: δ σ² is what holds a network back. In one's own loop, where the
+    noise may start far below that of the targets, it rises to `constant_noise`.
 
     Either way the evidence at θ does not fall, with "newton", unless values outside the clamps are
     brought inside, or precisions of a group start untied and become tied.
@@ -239,7 +250,7 @@ def _most_evidence(
 ) -> tuple[torch.Tensor, float]:
     """Return the prior precisions [G] and the noise that maximise the evidence at fixed θ.
 
-    With `highest` [G] no precision is above it, and the noise does not rise.
+    With `highest` [G] no precision is above it, and the noise rises to `constant_noise` at most.
     """
     state, plan = passes.state, passes.assignment.plan
     online, scale, noise_std = plan.online, plan.likelihood_power, state.noise_std
@@ -250,7 +261,11 @@ def _most_evidence(
         noise = noise_of(online.curvature, pass_, noise_std)
         learned = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
-            highest_std=math.inf if highest is None else noise_std,
+            highest_std=(
+                math.inf
+                if highest is None
+                else max(noise_std, _constant_noise(passes.assignment))
+            ),
         )[1]  # fmt: skip
         noise_std = max(learned, passes.data.least_noise)
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)

@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.coverage import Coverage, coverage
 from nas_evidence.curvature.refusals import BatchStatisticsError, refuse_batch_statistics
+from nas_evidence.curvature.rows_alone import check_rows
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
@@ -77,7 +79,7 @@ def check_first_step(
     try:
         for path, module in model.named_modules():
             refuse_batch_statistics(path or "(model)", module)
-        outputs = model(inputs)
+        outputs = model(inputs.clone())
     except BatchStatisticsError as error:
         raise UserError(f"{name} cannot be trained here: {error}").with_code(
             "family-not-trained"
@@ -93,6 +95,13 @@ def check_first_step(
             f"{name} must return a tensor [{_ROWS}, {n_outputs}] for {_ROWS} examples, but gave "
             f"{gave}; return one row of outputs for each example"
         ).with_code("family-output-shape")
+    try:
+        with undisturbed(model):
+            check_rows(model, inputs)
+    except UserError as error:
+        raise UserError(f"{name} cannot be trained here: {error}").with_code(
+            "family-rows-not-alone"
+        ) from error
     if not outputs.requires_grad:
         raise UserError(
             f"{name} has outputs that depend on no parameter; let `forward` use nn.Parameters"

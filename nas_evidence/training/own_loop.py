@@ -1,11 +1,11 @@
 """Online Laplace for your own training loop, in plain torch (Immer et al. 2021).
 
-    step    ∇ loss + d θ,    d = min(σ² δ_l / (κ N), 1 / (2 ρ))       loss = σ² nll_mean
+    step    ∇ loss + d θ,    d = σ² δ_l / (κ N), see `prior_in_steps`       loss = σ² nll_mean
     update  log q(y) = κ l − ½ θᵀΔθ − ½ log|κ H + Δ| / |Δ|, maximised over Δ and σ at fixed θ
 
     δ_l  prior precision of tensor l [G], on the diagonal of Δ      N  training data
     σ    noise of real targets, 1 for labels                        κ  likelihood power
-    ρ    learning rate of the parameter's group                     l, H  as in `online`
+                                                                    l, H  as in `online`
 
 It is what the trials of a study do after an epoch, by the same functions (`online`, `refit`).
 """
@@ -18,18 +18,21 @@ from typing import Any, Literal
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature.refusals import refuse_batch_statistics
+from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
+from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
-from nas_evidence.training.joint import PriorGroups
+from nas_evidence.training.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
-from nas_evidence.training.online import Seeded, passes_of, update_and_follow
+from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
+from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
 
 
 @dataclass
@@ -45,7 +48,10 @@ class OnlineLaplace:
     _planned: Seeded
     estimate: EvidenceEstimate | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
-    _factors: tuple[Tensor, list[Tensor]] | None = None  # d [G], and as full tensors
+    _steps: PriorInSteps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._steps = PriorInSteps(self._state.model, self._decay)
 
     @property
     def prior_precision(self) -> dict[str, float]:
@@ -89,10 +95,12 @@ class OnlineLaplace:
         Raises:
             DivergedError: if the log likelihood or the curvature is not finite.
         """
+        self._steps.count_steps()
         self._state.epoch += 1
         if not self._planned.plan.updates_after(self._state.epoch):
             return None
-        self.estimate = update_and_follow(self._state, self._data, self._planned).followed
+        passes = update_and_follow(self._state, self._data, self._planned)
+        self.estimate = self._judged(passes)
         self.history.append((self._state.epoch, self.estimate.value))
         return self.estimate.value
 
@@ -127,38 +135,46 @@ class OnlineLaplace:
         self._state.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
 
-    def _add_prior(self, optimiser: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _judged(self, passes: Passes) -> EvidenceEstimate:
+        """Return the evidence, invalid with the reason where its noise is not a maximum."""
+        found, plan = passes.followed, self._planned.plan
+        if plan.likelihood != "gaussian" or not plan.online.learn_noise:
+            return found
+        doubt = self._doubt_of_noise(passes, found)
+        note = "; ".join(filter(None, (found.note, doubt)))
+        return found.model_copy(update={"note": note, "valid": found.valid and not doubt})
+
+    def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
+        """Return why the noise does not maximise the evidence, or ""."""
+        noise, plan = self.noise_std, self._planned.plan
+        least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
+        if noise <= least * (1 + 1e-6):
+            return (
+                f"the noise is at its lower bound, {noise:.3g}: the network predicts the targets "
+                "exactly, and the evidence rises without end as the noise falls"
+            )
+        if noise >= most * (1 - 1e-6):
+            return f"the noise is at its upper bound, {noise:.3g}; standardise the targets"
+        pass_ = passes.of(plan.online.curvature)[0]
+        terms = noise_of(plan.online.curvature, pass_, noise)
+        effective = sum(t.value for t in found.terms if t.term == "effective_parameters")
+        power = passes.assignment.plan.likelihood_power
+        count = power * terms.n_targets
+        # 2 ∂ log q(y) / ∂ log σ², zero at a maximum; see `joint`.
+        slope = power * terms.squared_error / noise**2 - count + terms.exponent * effective
+        if slope <= 0.02 * count + 1:
+            return ""
+        return (
+            f"the noise is held at {noise:.3g}, below its maximum of the evidence, because the "
+            "network fits the data no better than a constant; train it longer, or standardise "
+            "the targets"
+        )
+
+    def _decay(self) -> Tensor:
+        """Return σ² δ / (κ N) of each parameter tensor [G]."""
         state, plan = self._state, self._planned.plan
         per_datum = spread_of(state, plan) ** 2 / (plan.likelihood_power * len(self._data.x_train))
-        rate_of: dict[int, float] = {}
-        for group in optimiser.param_groups:
-            rate_of |= dict.fromkeys(map(id, group["params"]), float(group["lr"]))
-        parameters: list[Tensor] = list(state.model.parameters())
-        rates = [rate_of.get(id(parameter), 0.0) for parameter in parameters]
-        # At most half the inverse learning rate: beyond it a step overshoots zero.
-        most = [0.5 / rate if rate > 0 else math.inf for rate in rates]
-        decay = state.prior_precision * per_datum
-        decay = decay.minimum(decay.new_tensor(most))
-        with torch.no_grad():
-            factors = self._factors_of(decay, parameters)
-            for parameter in parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            torch._foreach_addcmul_(gradients, factors, parameters)
-
-    def _factors_of(self, decay: Tensor, parameters: list[Tensor]) -> list[Tensor]:
-        """Return the factors [G] as tensors like the parameters, made anew only if they change.
-
-        So a step copies nothing to the device, and takes one operator for all parameters.
-        """
-        known, factors = self._factors or (decay.new_empty(0), [])
-        kinds = [(p.device, p.dtype) for p in parameters]
-        if not torch.equal(known, decay) or [(f.device, f.dtype) for f in factors] != kinds:
-            pairs = zip(parameters, decay.tolist(), strict=True)
-            factors = [torch.full_like(parameter, factor) for parameter, factor in pairs]
-            self._factors = decay, factors
-        return factors
+        return state.prior_precision * per_datum
 
 
 def online_laplace(
@@ -185,8 +201,9 @@ def online_laplace(
     Args:
         model: any network whose outputs are [n, C] and that does not normalise over the batch.
         optimiser: of its parameters, without weight decay.
-        data: the training data: a DataLoader, a Dataset of pairs, or tensors (x, y). Without
-            augmentation; kept on the device of the model.
+        data: the training data: a DataLoader, which is read as it is, a Dataset or list of pairs,
+            or tensors (x, y); see `nas_evidence.data.loaders`. Without augmentation; kept on the
+            device of the model.
         likelihood: "categorical" for labels, "gaussian" for real targets with one noise,
             "heteroscedastic" for those with 2 C outputs, see `curvature.likelihood`.
         every: epochs between updates (F).
@@ -194,7 +211,8 @@ def online_laplace(
         curvature: of the evidence; see `nas_evidence.curvature.KINDS`.
         prior_groups: parameters that share a precision: those of a "tensor", or all ("scalar").
         prior_precision: before the first update.
-        noise_std: the same for the noise, in the unit of the targets.
+        noise_std: the same for the noise, in the unit of the targets; from any start it finds its
+            maximum, or the estimate is not valid and says why.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
@@ -229,17 +247,21 @@ def online_laplace(
         raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}").with_code(
             "own-loop-plan"
         ) from None
-    _check_optimiser(model, optimiser)
-    parameter = next(model.parameters())
-    x, y = (part.to(parameter.device) for part in _tensors(data))
+    check_optimiser(model, optimiser)
+    for path, module in model.named_modules():
+        refuse_batch_statistics(path or "(model)", module)
+    parameter, rows = next(model.parameters()), rows_of(data)
+    x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
+    if rows.shorter is not None:
+        check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
     if likelihood != "categorical":
         y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
     elif not y.is_floating_point():
         y = y.long()
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:2], y[:2], likelihood_of(plan, noise_std),
-        batch_size=2, generator=torch.Generator().manual_seed(0),
+        curvature, model, x[:128], y[:128], likelihood_of(plan, noise_std),
+        batch_size=128, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
     n_parameters = sum(p.numel() for p in model.parameters())
@@ -247,58 +269,13 @@ def online_laplace(
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
         )
-    data = _tensor_data(x, y, tried.n_outputs)
-    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed))
-    optimiser.register_step_pre_hook(laplace._add_prior)
+    data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
+    if likelihood == "gaussian":
+        # Twice the variance about the mean: where half of the targets go into parameters.
+        constant = float((2 * (y.double() - y.double().mean(0)).square().mean()).sqrt())
+    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed, constant))
+    laplace._steps.join(optimiser)
     return laplace
-
-
-def _check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    if isinstance(optimiser, torch.optim.LBFGS):
-        raise UserError(
-            "`optimiser` must take one gradient per step, but LBFGS calls the loss again; use SGD "
-            "or Adam"
-        ).with_code("own-loop-lbfgs")
-    stepped = {id(p) for group in optimiser.param_groups for p in group["params"]}
-    missing = [name for name, p in model.named_parameters() if id(p) not in stepped]
-    if missing:
-        raise UserError(
-            f"`optimiser` must hold all parameters of the model, but not `{missing[0]}`; the "
-            "evidence is a function of all of them"
-        ).with_code("own-loop-parameter-missing")
-    decays = [group.get("weight_decay", 0) for group in optimiser.param_groups]
-    if any(decays):
-        raise UserError(
-            f"`optimiser` has weight_decay {max(decays)}, a second prior beside the learned one; "
-            "set weight_decay=0"
-        ).with_code("own-loop-weight-decay")
-
-
-def _tensors(data: Any) -> tuple[Tensor, Tensor]:
-    dataset = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(dataset, TensorDataset):
-        dataset = dataset.tensors
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise UserError(
-            "`data` must be a DataLoader or Dataset with a length, or tensors (x, y), but got a "
-            f"{type(dataset).__name__}; every update needs all data in a fixed order"
-        ).with_code("own-loop-data")
-    if isinstance(dataset, tuple | list):
-        pair = tuple(dataset)
-    else:
-        rows: Any = dataset
-        pair = tuple(default_collate([rows[i] for i in range(len(rows))]))
-    if len(pair) != 2 or not all(isinstance(part, Tensor) for part in pair):
-        raise UserError(
-            f"`data` must hold pairs (input, target) of tensors, but holds {len(pair)} parts: "
-            f"{', '.join(type(part).__name__ for part in pair)}"
-        ).with_code("own-loop-pairs")
-    if len(pair[0]) != len(pair[1]) or len(pair[0]) == 0:
-        raise UserError(
-            f"inputs and targets must have the same number of rows, at least one, but have "
-            f"{len(pair[0])} and {len(pair[1])}"
-        ).with_code("own-loop-rows")
-    return pair[0].detach(), pair[1].detach()
 
 
 def _tensor_data(x: Tensor, y: Tensor, n_outputs: int) -> TensorData:

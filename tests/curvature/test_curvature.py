@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "in place": (_InPlace, "input of `head` is modified in place"),
     "overridden": (lambda: nn.Sequential(_Overridden(4, 3)), "`0.weight` does not pass"),
     "frozen": (_frozen, "`0.bias` has requires_grad=False"),
-    "rows": (_RowsMixed, r"`layer` sees an input of shape \[4, 4\] for 2 data points"),
+    "rows": (_RowsMixed, r"`layer` sees an input of shape \[10, 4\] for 5 data points"),
     "batch norm": (
         lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
         "`1` of type BatchNorm1d",

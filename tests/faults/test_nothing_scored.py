@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeExecutor
 from faulty import Cli, call, run, stopped, study
 
+from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.study_folder import open_study
 
@@ -55,3 +56,12 @@ def test_a_report_while_only_one_trial_has_a_score(
     code, text, said = call(capsys, "report", tmp_path)
     assert (code, said) == (0, "")
     assert "report: " in text
+
+
+def test_a_ranking_by_the_estimate_is_empty_if_all_trials_failed(tmp_path: Path) -> None:
+    spec = study(n_trials=2, objective="conditional_evidence", rank_by="estimate")
+    open_study(tmp_path, spec)
+    run(spec, tmp_path, FakeExecutor(misbehave=lambda assignment: TrialStatus.FAILED))
+    found = load_study_tables(tmp_path)
+    assert found.trials["status"].tolist() == ["failed", "failed"]
+    assert found.ranking == ()

@@ -1,0 +1,330 @@
+"""Loaders, data sets and tensors as the two tensors that an evidence is of.
+
+    x [n, ...], y [n, ...]    the rows that a training loop over them visits, each once
+
+A `DataLoader` is read as it is: its sampler says which rows, its `collate_fn` what a row is. Rows
+that change from one reading to the next, or count several times, have no evidence of their own,
+and are refused with the remedy.
+"""
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from nas_evidence.plumbing.user_error import UserError
+
+#: Names of the targets in a batch that is a mapping.
+_TARGETS = ("y", "label", "labels", "target", "targets")
+#: Rows at which a stream counts as endless.
+_MOST_STREAMED = 1_000_000
+#: Rows that are read twice.
+_TWICE = 3
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that a training visits.
+
+    x, y     inputs [n, ...] and targets [n, ...]
+    shorter  some rows as a batch of their own, and as in x, where the former is padded less
+    """
+
+    x: Tensor
+    y: Tensor
+    shorter: tuple[Tensor, Tensor] | None = None
+
+
+def rows_of(data: Any) -> Rows:
+    """Return the rows of a DataLoader, a data set, a list of pairs, or tensors (x, y).
+
+    The state of global random generators and of those of the loader is left as it was.
+
+    Raises:
+        ValueError: if the rows are not the same in each epoch, count several times, or do not fit
+            one tensor of inputs and one of targets; says why and what to do.
+    """
+    with _randomness_kept(data):
+        found = _read(data)
+    if len(found.x) != len(found.y) or len(found.x) == 0:
+        raise UserError(
+            f"inputs and targets must have the same number of rows, at least one, but have "
+            f"{len(found.x)} and {len(found.y)}"
+        ).with_code("own-loop-rows")
+    return found
+
+
+def _read(data: Any) -> Rows:
+    if isinstance(data, DataLoader):
+        return _stream(data) if isinstance(data.dataset, IterableDataset) else _of_loader(data)
+    if isinstance(data, IterableDataset):
+        return _stream(DataLoader(data, batch_size=256))
+    if isinstance(data, Mapping) or (
+        isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data))
+    ):
+        return Rows(*_pair(data))
+    if not hasattr(data, "__getitem__") or not isinstance(data, Sized):
+        raise UserError(
+            "`data` must be a DataLoader or Dataset with a length, pairs, or tensors (x, y), but "
+            f"got a {type(data).__name__}; every update needs all data in a fixed order"
+        ).with_code("own-loop-data")
+    return _collated(data, range(len(data)), default_collate, len(data))
+
+
+def _of_loader(loader: "DataLoader[Any]") -> Rows:
+    if loader.batch_sampler is None:  # the data set gives batches
+        items = [loader.collate_fn(loader.dataset[i]) for i in _drawn(loader.sampler)]
+        return Rows(*_joined([_pair(item) for item in items]))
+    rows = _visited(loader)
+    return _collated(loader.dataset, rows, loader.collate_fn, loader.batch_size or len(rows))
+
+
+def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
+    """Return the rows that the epochs of a loader visit, in ascending order."""
+    assert loader.batch_sampler is not None
+    if type(loader.batch_sampler) is not BatchSampler:
+        return _drawn(_Flat(loader.batch_sampler))
+    sampler, size = loader.batch_sampler.sampler, loader.batch_sampler.batch_size
+    drops = loader.batch_sampler.drop_last
+    shuffled: Sequence[int] | None = None
+    if type(sampler) is SequentialSampler:
+        n = len(sampler.data_source)
+        return range(n // size * size if drops else n)
+    if type(sampler) is RandomSampler:
+        shuffled = range(len(sampler.data_source))
+    elif type(sampler) is DistributedSampler:
+        shuffled = range(len(sampler.dataset))  # type: ignore[arg-type]
+    elif type(sampler) is SubsetRandomSampler:
+        shuffled = sorted(sampler.indices)
+    elif type(sampler) is WeightedRandomSampler:
+        if len(set(sampler.weights.tolist())) > 1:
+            raise UserError(
+                "the sampler draws rows with weights, so that the training maximises another "
+                "likelihood than that of the data, each counted once; give equal weights, or "
+                "shuffle=True"
+            ).with_code("loader-weights")
+        shuffled = range(len(sampler.weights))
+    if shuffled is None:
+        try:
+            return _drawn(_Flat(loader.batch_sampler))
+        except UserError:
+            if not drops or isinstance(sampler, Iterator):
+                raise
+            return _drawn(sampler)  # an epoch leaves out others each time, so all are visited
+    return () if drops and len(shuffled) < size else shuffled
+
+
+@dataclass
+class _Flat:
+    """The rows of a sampler of batches, one after another."""
+
+    batches: Any
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler of rows behind it, if it has one."""
+        return getattr(self.batches, "sampler", self.batches)
+
+    def __iter__(self) -> Iterator[int]:
+        # Copies, so that what counts its epochs goes on as if nothing had been drawn.
+        batches = copy.copy(self.batches)
+        if hasattr(batches, "sampler"):
+            batches.sampler = copy.copy(batches.sampler)
+        return (row for batch in batches for row in batch)
+
+
+def _drawn(sampler: Any) -> Sequence[int]:
+    """Return the rows that a sampler draws in each epoch, in ascending order.
+
+    Raises:
+        ValueError: if they differ between two epochs, or some are drawn more often than others.
+    """
+    behind = sampler.sampler if isinstance(sampler, _Flat) else sampler
+    if isinstance(behind, Iterator):
+        raise UserError(
+            f"the sampler, a {type(behind).__name__}, can be read only once, and the training "
+            "needs it; give a list of rows or a torch.utils.data.Subset"
+        ).with_code("loader-read-once")
+    one, other = (Counter(map(int, copy.copy(sampler))) for _ in range(2))
+    if one != other or len(set(one.values())) > 1:
+        how = "other rows in each epoch" if one != other else "some rows more often than others"
+        raise UserError(
+            f"the sampler, a {type(behind).__name__}, draws {how}, so that the training has no "
+            "fixed data, each counted once; give the rows as a torch.utils.data.Subset, with "
+            "shuffle=True"
+        ).with_code("loader-rows-vary")
+    return sorted(one)
+
+
+def _collated(
+    data: Any, rows: Sequence[int], collate: Callable[[list[Any]], Any], size: int
+) -> Rows:
+    """Return rows of a data set as one batch, checked to be the same in a smaller one."""
+    if isinstance(data, TensorDataset) and collate is default_collate:
+        index = torch.as_tensor(rows, dtype=torch.int64)
+        whole = len(rows) == len(data) and isinstance(rows, range)
+        tensors = data.tensors if whole else [t[index.to(t.device)] for t in data.tensors]
+        return Rows(*_pair(tuple(tensors)))
+    if not rows:
+        return Rows(torch.zeros(0), torch.zeros(0))
+    items, again = _items(data, rows), _items(data, rows[:_TWICE])
+    if not all(_same(one, other) for one, other in zip(items, again, strict=False)):
+        raise UserError(
+            f"the data set, a {type(data).__name__}, gives row {rows[0]} other values each time "
+            "it is read, as random augmentation does; the likelihood is a product over fixed "
+            "data: leave it out, or give a copy without it"
+        ).with_code("loader-random-rows")
+    x, y = _pair(_put_together(collate, items))
+    if collate is default_collate:
+        return Rows(x, y)
+    last = list(range(len(rows)))[: -min(size, len(rows)) - 1 : -1]
+    few, few_y = _pair(_put_together(collate, [items[i] for i in last]))
+    if len(x) != len(rows) or not _is_corner(few, x[last]) or not _same(few_y, y[last]):
+        raise UserError(
+            "`collate_fn` gives rows other values in another batch, so that the training has no "
+            "fixed data; let it treat each row by itself, and pad at the end only"
+        ).with_code("loader-collate-varies")
+    return Rows(x, y, None if few.shape[1:] == x.shape[1:] else (few, x[last]))
+
+
+def _is_corner(few: Tensor, whole: Tensor) -> bool:
+    """Tell whether rows are the same as padded ones, up to the padding at their ends."""
+    if few.ndim != whole.ndim:
+        return False
+    return _same(whole[tuple(slice(length) for length in few.shape)], few)
+
+
+def _items(data: Any, rows: Sequence[int]) -> list[Any]:
+    if hasattr(data, "__getitems__"):
+        return list(data.__getitems__(list(rows)))
+    return [data[row] for row in rows]
+
+
+def _put_together(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
+    try:
+        return collate(items)
+    except (RuntimeError, TypeError, ValueError) as error:
+        first = " ".join(str(error).strip().splitlines()[:1])
+        raise UserError(
+            f"the rows cannot be put together as one batch: {first}; give rows of one shape, or a "
+            "`collate_fn` that pads any number of them"
+        ).with_code("loader-rows-differ") from error
+
+
+def _stream(loader: "DataLoader[Any]") -> Rows:
+    """Return the rows of a data set that can only be read from its beginning to its end."""
+    one, other = (_once(loader) for _ in range(2))
+    sums = [tuple(float(part.double().sum()) for part in read) for read in (one, other)]
+    if len(one[0]) != len(other[0]) or not np.allclose(*sums, equal_nan=True):
+        raise UserError(
+            f"the stream, a {type(loader.dataset).__name__}, gives {len(one[0])} rows when it is "
+            f"read and {len(other[0])}, or others, when it is read again; let it begin anew in "
+            "each epoch with the same rows, or give them as tensors (x, y)"
+        ).with_code("loader-stream-varies")
+    return Rows(*one)
+
+
+def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
+    parts, n = [], 0
+    for batch in loader:
+        x, y = _pair(batch)
+        parts.append((x[None], y[None]) if loader.batch_size is None and y.ndim == 0 else (x, y))
+        n += len(parts[-1][0])
+        if n > _MOST_STREAMED:
+            raise UserError(
+                f"the stream, a {type(loader.dataset).__name__}, has not ended after "
+                f"{_MOST_STREAMED:,} rows; the evidence is of all data of an epoch, so give one "
+                "that ends, or tensors (x, y)"
+            ).with_code("loader-stream-endless")
+    return _joined(parts) if parts else (torch.zeros(0), torch.zeros(0))
+
+
+def _joined(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    shapes = {x.shape[1:] for x, _ in pairs}
+    if len(shapes) > 1:
+        raise UserError(
+            f"the inputs of batches have the shapes {sorted(map(list, shapes))[:3]}; give all "
+            "rows one shape, such as sequences padded to one length"
+        ).with_code("loader-shapes-differ")
+    x, y = (torch.cat(list(parts)) for parts in zip(*pairs, strict=True))
+    return x, y
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of a batch: a pair, or a mapping with a name for the targets."""
+    parts = batch
+    if isinstance(batch, Mapping):
+        named = sorted(batch, key=lambda name: str(name).lower() in _TARGETS)
+        is_target = [str(name).lower() in _TARGETS for name in named]
+        parts = [batch[name] for name in named] if is_target == [False, True] else batch
+    if (
+        not isinstance(parts, tuple | list)
+        or len(parts) != 2
+        or not all(_is_array(part) for part in parts)
+    ):
+        found = [*batch] if isinstance(batch, Mapping) else batch
+        held = [f"`{one}`" if isinstance(one, str) else type(one).__name__ for one in found][:5]
+        raise UserError(
+            f"`data` must hold pairs (input, target) of tensors, or two tensors by name, one of "
+            f"them {', '.join(_TARGETS)}, but holds {len(found)} parts: {', '.join(held)}; let "
+            "the network take one tensor, and give tensors (x, y) of these"
+        ).with_code("own-loop-pairs")
+    x, y = (torch.as_tensor(part).detach() for part in parts)
+    return x, y
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, Tensor | np.ndarray) and part.ndim > 0
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether two items are equal in all their parts; NaN equals NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and bool(torch.equal(one, other) or _equal_nan(one, other))
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) or bool(one != one)
+
+
+def _equal_nan(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+@contextmanager
+def _randomness_kept(data: Any) -> Iterator[None]:
+    """Leave the global random generators and those of a loader as they are."""
+    holders = [getattr(data, name, None) for name in ("sampler", "batch_sampler")]
+    found = [getattr(holder, "generator", None) for holder in (data, *holders)]
+    own = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            for generator, state in own:
+                generator.set_state(state)
