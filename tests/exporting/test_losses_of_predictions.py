@@ -12,7 +12,7 @@ def test_losses_of_real_targets_are_in_units_of_the_training_targets() -> None:
     rng = np.random.default_rng(0)
     mean, y = rng.normal(size=(2, 7, 2))
     std = rng.uniform(0.5, 2.0, size=(7, 2))
-    for unit in (np.ones(2), np.array([100.0, 0.01])):
+    for unit in (np.ones(2), np.array([100.0, 0.5])):
         density = Normals(np.ones(1), (mean * unit)[None], (std * unit)[None])
         found = Prediction(("a", "b"), density=density, unit=unit).losses(y * unit)
         expected = -stats.norm.logpdf(y, mean, std).sum(1)
