@@ -309,9 +309,9 @@ def _place(run: Mapping[str, Any]) -> tuple[int, int, int]:
 def of_defaults(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the table: log loss or RMSE, mean ± standard deviation over the splits."""
     methods = {
-        "nas-evidence": "",
-        "HistGradientBoosting": "",
-        "linear": "LogisticRegression Ridge",
+        "nas-evidence": ("nas-evidence",),
+        "HistGradientBoosting": ("HistGradientBoosting",),
+        "linear": ("LogisticRegression", "Ridge"),
     }
     lines = []
     for name in dict.fromkeys(run["data"] for run in runs):

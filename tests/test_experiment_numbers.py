@@ -79,6 +79,20 @@ def test_what_settling_does_is_what_the_results_give() -> None:
         assert cells[7] == f"{sum(row['kept_scheduled'] for row in rows)} of {runs}", line
 
 
+def test_what_the_evidence_tells_of_a_settled_state_is_counted_by_kind_of_target() -> None:
+    real = ("diabetes", "bostonHousing", "kin8nm", "wine-quality-red", "power-plant")
+    found = {True: [0, 0], False: [0, 0]}
+    for row in results("settling_cpu")["rows"]:
+        if row["family"] != "linear":
+            own = found[row["set"] in real]
+            own[0] += row["evidence_sign_right"]
+            own[1] += row["runs"]
+    said = "lower log loss in {} of {} runs (with real targets in {} of {})".format(
+        *found[False], *found[True]
+    )
+    assert said in " ".join(page("settling").split())
+
+
 def test_the_lengths_of_training_are_what_the_results_give() -> None:
     found = {(row["set"], row["plan"]): row for row in results("epochs_rule_cpu")["rows"]}
     names = {
@@ -181,3 +195,39 @@ def test_the_gains_by_text_are_those_of_the_results() -> None:
         cells = [f"{row['log_loss_without']:.3f}", f"{row['log_loss_with']:.3f}"]
         gain = f"{row['gain']:.3f} ± {row['standard_error']:.3f}"
         assert re.search(rf"\| {row['table']} \|.*\| {' . '.join([*cells, gain])} \|", text), row
+
+
+def test_the_time_of_the_proposed_training_is_that_of_its_table() -> None:
+    rows = re.findall(r"^\| [^|]+, ([\d,]+)(?:, real)? \| [^|]+ \| [^|]*± [^|]+ \| (\d\.\d\d) \|$",
+                      page("training-length"), re.MULTILINE)  # fmt: skip
+    shares = [float(share) for n, share in rows if int(n.replace(",", "")) >= 150]
+    assert len(shares) == 10
+    said = f"{min(shares)} to {max(shares)} of the time from 150 rows on"
+    assert said in " ".join(page("training-length").split())
+
+
+def test_the_forecast_of_time_is_that_of_the_results() -> None:
+    runs = results("forecast_cpu")["runs"]
+    for run in runs:
+        forecast, truth = (sum(one[key] for one in run["trials"]) for key in ("forecast", "total"))
+        assert forecast / truth == pytest.approx(run["ratio"], abs=0.01)
+    ratios = {run["study"]: run["ratio"] for run in runs}
+    text = " ".join(page("cost").split())
+    assert f"forecast was {min(ratios.values())} to {max(ratios.values())} times the truth" in text
+    assert max(ratios, key=lambda name: ratios[name]) == "28x28 images"
+
+
+def test_the_coverage_of_independent_losses_is_that_of_the_results() -> None:
+    found, text = results("comparison_coverage"), " ".join(page("report-checks").split())
+    shown = {task: [row for row in found[task]["rows"] if row["situation"] == "rare"]
+             for task in ("real", "labels")}  # fmt: skip
+    judged = {task: [share for row in found[task]["rows"] if row not in shown[task]
+                     for share in row["covered"]] for task in ("real", "labels")}  # fmt: skip
+    real, labels = judged["real"], judged["labels"]
+    assert found["real"]["n_times"] == found["labels"]["n_times"] == 2000
+    assert f"All {len(real)} cells of real targets lie between {100 * min(real):.1f} and "\
+        f"{100 * max(real):.1f} %" in text  # fmt: skip
+    assert f"The {len(labels)} cells of classes lie between {100 * min(labels):.1f} and "\
+        f"{100 * max(labels):.1f} %" in text  # fmt: skip
+    rare = [share for row in shown["labels"] for share in row["covered"]]
+    assert f"it is {100 * min(rare):.1f} to {100 * max(rare):.1f} %: too wide" in text

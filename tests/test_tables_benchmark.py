@@ -70,5 +70,16 @@ def test_a_measurement_goes_on_where_it_stopped(
     assert calls == [0, 1, 2]
     runs = json.loads(to.read_text(encoding="utf-8"))["runs"]
     assert "| kin8nm | 40 / 10 | 3 |  |  | 1.000 ± 0.000 |" in script.of_defaults(runs)
+    others = ({**one, "method": name, "rmse": rmse} for one in runs for name, rmse in
+              (("nas-evidence", 0.5), ("HistGradientBoosting", 0.8)))  # fmt: skip
+    line = "| kin8nm | 40 / 10 | 3 | 0.500 ± 0.000 | 0.800 ± 0.000 | 1.000 ± 0.000 |"
+    assert line in script.of_defaults([*runs, *others])
     with pytest.raises(SystemExit, match="n_trials"):
         script.measure(tmp_path, ["kin8nm"], 3, 8, to)
+
+
+def test_no_cell_of_the_committed_table_beside_defaults_is_empty() -> None:
+    runs = json.loads(script.RESULTS.read_text(encoding="utf-8"))["runs"]
+    lines = script.of_defaults(runs).splitlines()[2:]
+    assert len(lines) == 10
+    assert all(cell.strip() for line in lines for cell in line.strip("|").split("|"))

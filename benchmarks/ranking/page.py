@@ -149,7 +149,7 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, A
         _line("real targets, 2,000 rows, five folds",
               [(pool["scores"]["e5"]["rho"], pool["attainable"]) for pool in more]),
     ]  # fmt: skip
-    for name, pools in _by_kind(worth).items():
+    for name, pools in _by_kind(kept_aside(worth)).items():
         column = COLUMNS["estimate"]
         rhos = [(pool["scores"][column]["rho"], pool["attainable"]) for pool in pools]
         line = _line(f"{name}, five folds", rhos)
@@ -157,6 +157,18 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, A
     header = ["your data", "pools", "rho, mean", "range over pools", "attainable",
               "worth as many extra labelled rows"]  # fmt: skip
     return markdown(header, lines)
+
+
+def kept_aside(worth: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pools that chose neither what ranks nor its prior, by group.
+
+    These are the pools of `rank` that were kept aside, and those of the second look.
+    """
+    return {
+        group: {"pools": {name: pool for name, pool in worth[group]["pools"].items()
+                          if judge.POOLS[group][name].aside}}
+        for group in ("rank", "rank/second")
+    }  # fmt: skip
 
 
 def _line(name: str, rhos: Sequence[tuple[float, float]]) -> list[str]:

@@ -34,7 +34,8 @@ class Status:
     by_status      finished trials, those of the race too, by how they ended
     running        ids of the trials under way
     architectures  of these, by id as text
-    best           its `trial_id`, the value of the objective and its `unit`; None while none ranks
+    best           its `trial_id`, the value that ranks it by its column (the objective or
+                   `estimate`), the `unit`, and `ranked_by`; None while none ranks
     held_by        the process that works on it
     job            the job on the cluster, with `job_state` and `store`; None of a folder
     """
@@ -204,7 +205,8 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
     now = study_status(store.folder)
     best = None
     if now.best is not None:
-        best = {"trial_id": now.best.trial_id, now.objective: now.value, "unit": now.unit}
+        best = {"trial_id": now.best.trial_id, now.column: now.value, "unit": now.unit,
+                "ranked_by": now.ranks_by}  # fmt: skip
     return {
         "name": now.name,
         "state": now.state,

@@ -18,7 +18,7 @@ from nas_evidence.reporting.templating import caption as caption_of
 if TYPE_CHECKING:  # it imports torch
     from nas_evidence.exporting.predictor import Metrics
     from nas_evidence.reporting.contents import Report
-    from nas_evidence.reporting.study_tables import RankedArchitecture
+    from nas_evidence.reporting.study_tables import RankedArchitecture, Study
 
 #: Figures by their names on the page, where `Study.plot` has another.
 _NAMES = {
@@ -129,17 +129,17 @@ def figures_of_report(report: "Report") -> dict[str, Figure]:
 
 
 def _ranking(report: "Report") -> Figure | None:
-    """Return the objective by number of parameters, which needs no test rows."""
+    """Return what ranks by number of parameters, which needs no test rows."""
     study = report.study
-    ranked = [one for one in study.ranking if one.objective is not None and one.n_parameters]
+    ranked = [one for one in study.ranking if study.value(one) is not None and one.n_parameters]
     if not ranked:
         return None
     families = study.families
     panel = Panel(
         axis_of("parameters", [float(one.n_parameters or 0) for one in ranked], log=True),
-        axis_of(f"{study.spec.objective} ({study.objective_unit})", _values(ranked)),
+        axis_of(f"{study.ranks_by} ({study.objective_unit})", _values(study, ranked)),
     )
-    for one, value in zip(ranked, _values(ranked), strict=True):
+    for one, value in zip(ranked, _values(study, ranked), strict=True):
         at = families.index(one.family)
         panel.dot(
             float(one.n_parameters or 0), value, colour=colour(at), symbol=at, family=one.family,
@@ -147,12 +147,12 @@ def _ranking(report: "Report") -> Figure | None:
         )  # fmt: skip
     keys = [Key(family, colour(i), i) for i, family in enumerate(families)]
     caption = "The score that ranks, by the number of parameters: one marker per architecture."
-    drawn = plot([panel], name=f"{study.spec.objective} by parameters", legend=keys)
+    drawn = plot([panel], name=f"{study.ranks_by} by parameters", legend=keys)
     return Figure("ranking", caption, drawn)
 
 
-def _values(ranked: "Sequence[RankedArchitecture]") -> list[float]:
-    return [one.objective for one in ranked if one.objective is not None]
+def _values(study: "Study", ranked: "Sequence[RankedArchitecture]") -> list[float]:
+    return [value for one in ranked if (value := study.value(one)) is not None]
 
 
 def importance_of(found: Importance, *, labels: bool) -> Figure:

@@ -168,8 +168,7 @@ class Study:
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
-        order = "the estimate" if self.spec.rank_by == "estimate" else self.spec.objective
-        return f"Study({self.place!r}: {done}, ranked by {order})"
+        return f"Study({self.place!r}: {done}, ranked by {self._tables().standings.ranks_by})"
 
     def _repr_html_(self) -> str:
         table = self.ranking

@@ -167,9 +167,10 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
     for trial_id, architecture in now.architectures.items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now.best is not None:
-        (_, best), (objective, value), *more = now.best.items()
-        unit = "".join(f" {word}" for _, word in more if word == "nats per datum")
-        out.print(f"best: trial {best} with {objective} = {score_text(value)}{unit}")
+        (_, best), (column, value), *_ = now.best.items()
+        unit = " nats per datum" if now.best.get("unit") == "nats per datum" else ""
+        by = now.best.get("ranked_by", column)  # a cluster may run an older version
+        out.print(f"best: trial {best} with {by} = {score_text(value)}{unit}")
     again = typed("resume", *([] if job is None else [job.store]), *named)
     if now.state == "stopped" or lost:
         out.print(f"continue: {again}")

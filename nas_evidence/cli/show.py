@@ -51,23 +51,38 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
     from nas_evidence.reporting.study_tables import ranked_study
 
     study = ranked_study(stored)
-    rank = next((one.rank for one in study.ranking if trial_id in one.trial_ids), None)
+    own = next((one for one in study.ranking if trial_id in one.trial_ids), None)
     n_ranked = sum(one.rank is not None for one in study.ranking)
-    print_line("trial", trial_sentence(tables, str(study.spec.objective), rank, n_ranked))
+    objective = str(study.spec.objective)
+    said = trial_sentence(
+        tables, objective, own and own.rank, n_ranked, by=study.ranks_by,
+        ranked=own and study.value(own),
+    )  # fmt: skip
+    print_line("trial", said)
     if out.is_terminal and not all_terms:
         _print_screen(tables, METRICS[stored.spec.plan.likelihood]["log_loss"])
     else:
         _print_trial(tables)
 
 
-def trial_sentence(tables: _Tables, objective: str, rank: int | None, n_ranked: int) -> str:
+def trial_sentence(
+    tables: _Tables,
+    objective: str,
+    rank: int | None,
+    n_ranked: int,
+    *,
+    by: str | None = None,
+    ranked: float | None = None,
+) -> str:
     """Return the one sentence that matters about a trial.
 
     Args:
         tables: the rows of the trial in each table.
-        objective: the score that ranks.
+        objective: the score of a trial.
         rank: of its architecture, None if it has none.
         n_ranked: number of ranked architectures.
+        by: what ranks architectures, by default the objective.
+        ranked: its value of the architecture, where that is not the objective.
     """
     trial, curve = tables["trials"][0], tables["curves"]
     name = f"{trial['trial_id']} ({trial['family']})"
@@ -90,10 +105,10 @@ def trial_sentence(tables: _Tables, objective: str, rank: int | None, n_ranked: 
         return f"{name} is complete but has no valid {objective}, so it does not rank"
     value = last[-1]["per_datum"] if last[-1]["per_datum"] is not None else last[-1]["value"]
     unit = " nats per datum" if last[-1]["per_datum"] is not None else ""
-    return (
-        f"{name} has the architecture ranked {rank} of {n_ranked} by {objective}: "
-        f"{score_text(value)}{unit}{tested}"
-    )
+    order = f"{name} has the architecture ranked {rank} of {n_ranked} by {by or objective}"
+    if by not in (None, objective) and ranked is not None:
+        order += f" ({score_text(ranked)}{unit}); its {objective}"
+    return f"{order}: {score_text(value)}{unit}{tested}"
 
 
 def _at_chance(loss: float, accuracy: float | None) -> bool:

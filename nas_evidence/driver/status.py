@@ -1,7 +1,6 @@
 """The status of a study, from what is on disk."""
 
 import math
-import statistics
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from nas_evidence.driver.race import is_finished
 from nas_evidence.plumbing.collector import uncollected
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import ArchitectureSpec
-from nas_evidence.storage.best import Standings
+from nas_evidence.storage.best import ESTIMATE, Standings
 from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import read_log
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
@@ -28,7 +27,8 @@ class StudyStatus:
     state   "running", "stopped", "budget spent" or "finished"
     running architectures of the trials under way, by trial id
     best    the trial that represents the best architecture (see `best.py`), None while none ranks
-    value   the objective of that architecture, in `unit`; the mean over its trials
+    value   what ranks that architecture, in `unit`: its estimate, or the mean over its trials
+    column  where the ranking has this value, and `ranks_by` what it is, as the report says it
     n_raced finished trials of the race of the finalists, which come on top of `n_trials`
     holder  which process works on it, if one does
     """
@@ -41,7 +41,8 @@ class StudyStatus:
     best: TrialRow | None
     value: float
     unit: str
-    objective: str
+    column: str
+    ranks_by: str
     n_raced: int = 0
     holder: Holder | None = None
 
@@ -68,10 +69,11 @@ def study_status(folder: Path) -> StudyStatus:
     else:
         state = "budget spent" if known.spent.exceeds(study.budget) else "stopped"
 
-    first, best, value, unit = Standings(study, done.values()).best, None, math.nan, ""
+    standings = Standings(study, done.values())
+    first, best, value, unit = standings.best, None, math.nan, ""
     if first is not None:
         best, objective = done[first.trial_id], study.objective
-        value, unit = statistics.fmean(done[i].values[objective] for i in first.values), _PLAIN
+        value, unit = first.ranked, _PLAIN
         per_datum = per_datum_of(folder, known, best, objective)
         if per_datum is not None:  # of as many data in every trial
             of_best = best.values[objective]
@@ -87,7 +89,8 @@ def study_status(folder: Path) -> StudyStatus:
         best=best,
         value=value,
         unit=unit,
-        objective=study.objective,
+        column=ESTIMATE if study.rank_by == ESTIMATE else study.objective,
+        ranks_by=standings.ranks_by,
         n_raced=len(done) - n_searched(done),
         holder=holder_of(folder) if alive else None,
     )

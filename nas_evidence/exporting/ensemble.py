@@ -109,6 +109,7 @@ def export_ensemble(
     described: dict[str, Any] = {
         "study": study.name,
         "objective": study.objective,
+        "ranked_by": tables.standings.ranks_by,
         "top": top,
         "chosen": chosen,
         "members": [

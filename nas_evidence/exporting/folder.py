@@ -118,6 +118,7 @@ def export_winner(
         "study": study.name,
         "trial_id": chosen,
         "objective": study.objective,
+        **order_of(tables, chosen),
         "epoch": int(row["epochs"]),
         "n_data": len(arrays.x_train),
         "unit": "per_datum: nats per datum, as the report shows; sum: nats over the data, and so "
@@ -172,6 +173,31 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
             "continue it with `nas-evidence resume`."
         ).with_code("no-winner")
     return best.trial_id
+
+
+def order_of(tables: StudyTables, trial_id: int) -> dict[str, Any]:
+    """Return the rank of a trial's architecture, by what, and the value of it that ranks.
+
+    The value is per datum where the objective is, as the report shows it.
+    """
+    standings, row = tables.standings, tables.row(trial_id)
+    key = str(row["architecture_key"])
+    ranked = next(((k, one) for k, one in enumerate(standings.first(), 1) if one.key == key), None)
+    found: dict[str, Any] = {"ranked_by": standings.ranks_by, "rank": None, "ranking_value": None}
+    if ranked is None:
+        return found
+    rank, one = ranked
+    return found | {"rank": rank, "ranking_value": one.ranked * _per_datum(tables, trial_id)}
+
+
+def _per_datum(tables: StudyTables, trial_id: int) -> float:
+    """Return by what the objective of a trial is multiplied to be shown: 1 / n, or 1."""
+    evidence = tables.evidence
+    mine = evidence[(evidence["trial_id"] == trial_id) & evidence["per_datum"].notna()]
+    own = mine[mine["estimator"] == tables.spec.objective]
+    if own.empty or not own["value"].iloc[-1]:
+        return 1.0
+    return float(own["per_datum"].iloc[-1] / own["value"].iloc[-1])
 
 
 def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:

@@ -88,15 +88,17 @@ def ensemble_card(
 def _results(
     study: StudySpec, row: pd.Series, arrays: ArrayData, summary: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    score = summary["scores"].get(study.objective, {})
+    score, by = summary["scores"].get(study.objective, {}), summary["ranked_by"]
     per_datum = score.get("per_datum", score.get("value"))
+    ranking = [] if by == study.objective else [(by, summary["ranking_value"], f"{by}, larger is "
+                                                 "better; what ranks")]  # fmt: skip
     measured = {
         "test": [
             ("accuracy", row["test_accuracy"], "accuracy"),
             ("rmse", row["test_rmse"], "RMSE"),
             ("log_loss", row["test_nll_per_datum"], "log loss, nats per datum"),
         ],
-        "train": [(study.objective, per_datum, f"{study.objective}, larger is better")],
+        "train": [*ranking, (study.objective, per_datum, f"{study.objective}, larger is better")],
     }
     found = {
         split: [

@@ -47,7 +47,7 @@ def compare(
             study.spec.dataset.model_dump_json() for study in studies
         },
         "They are ranked by different scores: compare the test columns only.": {
-            study.spec.objective for study in studies
+            study.ranks_by for study in studies
         },
     }
     frame.attrs["notes"] = [note for note, kinds in notes.items() if len(kinds) > 1]
@@ -75,8 +75,8 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
         simple = min(comparison.baselines, key=lambda one: one.behind)
     return {
         "study": name,
-        "score": str(study.spec.objective),
-        "value": winner and winner.objective,
+        "score": study.ranks_by,
+        "value": winner and study.value(winner),
         "test_nll": winner and winner.test_nll,
         "test_accuracy": winner and winner.test_accuracy,
         "test_rmse": winner and winner.test_rmse,

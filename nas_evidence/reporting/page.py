@@ -123,6 +123,7 @@ def as_json(report: Report) -> str:
     found = {
         "name": study.spec.name,
         "score": study.spec.objective,
+        "ranked_by": study.ranks_by,
         "unit": study.objective_unit,
         "targets": study.targets,
         "n_trials": study.spec.n_trials,

@@ -23,7 +23,7 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
-from nas_evidence.storage.best import Standing, Standings
+from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
 from nas_evidence.storage.tables import (
     StudyTables,
     UnreadableFile,
@@ -37,8 +37,6 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "gaussian": ("test_nll_per_datum", "test_rmse"),
     "heteroscedastic": ("test_nll_per_datum", "test_rmse"),
 }
-#: What ranks architectures that are estimated: as a score, and as a column.
-ESTIMATE = "estimate"
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
@@ -163,8 +161,7 @@ class Study:
     @property
     def ranks_trials_by(self) -> str:
         """Return the name of the same of a single trial."""
-        both = f"the mean of {' and '.join(ESTIMATED)}"
-        return both if self.spec.rank_by == "estimate" else str(self.spec.objective)
+        return ranks_trials_by(self.spec)
 
     @property
     def baseline(self) -> RankedArchitecture | None:

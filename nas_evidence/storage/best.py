@@ -22,12 +22,20 @@ from statistics import fmean
 
 from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import TrialStatus, is_race
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
 from nas_evidence.storage.trial_row import TrialRow
 
 #: Fewest and most architectures that are estimated: of more, not all weights are kept, and an
 #: estimate may put any of them first.
 FEWEST, MOST = 8, 200
+#: The name of the estimate, as a score and as a column.
+ESTIMATE = "estimate"
+
+
+def ranks_trials_by(study: StudySpec) -> str:
+    """Return the name of the value of a trial that ranks, as every page and command says it."""
+    both = f"the mean of {' and '.join(ESTIMATED)}"
+    return both if study.rank_by == ESTIMATE else str(study.objective)
 
 
 def ranked_value(values: Mapping[str, float], study: StudySpec) -> float | None:
@@ -60,6 +68,11 @@ class Standing:
     def mean(self) -> float:
         """Return the mean value."""
         return fmean(self.values.values())
+
+    @property
+    def ranked(self) -> float:
+        """Return the value that ranks: the estimate, without one the mean."""
+        return self.mean if self.estimate is None else self.estimate
 
     @property
     def raced(self) -> bool:
@@ -118,6 +131,11 @@ class Standings:
         return any(one.estimate is not None for one in self.first(1))
 
     @property
+    def ranks_by(self) -> str:
+        """Return the name of what orders the architectures, as every page and command says it."""
+        return ESTIMATE if self.is_estimated else ranks_trials_by(self._study)
+
+    @property
     def n_raced(self) -> int:
         """Return how many architectures the race of the finalists trained again."""
         return len([*takewhile(lambda standing: standing.raced, self.first())])
@@ -157,5 +175,4 @@ class Standings:
 
 
 def _place(standing: Standing) -> tuple[bool, float, int, str]:
-    value = standing.mean if standing.estimate is None else standing.estimate
-    return not standing.raced, -value, min(standing.values), standing.key
+    return not standing.raced, -standing.ranked, min(standing.values), standing.key

@@ -391,6 +391,7 @@ def test_status_in_words_and_as_json(home: Path) -> None:
             "trial_id": best["trial_id"],
             "diag_ef": best["per_datum"],
             "unit": "nats per datum",
+            "ranked_by": "diag_ef",
         },
         "held_by": None,
     }

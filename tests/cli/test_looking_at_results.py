@@ -141,7 +141,7 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     study = load(tmp_path, records)
     logged(tmp_path)
     best = status_in(working_copy(str(tmp_path)))["best"]
-    assert list(best) == ["trial_id", "kfac_ggn", "unit"]
+    assert list(best) == ["trial_id", "kfac_ggn", "unit", "ranked_by"]
     assert list(best.values()) == [study.winner.trial_id, study.winner.objective, "nats per datum"]
     nothing = folder(tmp_path / "failed", [record(1, 1, status=TrialStatus.FAILED)])
     logged(nothing)

@@ -190,6 +190,19 @@ def test_the_gain_of_one_trial_is_the_integral_over_its_score() -> None:
     assert found.expected_gain(new, 50_000) == pytest.approx(expected * found.warp.unit, rel=0.02)
 
 
+def test_a_place_that_looks_better_untried_gains_at_least_what_it_is_ahead() -> None:
+    """The best is of what was tried: E max(a, b) - a is at least E b - a (Jensen)."""
+    points = np.linspace(0.0, 0.5, 9)[:, None]
+    scores = [[5 * x] for x in points[:, 0]]
+    hyper = Hyper(0.5, 0.1, 0.1, np.array([0.5]))
+    found = ArchitecturePosterior(points, [True], scores, hyper, prior=Prior(slope=3.0))
+    new = np.array([[0.8]])
+    known = found.predict(points)[0].max()  # means of m + g
+    ahead = found.warp.unit * (found.predict(new)[0].item() - known)
+    assert ahead > 0.5
+    assert found.expected_gain(new) >= ahead - 1e-9
+
+
 def test_what_is_tried_twice_in_one_place_gains_less_than_two_places() -> None:
     points, scores = searched(20)
     found = ArchitecturePosterior(points, ORDERED, scores, HYPER)

@@ -201,6 +201,28 @@ def test_partial_correlation_is_that_of_residual_ranks(seed: int) -> None:
     assert_allclose([result.partial_interval.low, result.partial_interval.high], expected)
 
 
+def fisher(r: float, variance: float) -> tuple[float, float]:
+    """Return the interval of Fisher's transformation, written down again."""
+    low, high = np.tanh(np.arctanh(r) + np.array([-1.96, 1.96]) * np.sqrt(variance))
+    return float(low), float(high)
+
+
+def test_of_few_pairs_intervals_hold_fishers_with_its_degrees_of_freedom() -> None:
+    """Tau has variance 0.437 / (n - 4); a partial rho one degree less than rho."""
+    for seed in range(5):
+        x, y, z = np.random.default_rng(seed).normal(size=(3, 6))
+        found = rank_statistics(x, y, given=z, plan=resampling_plan(6, seed=0))
+        assert None not in (found.rho, found.tau, found.partial)
+        for value, interval, variance in (
+            (found.rho, found.rho_interval, (1 + found.rho**2 / 2) / (6 - 3)),
+            (found.tau, found.tau_interval, 0.437 / (6 - 4)),
+            (found.partial, found.partial_interval, (1 + found.partial**2 / 2) / (5 - 3)),
+        ):
+            low, high = fisher(np.clip(value, -14 / 15, 14 / 15), variance)
+            assert interval.low <= low + 1e-4
+            assert interval.high >= high - 1e-4
+
+
 def test_a_score_that_is_the_size_has_no_partial_correlation() -> None:
     x, y = with_ties(0)
     plan = resampling_plan(len(x), seed=0, n_resamples=20)

@@ -75,6 +75,17 @@ def test_copies_of_one_network_gain_nothing() -> None:
     assert found.single == pytest.approx(one.mean())
 
 
+def test_the_error_of_a_gain_is_that_of_a_mean() -> None:
+    """Copies of the data do not change the differences; the error of their mean falls by 1/√k."""
+    rng = np.random.default_rng(0)
+    right = np.arange(1000) < 300
+    table = np.where(np.stack([right, ~right], 1), 0.0, -6.0) + rng.normal(size=(1000, 1))
+    found = stacked(table[None])
+    gaps = mixture(table, found.weights) - table[:, found.best]
+    expected = gaps.std(ddof=1) / np.sqrt(1000)
+    assert found.error == pytest.approx(expected, rel=0.05)
+
+
 def test_each_network_is_compared_at_its_likeliest_scale() -> None:
     table = np.stack([densities(0, 80, 3) - 5 * (m != np.array([0, 2, 1])) for m in range(3)])
     assert stacked(table).scales.tolist() == [0, 2, 1]

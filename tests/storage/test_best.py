@@ -225,6 +225,21 @@ def test_few_rows_are_ranked_by_the_posterior_mean_of_the_mean_of_both_scores() 
     assert [one.error for one in found] == pytest.approx(list(drawn), rel=0.15)
 
 
+def test_three_seeds_of_an_architecture_weigh_more_than_one_in_its_estimate() -> None:
+    """Three times the same score: the estimate is nearer to it, and surer."""
+    records = searched()
+    best = max(range(24), key=lambda i: values_of(records)[i])
+    again = [records[best].model_copy(update={"trial_id": RACE_IDS + k}) for k in range(2)]
+    key, score = TrialRow.of(records[best]).architecture.key, values_of(records)[best]
+    one = Standings(FEW_ROWS, rows(*records))
+    three = Standings(FEW_ROWS, rows(*records, *again))
+    before, after = (next(a for a in s.first() if a.key == key) for s in (one, three))
+    assert after.mean == pytest.approx(before.mean)
+    assert before.estimate is not None
+    assert before.estimate < after.estimate <= score
+    assert after.error < 0.9 * before.error
+
+
 def test_the_estimate_is_nearer_to_the_truth_than_the_score_of_one_seed() -> None:
     nearer = 0
     for seed in range(10):

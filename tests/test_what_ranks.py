@@ -1,0 +1,119 @@
+"""Status, terminal, report, Python and model card name the same value that ranks."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commands import run
+from fakes import finished, logged
+from records import at, laplace, mlp, record_with
+from searched import build_report
+
+import nas_evidence
+from nas_evidence.api.studies import Study
+from nas_evidence.driver.status import study_status
+from nas_evidence.exporting.folder import order_of
+from nas_evidence.reporting.study_tables import load_study_tables
+from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.toml import dump_study
+from nas_evidence.storage.tables import read_study_tables, write_record
+
+pytestmark = pytest.mark.slow
+
+#: What ranks n architectures, by the two keys that decide it.
+CASES = [
+    ("estimate", 10, "estimate", "estimate"),
+    ("estimate", 6, "the mean of conditional_evidence and elpd", "estimate"),
+    ("score", 10, "conditional_evidence", "conditional_evidence"),
+]
+
+
+def written(folder: Path, rank_by: str, n: int) -> Path:
+    """Write a finished study of n architectures whose order is not that of the first score."""
+    study = StudySpec.model_validate(
+        {
+            "name": "doors", "n_trials": n, "finalists": 0, "rank_by": rank_by,
+            "estimators": ["conditional_evidence", "elpd"], "plan": {"folds": 5},
+            "dataset": {"name": "digits"},
+            "family": {"mlp": {"width": {"low": 4, "high": 64}}},
+        }
+    )  # fmt: skip
+    folder.mkdir()
+    (folder / "study.toml").write_text(dump_study(study), encoding="utf-8")
+    for i in range(n):
+        scores = {"conditional_evidence": -1.0 - 0.01 * (i % 4), "elpd": -1.5 + 0.05 * i}
+        record = record_with(
+            i, architecture=mlp(width=6 + 5 * i), n_data=100, n_parameters=100 + i,
+            evaluations=at(1, *(laplace(v, kind=kind) for kind, v in scores.items())),
+        )  # fmt: skip
+        write_record(folder, record, study)
+    logged(folder)
+    assert len(finished(folder)) == n
+    return folder
+
+
+@pytest.mark.parametrize(("rank_by", "n", "name", "column"), CASES)
+def test_status_python_and_the_card_have_the_value_of_the_report(
+    rank_by: str, n: int, name: str, column: str, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "study", rank_by, n)
+    shown = load_study_tables(folder)
+    winner = shown.winner
+    assert winner is not None
+    value = shown.value(winner)
+    assert shown.ranks_by == name
+
+    now = study_status(folder)
+    assert (now.ranks_by, now.column, now.best.trial_id) == (name, column, winner.trial_id)
+    assert now.value == pytest.approx(value)
+    best = nas_evidence.status(folder).best
+    assert best == {"trial_id": winner.trial_id, column: pytest.approx(value),
+                    "unit": "nats per datum", "ranked_by": name}  # fmt: skip
+
+    study = Study(folder)
+    assert repr(study).endswith(f"ranked by {name})")
+    assert study.ranking[column].iloc[0] == pytest.approx(value)
+    board = study.leaderboard()
+    assert board["estimate" if column == "estimate" else "score"].iloc[0] == pytest.approx(value)
+
+    order = order_of(read_study_tables(folder), winner.trial_id)
+    assert order == {"ranked_by": name, "rank": 1, "ranking_value": pytest.approx(value)}
+
+
+def test_the_trial_of_no_architecture_that_ranks_has_no_rank_on_its_card(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", "estimate", 9)
+    tables = read_study_tables(folder)
+    tables.standings.first()
+    last = load_study_tables(folder).ranking[-1]
+    assert order_of(tables, last.trial_id)["rank"] == 9
+
+
+@pytest.mark.parametrize(("rank_by", "n", "name", "column"), CASES)
+def test_commands_and_the_page_name_it_as_well(
+    rank_by: str, n: int, name: str, column: str, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "study", rank_by, n)
+    shown = load_study_tables(folder)
+    winner = shown.winner
+    assert winner is not None
+    value, first = shown.value(winner), winner.trial_id
+    assert value is not None
+
+    def told(verb: str, *more: object) -> str:
+        return run(verb, folder, *more, folder=tmp_path).stdout
+
+    said = told("status")
+    assert f"best: trial {first} with {name} = " in said
+    best = json.loads(told("status", "--json"))["best"]
+    assert best[column] == pytest.approx(value)
+    assert f"ranked 1 of {n} by {name}" in told("status", first)
+    assert f"of {n} architectures by {name}" in told("report")
+
+    paths = build_report(folder)
+    page = html.unescape(re.sub(r"<[^>]+>", "", paths.html.read_text(encoding="utf-8")))
+    assert f"architectures ranked by {name}" in page
+    assert f"{value:.4f}" in page
+    facts = json.loads((paths.html.parent / "report.json").read_text(encoding="utf-8"))
+    assert facts["study"]["ranked_by"] == name
