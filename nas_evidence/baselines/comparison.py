@@ -80,6 +80,10 @@ class Comparison(Frozen):
     on         "test": the test split. "folds": without one, the folds of the study
     n          data that are predicted
     seeds      networks of the winner's architecture over which metrics and differences are means
+    chosen_among  architectures among which these rows chose the winner; 1 for test rows
+    corrected  whether metrics and differences are free of that choice, see
+               `exporting/candidates.py`; None where an earlier version did not say
+    against    on folds: the winner beside the simple model that is best, chosen with it
     errors     standard errors of the metrics over the data, where they are known
     classes    names of the labels; empty for numbered classes and real targets
     class_weight  what an error on each class costs, by name; empty without class weights
@@ -100,6 +104,9 @@ class Comparison(Frozen):
     on: Literal["test", "folds"]
     n: int
     seeds: int = 1
+    chosen_among: int = 1
+    corrected: bool | None = None
+    against: Baseline | None = None
     metrics: Metrics
     errors: Metrics = Field(default_factory=dict)
     baselines: tuple[Baseline, ...] = ()
@@ -115,6 +122,11 @@ class Comparison(Frozen):
     thresholds: Metrics = Field(default_factory=dict)
     importance: Importance | None = None
     lacks: tuple[str, ...] = ()
+
+
+def is_free_of_choice(one: Comparison) -> bool:
+    """Return whether a comparison does not owe anything to the choice of the winner."""
+    return one.on == "test" or bool(one.corrected)
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:

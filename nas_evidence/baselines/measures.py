@@ -15,7 +15,7 @@ from nas_evidence.baselines.comparison import (
     CalibrationPoint,
     Comparison,
 )
-from nas_evidence.exporting.predicted import Prediction
+from nas_evidence.exporting.predicted import Prediction, mean_metrics
 from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
 from nas_evidence.maths.crps import crps
 from nas_evidence.maths.metrics import (
@@ -34,13 +34,6 @@ MOST_PAIRS = 500
 MOST_DRAWN, _N_DRAWS = 2000, 100
 #: Intervals whose coverage is drawn: of probability 0.1, 0.2, ..., 0.9.
 _N_LEVELS = 9
-
-
-def mean_metrics(predicted: Sequence[Prediction], y: NDArray[Any]) -> dict[str, float]:
-    """Return the metrics that are defined for all of some predictions of the data, averaged."""
-    each = [named(one.metrics(y)) for one in predicted]
-    known = set.intersection(*(set(one) for one in each))
-    return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
 def standard_errors(predicted: Prediction, y: NDArray[Any]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.data import ArrayData
 from nas_evidence.data.given import Given
 from nas_evidence.data.mapped import Array
+from nas_evidence.exporting.candidates import candidates_of
 from nas_evidence.exporting.folder import predictor_of
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, load_winner
@@ -50,7 +51,10 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         predicted = predictor.predict(Given(inputs))
         steps = _on_test(chosen, replace(predicted, threshold=None), arrays)
     else:
-        steps = judged_on_folds(chosen, arrays, tables.trials, tables.evidence, stored_trial)
+        steps = judged_on_folds(
+            chosen, arrays, tables.trials, tables.evidence, stored_trial,
+            chosen_among=len(tables.standings.first()), candidates=candidates_of(tables, arrays),
+        )  # fmt: skip
     more = {
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,

@@ -61,6 +61,6 @@ def _judge(tables: StudyTables, arrays: "ArrayData", within: Within) -> Comparis
 
 def _is_present(stored: Comparison, winner: int, tables: StudyTables) -> bool:
     importance, metric = stored.importance, tables.spec.metric
-    if stored.lacks:
+    if stored.lacks or (stored.on == "folds" and stored.corrected is None):
         return False
     return stored.trial_id == winner and (importance is None or importance.asked == metric)

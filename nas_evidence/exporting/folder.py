@@ -19,18 +19,21 @@ recomputed and its outputs are compared.
 import copy
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import tomli_w
 import torch
 
 from nas_evidence.data import ArrayData
+from nas_evidence.exporting.candidates import candidates_of
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
+from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.program import compared, read_exported, write_program
 from nas_evidence.exporting.soundness import (
@@ -126,7 +129,7 @@ def export_winner(
         **likelihood_fields(winner),
         "prior_precision": {n: float(p) for n, p in winner.precisions().items()},
         "scores": _scores(tables.terms, chosen, final),
-        "unseen": unseen_measures(winner),
+        "unseen": unseen_measures(winner, tables),
         "rescored_estimator": kind,
     }
     meaning = meaning_of(winner, study.metric)
@@ -237,19 +240,35 @@ def predictor_of(winner: Winner, metric: str | None, *, with_posterior: bool) ->
     return Predictor(exported, posterior, meaning_of(winner, metric))
 
 
-def unseen_measures(winner: Winner) -> Mapping[str, float] | None:
+def unseen_measures(
+    winner: Winner, tables: StudyTables | None = None
+) -> Mapping[str, float] | None:
     """Return how good and how calibrated held-out predictions are, None if none are kept.
 
     See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
-    the number of data predicted.
+    the number of data predicted. These rows chose the winner among `chosen_among` architectures:
+    the measures are corrected for it where `corrected` is True, see `candidates.py`. Of another
+    trial, or without the study, they are its own.
     """
     if winner.held_out is None:
         return None
     found, rows = winner.held_out
-    count, y = {"n_data": len(rows)}, winner.arrays.y_train[rows]
-    if found.density is not None:
-        return count | coverage_by_level(found.density, y)
-    return count | found.metrics(y)
+    y, ranked = winner.arrays.y_train[rows], [] if tables is None else tables.standings.first()
+    is_best = bool(ranked) and ranked[0].trial_id == winner.assignment.trial_id
+    among = len(ranked) if is_best else 1
+    labels = found.density is None
+    own = found.metrics(y) if labels else _coverages([found], y)
+    others = candidates_of(tables, winner.arrays) if tables is not None and among > 1 else None
+    if others is not None:
+        own = others.metrics if labels else others.corrected(_coverages, own)
+    corrected = among == 1 or others is not None
+    return own | {"n_data": len(rows), "chosen_among": among, "corrected": corrected}
+
+
+def _coverages(predicted: Sequence[Prediction], y: Any) -> dict[str, float]:
+    """Return the coverage by level, the mean over some predictions of the same rows."""
+    each = [coverage_by_level(one.real, y) for one in predicted]
+    return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
 def unseen_thresholds(winner: Winner) -> dict[str, float]:

@@ -26,6 +26,7 @@ from nas_evidence.maths.metrics import (
     entropy,
     interval_reliability,
     log_losses,
+    named,
     real_losses,
     real_metrics,
     reliability,
@@ -351,6 +352,15 @@ def _on_scale(one: Prediction) -> tuple[Normals, np.ndarray]:
         return density.normals, std_model / density.std * density.normals.stds[0]
     assert density is not None
     return density, std_model
+
+
+def mean_metrics(
+    predicted: Sequence[Prediction], y: NDArray[Any], *, with_crps: bool = True
+) -> dict[str, float]:
+    """Return the metrics that are defined for all of some predictions of the data, averaged."""
+    each = [named(one.metrics(y, with_crps=with_crps)) for one in predicted]
+    known = set.intersection(*(set(one) for one in each))
+    return {name: float(np.mean([one[name] for one in each])) for name in known}
 
 
 def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:

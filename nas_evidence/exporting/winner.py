@@ -117,18 +117,7 @@ class Winner:
 
         None where a trial kept none. Classes are predicted without a posterior, as by `predict`.
         """
-        data = self.data
-        table = delivered_unseen(self, data)
-        if table is None or not (known := table[:, -1] > 0).any():
-            return None
-        rows, found = np.flatnonzero(known), table[known].double()
-        outputs, spread = found[:, : data.n_outputs], found[:, data.n_outputs :]
-        if self.arrays.task == "labels":
-            return prediction_of(self.arrays, (outputs / spread).softmax(1).numpy()), rows
-        own = targets_of_folds(data, self.assignment).scale
-        scale = self.arrays.standardisation if own is None else own.at(rows)
-        mean, std = outputs.numpy() * scale.spread + scale.centre, spread.numpy() * scale.spread
-        return prediction_of(self.arrays, mean, std, scale), rows
+        return held_out_of(self.kept, self.assignment, self.arrays, self.data)
 
     def raw(self) -> "Winner":
         """Return the same without the factor on the spread."""
@@ -171,11 +160,7 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     names = [name for name, _ in model.named_parameters()]
     by_name = parsed_json(header["prior_precision"])
     precision = torch.tensor([by_name[name] for name in names], dtype=torch.float64)
-    kept = {
-        name.removeprefix(KEPT_PREFIX): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(KEPT_PREFIX)
-    }
+    kept = kept_beside(tensors)
     factor = tables.row(trial_id).get("spread_factor", 1.0)  # earlier studies have none
     factor = 1.0 if pd.isna(factor) else factor
     device = device_of(tables.row(trial_id), assignment, arrays, tables.spec.resources)
@@ -187,16 +172,55 @@ def stored_unseen(winner: Winner) -> Tensor | None:
 
     See `Folds.unseen`; the spread is 0 where a datum was not predicted.
     """
-    n = winner.arrays.n_train
-    if OUTPUTS not in winner.kept or len(outputs := winner.kept[OUTPUTS]) != n:
+    return _kept_unseen(winner.kept, winner.arrays.n_train)
+
+
+def _kept_unseen(kept: Mapping[str, Tensor], n: int) -> Tensor | None:
+    if OUTPUTS not in kept or len(outputs := kept[OUTPUTS]) != n:
         return None
-    return torch.cat([outputs, winner.kept[SPREAD].reshape(n, -1)], 1)
+    return torch.cat([outputs, kept[SPREAD].reshape(n, -1)], 1)
 
 
 def delivered_unseen(winner: Winner, data: TensorData | None = None) -> Tensor | None:
     """Return `stored_unseen` calibrated as delivered: the factor is fitted on the other folds."""
     table = stored_unseen(winner)
     return None if table is None else cross_fitted(table, data or winner.data, winner.assignment)
+
+
+def held_out_of(
+    kept: Mapping[str, Tensor], assignment: Assignment, arrays: ArrayData, data: TensorData
+) -> tuple[Prediction, np.ndarray] | None:
+    """Return `Winner.held_out` of what a trial kept beside its weights, without its network.
+
+    Args:
+        kept: by name, as in `Winner`.
+        assignment: of the trial, with its scores.
+        arrays: the data of the study.
+        data: the same as networks see them, on the CPU.
+    """
+    table = _kept_unseen(kept, arrays.n_train)
+    if table is None:
+        return None
+    table = cross_fitted(table, data, assignment)
+    if not (known := table[:, -1] > 0).any():
+        return None
+    rows, found = np.flatnonzero(known), table[known].double()
+    outputs, spread = found[:, : data.n_outputs], found[:, data.n_outputs :]
+    if arrays.task == "labels":
+        return prediction_of(arrays, (outputs / spread).softmax(1).numpy()), rows
+    own = targets_of_folds(data, assignment).scale
+    scale = arrays.standardisation if own is None else own.at(rows)
+    mean, std = outputs.numpy() * scale.spread + scale.centre, spread.numpy() * scale.spread
+    return prediction_of(arrays, mean, std, scale), rows
+
+
+def kept_beside(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the scores of a trial kept in its file of weights, by name."""
+    return {
+        name.removeprefix(KEPT_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(KEPT_PREFIX)
+    }
 
 
 def with_preprocessing(winner: Winner) -> Exported:

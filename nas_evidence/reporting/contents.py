@@ -149,6 +149,17 @@ class Report:
         """The metric of the first picture: the one that was asked for, or the usual one."""
         return self.metric or usual_metric(self.study)
 
+    @property
+    def measured_on(self) -> str:
+        """What predictions the metrics are of, and how those of folds allow for the choice."""
+        judged = self.judged
+        if judged is None or judged.on == "test":
+            return "on the test data"
+        if judged.chosen_among == 1 and judged.corrected:
+            return "out-of-fold predictions"
+        how = "corrected for the choice" if judged.corrected else "chosen on these rows"
+        return f"out-of-fold predictions, {how}"
+
     @cached_property
     def metrics(self) -> Mapping[str, Mapping[str, float | None]]:
         """The metrics, by their words, of the winner and of each simple model; empty without any.

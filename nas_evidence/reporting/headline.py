@@ -11,7 +11,12 @@ from statistics import fmean
 import numpy as np
 from scipy.special import stdtrit
 
-from nas_evidence.baselines.comparison import IMPORTANCE, Baseline, Comparison
+from nas_evidence.baselines.comparison import (
+    IMPORTANCE,
+    Baseline,
+    Comparison,
+    is_free_of_choice,
+)
 from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
@@ -221,18 +226,24 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
         )
-    best = min(comparison.baselines, key=lambda one: one.behind)
+    best = comparison.against or min(comparison.baselines, key=lambda one: one.behind)
     low, high = limits_of(best, comparison.n)
-    rows, losses = _rows(comparison), _losses(comparison, best)
+    rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
     if low > 0 and lacks:
         return (
             f"Unknown: clearly better than {best.name} on {rows}, but there was no time for "
             f"{' and '.join(lacks)}. `nas-evidence report` adds it."
         )
+    if low > 0 and not is_free_of_choice(comparison):
+        return (
+            f"Unknown: ahead of {best.name} by {loss_text(best.behind)} on {rows} ({losses}). "
+            "Search again with --test-fraction 0.2 and another --out to know."
+        )
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
-    rivals = len(comparison.baselines)
+    # On folds each draw of the rows chooses the simple model again.
+    rivals = 1 if comparison.against else len(comparison.baselines)
     low, high = limits_of(best, comparison.n, rivals=rivals)
     if high < 0:
         rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
@@ -251,6 +262,17 @@ def _losses(comparison: Comparison, best: Baseline) -> str:
     if own is None or other is None:
         return words
     return f"{words} {loss_text(own)} and {loss_text(other)}"
+
+
+def _choice(comparison: Comparison) -> str:
+    """Say how numbers of folds allow for the choice of the winner on the same rows."""
+    n = comparison.chosen_among
+    if comparison.on == "test" or (n == 1 and comparison.corrected):
+        return ""
+    of = f" among {n:,} architectures" if n > 1 else ""
+    if is_free_of_choice(comparison):
+        return f"; corrected for the choice{of}"
+    return f"; chosen on these rows{of}, so optimistic"
 
 
 def _within(low: float, high: float) -> str:
@@ -286,8 +308,10 @@ def metric_sentence(
     said = f"On {where}, {words} {value:.3f}"
     if metric in comparison.errors:
         said += f" ± {comparison.errors[metric]:.3f}"
-    if comparison.seeds > 1:
-        said += f" (mean of {counted(comparison.seeds, 'seed')})"
+    notes = [f"mean of {counted(comparison.seeds, 'seed')}"] if comparison.seeds > 1 else []
+    notes += filter(None, [_choice(comparison).removeprefix("; ")])
+    if notes:
+        said += f" ({'; '.join(notes)})"
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"

@@ -13,19 +13,30 @@ from lone_trials import linear_assignment
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
 from nas_evidence.baselines import on_folds
-from nas_evidence.baselines.comparison import read_comparison
+from nas_evidence.baselines.comparison import (
+    Baseline,
+    Comparison,
+    read_comparison,
+    write_comparison,
+)
 from nas_evidence.baselines.measures import beside
 from nas_evidence.baselines.models import OnFolds, predict_folds
 from nas_evidence.baselines.on_folds import judged_on_folds
-from nas_evidence.baselines.stored_comparison import kept_comparison
+from nas_evidence.baselines.stored_comparison import is_compared, kept_comparison
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.source import stored_source
+from nas_evidence.exporting.candidates import candidates_of
+from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, delivered_unseen, load_winner, stored_unseen
+from nas_evidence.maths.bias_corrected import chosen, draws_of_rows
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
+from nas_evidence.reporting.headline import worth_sentence
+from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
 from nas_evidence.spec.metric_names import METRICS
 from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.tables import read_study_tables, read_table
 from nas_evidence.training.parts import order_of_data
 
@@ -278,3 +289,119 @@ def test_without_kept_predictions_values_of_two_fold_are_compared_without_an_int
     found = on_folds._compared([seed], [own], arrays)
     assert (found.behind, found.interval) == (pytest.approx(0.25), None)
     assert found.metrics["log_loss"] == pytest.approx(-own.log_predictive)
+
+
+@pytest.fixture(scope="module", params=["labels", "real"])
+def chosen_on_folds(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A study of three architectures, two of them with two seeds, without test rows."""
+    from nas_evidence.api.studies import search
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(61, 4)).astype(np.float32)
+    y = x[:, 0] + rng.logistic(size=61)
+    labels = request.param == "labels"
+    quick = {"plan.epochs": 3, "finalists": 2, "race.trials": 2}
+    out = tmp_path_factory.mktemp("chosen") / request.param
+    study = search(
+        x, (y > 0).astype(np.int64) if labels else y, n_trials=3, settings=quick, out=out,
+        task="classification" if labels else "regression", progress=False,
+    )  # fmt: skip
+    return study.folder
+
+
+def judged_anew(folder: Path) -> Comparison:
+    tables = read_study_tables(folder)
+    (folder / COMPARISON).unlink(missing_ok=True)
+    found = kept_comparison(tables, stored_source(tables.spec.dataset, base=folder.resolve()))
+    assert found is not None
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_rows_that_chose_the_winner_judge_it_only_where_draws_leave_them_out(
+    chosen_on_folds: Path,
+) -> None:
+    found = judged_anew(chosen_on_folds)
+    assert (found.on, found.chosen_among, found.corrected) == ("folds", 3, True)
+    tables = read_study_tables(chosen_on_folds)
+    arrays = load(tables.spec.dataset, seed=tables.spec.seed, base=chosen_on_folds.resolve())
+    y, each = arrays.y_train, []
+    for standing in tables.standings.first():
+        ids = sorted(standing.values)
+        each.append(
+            np.mean([load_winner(tables, arrays, i).held_out[0].losses(y) for i in ids], axis=0)
+        )
+    densities = -np.stack(each, axis=1)
+    others = candidates_of(tables, arrays)
+    assert others is not None
+    assert others.log_densities == pytest.approx(densities)
+    draws = draws_of_rows(61)
+    alone = chosen(densities, np.zeros((61, 1)), draws)
+    assert found.metrics["log_loss"] == pytest.approx(-alone.gap)
+    assert -alone.gap > densities.mean(0).max() * -1  # without the luck of the choice
+    for one in found.baselines:
+        assert one.behind == pytest.approx(one.metrics["log_loss"] - found.metrics["log_loss"])
+        assert one.interval[0] < one.behind < one.interval[1]
+    assert found.against is not None
+    assert found.against.behind <= max(one.behind for one in found.baselines)
+    # One draw by hand: its metrics are of the rows that it leaves out.
+    rows = np.flatnonzero(draws[0] == 0)
+    own = others.predictions[alone.own[0]]
+    name = "accuracy" if arrays.task == "labels" else "mae"
+    one_draw = replace(others, predictions=others.predictions)
+    vars(one_draw)["draws"] = draws[:1]
+    expected = np.mean([p.at(rows).metrics(y[rows])[name] for p in own])
+    assert one_draw.metrics[name] == pytest.approx(expected)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_where_predictions_are_missing_the_rows_that_chose_are_named(
+    chosen_on_folds: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(chosen_on_folds, folder)
+    whole = judged_anew(folder)
+    last = read_study_tables(folder).standings.first()[-1]
+    for trial_id in last.values:
+        (folder / "models" / f"{trial_id}.safetensors").unlink()
+    found = judged_anew(folder)
+    assert (found.chosen_among, found.corrected, found.against) == (3, False, None)
+    assert found.metrics["log_loss"] < whole.metrics["log_loss"]
+    study = load_study_tables(folder)
+    sure = found.model_copy(
+        update={"baselines": (Baseline(name="mean", metrics={}, behind=1.0, interval=(0.5, 2)),)}
+    )
+    assert worth_sentence(
+        study, whole.model_copy(update={"against": sure.baselines[0]})
+    ).startswith("Yes: ")
+    said = worth_sentence(study, sure)
+    assert said.startswith("Unknown: ahead of mean by 1.000")
+    assert "chosen on these rows among 3 architectures" in said
+    old = found.model_copy(update={"corrected": None, "chosen_among": 1})
+    write_comparison(folder, old)
+    assert not is_compared(read_study_tables(folder))
+    assert worth_sentence(study, old.model_copy(update={"baselines": sure.baselines})).startswith(
+        "Unknown: "
+    )
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_model_card_is_free_of_the_choice_too(chosen_on_folds: Path, tmp_path: Path) -> None:
+    tables = read_study_tables(chosen_on_folds)
+    arrays = load(tables.spec.dataset, seed=tables.spec.seed, base=chosen_on_folds.resolve())
+    unseen = export_winner(tables, tmp_path / "export", arrays)["unseen"]
+    assert (unseen["chosen_among"], unseen["corrected"]) == (3, True)
+    if arrays.task == "labels":
+        judged = judged_anew(chosen_on_folds)
+        assert unseen["log_loss"] == pytest.approx(judged.metrics["log_loss"])
+        assert unseen["accuracy"] == pytest.approx(judged.metrics["accuracy"])
+    card = (tmp_path / "export" / "README.md").read_text(encoding="utf-8")
+    assert "corrected for the choice among 3 architectures" in card
+    other = tables.standings.first()[-1].trial_id
+    unseen = export_winner(tables, tmp_path / "other", arrays, trial_id=other)["unseen"]
+    assert (unseen["chosen_among"], unseen["corrected"]) == (1, True)

@@ -219,9 +219,46 @@ def test_an_accuracy_is_said_with_its_error_and_the_seeds_it_is_a_mean_of(tmp_pa
         errors={"accuracy": 0.02},
     )  # fmt: skip
     assert metric_sentence(one, "accuracy", study) == "On 400 test rows, accuracy 0.800 ± 0.020."
-    three = one.model_copy(update={"on": "folds", "seeds": 3})
+    three = one.model_copy(update={"on": "folds", "seeds": 3, "corrected": True})
     said = metric_sentence(three, "accuracy", study)
     assert said == "On rows not trained on, accuracy 0.800 ± 0.020 (mean of 3 seeds)."
+    chosen = three.model_copy(update={"chosen_among": 24})
+    assert metric_sentence(chosen, "accuracy", study).endswith(
+        "(mean of 3 seeds; corrected for the choice among 24 architectures)."
+    )
+    lucky = chosen.model_copy(update={"seeds": 1, "corrected": False})
+    assert metric_sentence(lucky, "accuracy", study).endswith(
+        "± 0.020 (chosen on these rows among 24 architectures, so optimistic)."
+    )
+
+
+def test_on_folds_yes_is_said_only_where_the_numbers_are_free_of_the_choice(
+    tmp_path: Path,
+) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(3)])
+    simple = [
+        Baseline(name=name, metrics={"log_loss": 1.1}, behind=0.1, interval=(0.06, 0.2))
+        for name in ("ridge regression", "gradient boosting")
+    ]
+    judged = Comparison(
+        trial_id=1, task="real", on="folds", n=500, metrics={"log_loss": 1.0}, corrected=True,
+        chosen_among=24, baselines=tuple(simple), against=simple[0],
+    )  # fmt: skip
+    assert worth_sentence(study, judged).startswith("Yes: clearly better than ridge regression")
+    assert "; corrected for the choice among 24 architectures; 95 %" in worth_sentence(
+        study, judged
+    )
+    for update in ({"corrected": False}, {"corrected": None, "chosen_among": 1}):
+        lucky = judged.model_copy(update={**update, "against": None})
+        said = worth_sentence(study, lucky)
+        assert said.startswith("Unknown: ahead of ridge regression by 0.100 on these 500 rows")
+        assert "chosen on these rows" in said
+        assert "--test-fraction 0.2" in said
+    # The simple model that each draw chooses is the one that counts, without Bonferroni.
+    near = simple[0].model_copy(update={"behind": -0.03, "interval": (-0.06, -0.001)})
+    worse = worth_sentence(study, judged.model_copy(update={"against": near}))
+    assert worse.startswith("No: clearly worse than ridge regression")
+    assert "simple models)" not in worse
 
 
 def test_the_majority_class_is_said_without_being_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,193 @@
+"""The architectures among which the winner was chosen, by their out-of-fold predictions.
+
+They judge the winner on other rows than those that chose it: `maths/bias_corrected.py`. A trial
+keeps them beside its weights (`scores/folds.py`), so nothing is trained for it. They are there
+where a study kept the weights of all its architectures, as it does up to 200 trials and for those
+that an estimate ranks, and if they are few enough.
+
+    log loss, CRPS  each row by the choice of the draws that leave it out
+    ECE             the winner's, and how much larger it is on rows left out than on as many drawn
+    RMSE            root of the mean square over draws of that of the rows left out
+    other metrics   mean over draws of that of the rows left out
+
+What they leave out: trials were proposed by scores on the same rows, and pruned trials are no
+candidates.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nas_evidence.data import ArrayData
+from nas_evidence.data.tensors import to_tensors
+from nas_evidence.exporting.device import CPU
+from nas_evidence.exporting.predicted import Prediction, mean_metrics
+from nas_evidence.exporting.weights import read_weights
+from nas_evidence.exporting.winner import assignment_of_row, held_out_of, kept_beside
+from nas_evidence.maths.bias_corrected import (
+    Counts,
+    chosen,
+    draws_of_rows,
+    factor_of_folds,
+    mean_left_out,
+)
+from nas_evidence.maths.crps import crps
+from nas_evidence.maths.metrics import Floats
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.scores.folds import OUTPUTS, all_folds
+from nas_evidence.spec.divisions import kept_division
+from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.tables import StudyTables
+from nas_evidence.training.parts import order_of_data
+
+#: Most seeds of an architecture that count, and most values (inputs times outputs of all data) for
+#: more than one: all simple models are fitted twice for each.
+MOST_SEEDS, MOST_VALUES = 3, 300_000
+#: Most numbers that are read of all architectures: their factors take about 2 s per million.
+MOST_READ = 5_000_000
+#: Draws behind a metric that is no mean over rows, and most rows of each.
+_N_DRAWS, _MOST_ROWS = 100, 2000
+
+#: Metrics of predictions of some rows, by name.
+Measure = Callable[[Sequence[Prediction], NDArray[Any]], Mapping[str, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """All architectures that rank, the winner first, and what the folds say of the same rows.
+
+    predictions  of each architecture, one for each seed that counts
+    y            labels [n], or real targets [n, D]
+    units        the group of each row [n]; None where each is its own
+    factor       c of the folds, see `maths/bias_corrected.py`
+    """
+
+    predictions: Sequence[Sequence[Prediction]]
+    y: NDArray[Any]
+    units: NDArray[np.int64] | None
+    factor: float
+
+    @cached_property
+    def log_densities(self) -> Floats:
+        """Log density of each row by each architecture, the mean over its seeds [n, K], nats."""
+        each = [np.mean([p.losses(self.y) for p in own], axis=0) for own in self.predictions]
+        return -np.stack(each, axis=1)
+
+    @cached_property
+    def draws(self) -> Counts:
+        """The draws of the rows, see `draws_of_rows`."""
+        return draws_of_rows(len(self.y), self.units)
+
+    @cached_property
+    def choice(self) -> NDArray[np.int64]:
+        """The architecture that each draw chooses [B]."""
+        return chosen(self.log_densities, np.zeros((len(self.y), 1)), self.draws).own
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of what is chosen like the winner, on rows that did not choose it."""
+        found = self.corrected(
+            partial(mean_metrics, with_crps=False), mean_metrics(self.predictions[0], self.y)
+        )
+        if len(self.predictions) == 1:
+            return found
+        found["log_loss"] = -mean_left_out(self.log_densities, self.choice, self.draws)
+        if "crps" in found:
+            each = np.zeros_like(self.log_densities)
+            for k in np.unique(self.choice):
+                own = [crps(p.real, self.y).mean(1) for p in self.predictions[k]]
+                each[:, k] = np.mean(own, axis=0)
+            found["crps"] = mean_left_out(each, self.choice, self.draws)
+        return found
+
+    def corrected(self, measure: Measure, apparent: Mapping[str, float]) -> dict[str, float]:
+        """Return other measures of the same; the winner's own where draws leave one undefined.
+
+        Args:
+            measure: of the predictions of some rows by the seeds of an architecture.
+            apparent: the measures of the winner on all rows.
+        """
+        found, rng = dict(apparent), np.random.default_rng(0)
+        if len(self.predictions) == 1:
+            return found
+        each: dict[str, list[float]] = {}
+        for draw, k in zip(self.draws[:_N_DRAWS], self.choice[:_N_DRAWS], strict=True):
+            rows = rng.permutation(np.flatnonzero(draw == 0))[:_MOST_ROWS]
+            drawn = rng.permutation(np.flatnonzero(draw))[: len(rows)]
+            own = measure([p.at(rows) for p in self.predictions[k]], self.y[rows])
+            for name, value in own.items():
+                each.setdefault(name, []).append(value)
+            if "ece" in own and len(drawn) == len(rows):
+                inside = measure([p.at(drawn) for p in self.predictions[k]], self.y[drawn])
+                each["ece"][-1] -= inside["ece"] - apparent["ece"]
+        for name in found.keys() & each.keys():
+            values = np.array(each[name])
+            if len(values) >= min(_N_DRAWS, len(self.draws)) / 2:
+                mean = np.sqrt((values**2).mean()) if name == "rmse" else values.mean()
+                found[name] = max(0.0, float(mean)) if name == "ece" else float(mean)
+        return found
+
+
+#: The candidates last read of each study: report and export share them.
+_LAST: WeakKeyDictionary[StudyTables, Candidates | None] = WeakKeyDictionary()
+
+
+def candidates_of(tables: StudyTables, arrays: ArrayData) -> Candidates | None:
+    """Return all architectures that rank; None where not all predictions of them are kept."""
+    if tables not in _LAST:
+        _LAST[tables] = _read(tables, arrays)
+    return _LAST[tables]
+
+
+def n_seeds(arrays: ArrayData) -> int:
+    """Return how many seeds of an architecture count; with 1 the one that represents it."""
+    values = arrays.n_train * int(np.prod(arrays.input_shape)) * arrays.n_outputs
+    return 1 if values > MOST_VALUES else MOST_SEEDS
+
+
+def _read(tables: StudyTables, arrays: ArrayData) -> Candidates | None:
+    data, most, left = to_tensors(arrays, CPU), n_seeds(arrays), MOST_READ
+    found: list[list[Prediction]] = []
+    rows: NDArray[np.int64] | None = None
+    given: Assignment | None = None
+    for standing in tables.standings.first():
+        ids = [standing.trial_id] if most == 1 else sorted(standing.values, reverse=True)
+        own: list[Prediction] = []
+        for trial_id in ids:
+            try:
+                tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
+            except (OSError, DamagedError):
+                continue
+            kept = kept_beside(tensors)
+            left -= kept[OUTPUTS].numel() if OUTPUTS in kept else 0
+            if left < 0:
+                return None
+            assignment = Assignment.model_validate_json(header["assignment"])
+            one = held_out_of(kept, assignment, arrays, data)
+            if one is None or (rows is not None and not np.array_equal(rows, one[1])):
+                continue
+            rows, given = one[1], given or assignment
+            own.append(one[0])
+            if len(own) == most:
+                break
+        if not own:
+            return None
+        found.append(own)
+    if rows is None or given is None:
+        return None
+    units = arrays.units
+    of_rows = None if units is None or units.in_time else np.asarray(units.of)[rows]
+    made = Candidates(found, arrays.y_train[rows], of_rows, _factor(arrays, given))
+    return made if len(made.draws) else None
+
+
+def _factor(arrays: ArrayData, given: Assignment) -> float:
+    division = kept_division(given.plan, given.estimators, arrays.n_train)
+    order = order_of_data(arrays.n_train, given, arrays.units)
+    tasks = all_folds(division, order, arrays.units)
+    return factor_of_folds((len(task.predicted), len(task.trained)) for task in tasks)
