@@ -211,18 +211,25 @@ def predictor_of(winner: Winner, metric: str | None, *, with_posterior: bool) ->
     return Predictor(exported, posterior, meaning_of(winner, metric))
 
 
-def unseen_measures(winner: Winner) -> Mapping[str, float] | None:
+def unseen_measures(winner: Winner) -> Mapping[str, Any] | None:
     """Return how good and how calibrated held-out predictions are, None if none are kept.
 
     See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
-    the number of data predicted.
+    the number of data predicted. Of several targets `by_target` has the coverage of each by name.
     """
     if winner.held_out is None:
         return None
     found, rows = winner.held_out
     count, y = {"n_data": len(rows)}, winner.arrays.y_train[rows]
     if found.density is not None:
-        return count | coverage_by_level(found.density, y)
+        names, several = found.target_names, y.shape[1] > 1
+        each = {
+            name: coverage_by_level(found.density.column(k), y[:, [k]])
+            for k, name in enumerate(names)
+            if several
+        }
+        pooled = coverage_by_level(found.density, y)
+        return count | pooled | ({"by_target": each} if each else {})
     return count | found.metrics(y)
 
 
