@@ -124,7 +124,9 @@ class Prediction:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Names of the real targets: y0, y1, ... where the data have none."""
+        """Names of the real targets: y0, y1, ... where the data have none; empty for classes."""
+        if self.density is None:
+            return ()
         return self.targets or tuple(f"y{k}" for k in range(self.real.mean.shape[1]))
 
     def quantile(self, probability: float) -> np.ndarray:
