@@ -62,7 +62,10 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "test_accuracy": ("fraction", "Correct predictions of test rows. No score has seen them."),
         "test_nll_per_datum": ("nats", "Log loss on test rows; of standardised targets, if real."),
-        "test_rmse": ("of the target", "Root mean squared error on test rows. Real targets only."),
+        "test_rmse": (
+            "of the target",
+            "Root mean squared error on test rows; of several targets their mean.",
+        ),
         "converged": ("", "Whether settling ended at a mode with learned hyperparameters."),
         "kept": ("", "`settled` or `scheduled`: the state that was kept."),
         "decrement_per_datum": ("nats", "Newton decrement of the kept state: distance to a mode."),

@@ -132,9 +132,11 @@ class Asked:
         """What was decided about the data, in sentences; nothing if a study file decides."""
         if not self.proposed or self.arrays is None:
             return ()
-        from nas_evidence.data.proposed import order_sentence
+        from nas_evidence.data.proposed import order_sentence, skewed_sentence
 
-        return (*self.arrays.meaning.said, order_sentence(self.spec, self.arrays.n_train))
+        skewed = skewed_sentence(self.spec, self.arrays)
+        order = order_sentence(self.spec, self.arrays.n_train)
+        return (*self.arrays.meaning.said, *filter(None, [skewed]), order)
 
 
 def asked_for(

@@ -27,6 +27,7 @@ class Baseline(Frozen):
     metrics   as of the winner, on the same data; errors are their standard errors
     behind    mean of its loss minus the winner's per datum, nats; above 0 the network is better
     interval  95 % interval of `behind` (maths/paired.py); None where it is unknown
+    by_target metrics of each of several real targets, in their order
     """
 
     name: str
@@ -34,6 +35,7 @@ class Baseline(Frozen):
     behind: float
     interval: tuple[float, float] | None = None
     errors: Metrics = Field(default_factory=dict)
+    by_target: tuple[Metrics, ...] = ()
 
 
 class CalibrationPoint(Frozen):
@@ -45,6 +47,22 @@ class CalibrationPoint(Frozen):
     n: int
     confidence: float
     accuracy: float
+
+
+class OneTarget(Frozen):
+    """One of several real targets, as the winner predicts it.
+
+    metrics      of `maths/metrics.py`, and coverage_50, coverage_90 and coverage_95
+    calibration  probabilities of intervals, and the shares inside
+    quarters     coverage by quartile of its prediction; empty for few rows
+    pit          how many of its values have their PIT in each of ten bins of equal width
+    """
+
+    name: str
+    metrics: Metrics
+    calibration: tuple[CalibrationPoint, ...] = ()
+    quarters: tuple[Quarter, ...] = ()
+    pit: tuple[int, ...] = ()
 
 
 class ColumnImportance(Frozen):
@@ -90,8 +108,10 @@ class Comparison(Frozen):
     recall     share of each class present that is recognised, by label; empty for real targets
     confusion  counts, rows are true classes; empty for real targets
     pairs      (true, predicted) of some real targets, in their own unit
-    quarters   coverage by quartile of the prediction of real targets; empty for few rows
-    pit        how many real targets have their PIT in each of ten bins of equal width
+    quarters   coverage by quartile of the prediction of a real target; empty for few rows, and
+               for several targets
+    pit        how many of its values have their PIT in each of ten bins of equal width
+    by_target  of several real targets each alone; empty for one
     lowest     least real target, of training and test rows; None for classes
     thresholds probability of the second of two classes from which `predict` chooses it, by the
                metric that it maximises on predictions of the folds
@@ -118,6 +138,7 @@ class Comparison(Frozen):
     pairs: tuple[tuple[float, float], ...] = ()
     quarters: tuple[Quarter, ...] = ()
     pit: tuple[int, ...] = ()
+    by_target: tuple[OneTarget, ...] = ()
     lowest: float | None = None
     thresholds: Metrics = Field(default_factory=dict)
     importance: Importance | None = None

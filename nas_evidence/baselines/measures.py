@@ -14,6 +14,7 @@ from nas_evidence.baselines.comparison import (
     Baseline,
     CalibrationPoint,
     Comparison,
+    OneTarget,
 )
 from nas_evidence.exporting.predicted import Prediction, mean_metrics
 from nas_evidence.maths.conditional_coverage import by_quartile, n_pit
@@ -87,6 +88,7 @@ def beside(
         errors=standard_errors(others[0], y),
         behind=found.mean,
         interval=(found.low, found.high) if len(y) > 1 else None,
+        by_target=tuple(named(one) for one in others[0].metrics_of_each(y)),
     )
 
 
@@ -124,9 +126,31 @@ def drawn(predicted: Prediction, y: NDArray[Any]) -> dict[str, Any]:
         "pairs": tuple(
             zip(y[at].ravel().tolist(), density.mean[at].ravel().tolist(), strict=True)
         ),
-        "calibration": points_of(interval_reliability(density, y, n=_N_LEVELS)),
-        "quarters": tuple(by_quartile(density, y)),
-        "pit": tuple(n_pit(density, y)),
+        **_intervals(predicted, y),
+    }
+
+
+def _intervals(predicted: Prediction, y: NDArray[Any]) -> dict[str, Any]:
+    """Return the calibration, quarters and PIT of a real target; of several `by_target`."""
+    each = []
+    for k in range(y.shape[1]):
+        own, truth = predicted.real.column(k), y[:, [k]]
+        each.append(
+            {
+                "calibration": points_of(interval_reliability(own, truth, n=_N_LEVELS)),
+                "quarters": tuple(by_quartile(own, truth)),
+                "pit": tuple(n_pit(own, truth)),
+            }
+        )
+    if len(each) == 1:
+        return each[0]
+    metrics = map(named, predicted.metrics_of_each(y))
+    names = predicted.target_names
+    return {
+        "by_target": tuple(
+            OneTarget(name=name, metrics=of, **found)
+            for name, of, found in zip(names, metrics, each, strict=True)
+        )
     }
 
 

@@ -9,10 +9,19 @@ They are fitted on exactly the rows that the networks are trained on, and withou
 these decide afterwards which class is predicted, by the rule of the networks. Without a test split
 they predict the folds of a trial, scored as the networks are: by the log predictive density with a
 marginalised scale. They are shown and never ranked.
+
+Each of several real targets has a noise of its own, the root mean square of what five folds of the
+training rows leave over. In a study with a target scale every model is fitted on that scale as
+well, and counts on the one of larger log density per row by these folds,
+
+    -sum_c log s_c + mean_i log |dz/dy_i|       s_c  noise of target c on the scale z
+
+so no row that is predicted chooses.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +39,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.maths.metrics import LEAST, Floats
+from nas_evidence.maths.target_scale import TargetScale, by_row, fit
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.study import Assignment
@@ -86,8 +96,14 @@ def _in_one_thread(model: Model) -> Model:
 def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
     """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
+    everything = [(np.arange(len(x)), np.arange(len(x_test)))]
     for name, model in baseline_models(arrays).items():
-        yield name, prediction_of(arrays, *model(x, arrays.y_train, x_test, arrays.n_outputs))
+        if arrays.task == "labels":
+            found = model(x, arrays.y_train, x_test, arrays.n_outputs)
+            yield name, prediction_of(arrays, *found)
+            continue
+        [one] = _on_better_scale(arrays, model, x, everything, x_test)
+        yield name, prediction_of(arrays, one.means, one.noise, one.scale)
 
 
 @dataclass(frozen=True)
@@ -108,43 +124,117 @@ class OnFolds:
 def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds]:
     """Yield each baseline on the folds whose predictions a trial keeps, all of them.
 
-    Real targets are standardised, as in the scores. The constant model has the frequencies of all
-    rows, unless they come in time.
+    The constant model has the frequencies of all rows, unless they come in time.
     """
     division = kept_division(assignment.plan, assignment.estimators, arrays.n_train)
     order = order_of_data(arrays.n_train, assignment, arrays.units)
     tasks = all_folds(division, order, arrays.units)
     rows = np.flatnonzero(rows_in_folds(arrays, assignment))
-    x, y = flat(arrays.x_train), arrays.y_train
-    labels, in_time = arrays.task == "labels", arrays.units is not None and arrays.units.in_time
-    if not labels:
-        y = (y - arrays.y_mean) / arrays.y_std
+    in_time = arrays.units is not None and arrays.units.in_time
     for name, model in baseline_models(arrays).items():
-        total, hits = 0.0, 0
-        table, noises = np.zeros((len(x), arrays.n_outputs)), np.zeros((len(x), 1))
-        for task in tasks:
-            seen, unseen = task.trained.numpy(), task.predicted.numpy()
-            if name in CONSTANT and not in_time:
-                # The majority of the other folds is the rarer class of the fold itself.
-                seen = np.arange(len(y))
-            found, own = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
-            likelihood: Likelihood = Categorical()
-            outputs = np.log(found.clip(LEAST, 1))
-            if own is not None:  # one scale for all columns, as the networks' noise
-                noises[unseen] = np.sqrt((own**2).mean())
-                outputs, likelihood = found, Gaussian(float(noises[unseen[0], 0]))
-            scored = log_predictive(
-                torch.from_numpy(outputs), torch.from_numpy(y[unseen]), likelihood
+        parts = [(task.trained.numpy(), task.predicted.numpy()) for task in tasks]
+        if name in CONSTANT and not in_time:
+            # The majority of the other folds is the rarer class of the fold itself.
+            parts = [(np.arange(arrays.n_train), unseen) for _, unseen in parts]
+        predict = _classes_of_folds if arrays.task == "labels" else _reals_of_folds
+        yield predict(name, arrays, model, parts, rows)
+
+
+#: Rows that a model is fitted on, and rows that it predicts.
+_Part = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def _classes_of_folds(
+    name: str, arrays: ArrayData, model: Model, parts: Sequence[_Part], rows: NDArray[np.int64]
+) -> OnFolds:
+    x, y = flat(arrays.x_train), arrays.y_train
+    total, hits, table = 0.0, 0, np.zeros((len(x), arrays.n_outputs))
+    for seen, unseen in parts:
+        table[unseen], _ = model(x[seen], y[seen], x[unseen], arrays.n_outputs)
+        scored = log_predictive(
+            torch.from_numpy(np.log(table[unseen].clip(LEAST, 1))),
+            torch.from_numpy(y[unseen]),
+            Categorical(),
+        )
+        hits += scored.hits or 0
+        total += scored.log_predictive
+    predicted = prediction_of(arrays, table[rows])
+    return OnFolds(name, total / len(rows), hits / len(rows), predicted)
+
+
+def _reals_of_folds(
+    name: str, arrays: ArrayData, model: Model, parts: Sequence[_Part], rows: NDArray[np.int64]
+) -> OnFolds:
+    x, y = flat(arrays.x_train), arrays.y_train
+    found, n = _on_better_scale(arrays, model, x, parts, x), len(x)
+    table, noises = np.zeros((n, arrays.n_outputs)), np.ones((n, arrays.n_outputs))
+    total, scales = 0.0, []
+    for (_, unseen), one in zip(parts, found, strict=True):
+        table[unseen], noises[unseen] = one.means, one.noise
+        scales.append((unseen, one.scale))
+        if not one.scale.holds(y[unseen]).all():
+            total = -math.inf
+            continue
+        own = (one.noise / one.scale.spread)[None]  # targets with a noise of 1 each
+        scored = log_predictive(
+            torch.from_numpy((one.means - one.scale.centre) / one.scale.spread / own),
+            torch.from_numpy(one.scale.standardised(y[unseen]) / own),
+            Gaussian(1.0),
+            float(one.scale.log_jacobian(y[unseen], arrays.y_std).sum())
+            - len(unseen) * float(np.log(own).sum()),
+        )
+        total += scored.log_predictive
+    on_own = scales[0][1].name != "identity"  # else one scale serves all parts
+    scale = by_row(scales, n).at(rows) if on_own else arrays.standardisation
+    predicted = prediction_of(arrays, table[rows], noises[rows], scale)
+    return OnFolds(name, total / len(rows), float("nan"), predicted)
+
+
+@dataclass(frozen=True)
+class _Reals:
+    """A model of real targets on a scale g.
+
+    means  of g(y) [m, D]
+    noise  standard deviations of these [D]
+    merit  log density of the targets by folds of the rows fitted on, nats, less a constant
+    """
+
+    scale: TargetScale
+    means: Floats
+    noise: Floats
+    merit: float
+
+
+def _on_better_scale(
+    arrays: ArrayData, model: Model, x: Floats, parts: Sequence[_Part], unseen: Floats
+) -> list[_Reals]:
+    """Return a model of each part on the better of two scales: identity, and the study's own.
+
+    Args:
+        arrays: with real targets.
+        model: to fit.
+        x: all training rows [n, d].
+        parts: rows of `x` to fit on, and rows of `unseen` to predict.
+        unseen: [m, d].
+    """
+    names = ["identity"] + ([] if arrays.fitted_scale is None else [arrays.fitted_scale.name])
+    each = []
+    for name in names:
+        found = []
+        for seen, predicted in parts:
+            y = arrays.y_train[seen]
+            scale = arrays.standardisation if name == "identity" else fit(name, y)
+            means, noise = model(x[seen], scale.standardised(y), unseen[predicted], y.shape[1])
+            assert noise is not None
+            merit = scale.log_jacobian(y, np.ones(y.shape[1])).sum()
+            merit -= len(y) * np.log(noise).sum()
+            found.append(
+                _Reals(
+                    scale, means * scale.spread + scale.centre, noise * scale.spread, float(merit)
+                )
             )
-            hits += scored.hits or 0
-            total += scored.log_predictive
-            table[unseen] = found
-        predicted = prediction_of(arrays, table[rows])
-        if not labels:
-            mean, std = table[rows] * arrays.y_std + arrays.y_mean, noises[rows] * arrays.y_std
-            predicted = prediction_of(arrays, mean, std)
-        accuracy = hits / len(rows) if labels else float("nan")
-        yield OnFolds(name, total / len(rows), accuracy, predicted)
+        each.append(found)
+    return max(each, key=lambda found: sum(one.merit for one in found))
 
 
 def rows_in_folds(arrays: ArrayData, assignment: Assignment) -> NDArray[np.bool_]:

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.plumbing.foreign_text import on_one_line
-from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.data.targets import skewed_columns
+from nas_evidence.plumbing.foreign_text import on_one_line, shortened
+from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.study import ESTIMATED, StudySpec, TrainingPlan
 from nas_evidence.spec.toml import toml_line
@@ -134,6 +135,28 @@ def order_sentence(study: StudySpec, n_rows: int) -> str:
     return (
         f"ranked by: the estimate, the mean of {' and '.join(ESTIMATED)} smoothed over all "
         "trials; change it with --set rank_by=score"
+    )
+
+
+def skewed_sentence(study: StudySpec, arrays: ArrayData) -> str:
+    """Say which target is positive and skewed, and what two options gained on such; "" if none.
+
+    Nothing is said where a scale was asked for, or a shipped data set is read.
+    """
+    asked = study.dataset.target_scale is not None or study.dataset.name not in OWN_DATA
+    if asked or arrays.task != "real" or not (found := skewed_columns(arrays.y_train)):
+        return ""
+    several = f" and {len(found) - 1} more targets" if len(found) > 1 else ""
+    names = arrays.meaning.targets or tuple(f"y{k}" for k in range(arrays.n_outputs))
+    (column, skewness), is_one = next(iter(found.items())), len(found) == 1
+    options = "--target-scale auto"
+    gained = "0.4 nats of log density per datum on sixteen such tables, and lost RMSE"
+    if study.plan.likelihood != "heteroscedastic":
+        options += " with --set plan.likelihood=heteroscedastic"
+        gained = "0.43 nats of log density per datum on eight such tables, at no larger RMSE"
+    return (
+        f"{shortened(names[column])}{several} {'is' if is_one else 'are'} positive and skewed "
+        f"(skewness {skewness:.1f}): {options} gained {gained}"
     )
 
 

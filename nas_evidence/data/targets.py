@@ -28,6 +28,8 @@ from nas_evidence.spec.dataset import NEEDS_CLASSES, TargetScaleName, scale_of_c
 MOST_CLASSES = 20
 #: Most different whole numbers from 0 or 1 on that are never taken for counts.
 MOST_RANKS = 10
+#: Least skewness of a target that is called skewed.
+SKEWED = 1.0
 #: Class names listed in a sentence.
 _LISTED = 8
 ClassName = str | int | bool
@@ -312,6 +314,24 @@ def said_classes(names: Sequence[ClassName]) -> str:
     shown = (repr(n) if str(n) != str(n).strip() else n for n in names[:_LISTED])
     listed = ", ".join(map(shortened, shown)) + ", ..." * (len(names) > _LISTED)
     return f"classification, {len(names)} classes: {listed}"
+
+
+def skewed_columns(y: Array) -> dict[int, float]:
+    """Return the skewness of each real target [n, C] that is positive and skewed, by column.
+
+    Positive: all values are above 0. Skewed: mean (y - mean y)^3 / std^3 is at least `SKEWED`.
+
+    >>> skewed_columns(np.array([[1.0, -1.0], [2.0, 0.0], [1.0, 1.0], [30.0, 9.0]]))
+    {0: 1.152...}
+    """
+    found = {}
+    for k, column in enumerate(y.T):
+        std = float(column.std())
+        if std > 0 and (column > 0).all():
+            skewness = float((((column - column.mean()) / std) ** 3).mean())
+            if skewness >= SKEWED:
+                found[k] = skewness
+    return found
 
 
 def said_scale(scale: TargetScale) -> str:

@@ -21,6 +21,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,15 +241,14 @@ def predictor_of(winner: Winner, metric: str | None, *, with_posterior: bool) ->
     return Predictor(exported, posterior, meaning_of(winner, metric))
 
 
-def unseen_measures(
-    winner: Winner, tables: StudyTables | None = None
-) -> Mapping[str, float] | None:
+def unseen_measures(winner: Winner, tables: StudyTables | None = None) -> Mapping[str, Any] | None:
     """Return how good and how calibrated held-out predictions are, None if none are kept.
 
     See `maths/metrics.py`; of real targets those that do not depend on their unit. `n_data` is
-    the number of data predicted. These rows chose the winner among `chosen_among` architectures:
-    the measures are corrected for it where `corrected` is True, see `candidates.py`. Of another
-    trial, or without the study, they are its own.
+    the number of data predicted. Of several targets `by_target` has the coverage of each by name.
+    These rows chose the winner among `chosen_among` architectures: the measures are corrected for
+    it where `corrected` is True, see `candidates.py`. Of another trial, or without the study, they
+    are its own.
     """
     if winner.held_out is None:
         return None
@@ -256,18 +256,30 @@ def unseen_measures(
     y, ranked = winner.arrays.y_train[rows], [] if tables is None else tables.standings.first()
     is_best = bool(ranked) and ranked[0].trial_id == winner.assignment.trial_id
     among = len(ranked) if is_best else 1
-    labels = found.density is None
-    own = found.metrics(y) if labels else _coverages([found], y)
     others = candidates_of(tables, winner.arrays) if tables is not None and among > 1 else None
-    if others is not None:
-        own = others.metrics if labels else others.corrected(_coverages, own)
+
+    def of(column: int | None = None) -> dict[str, float]:
+        measure = partial(_coverages, column=column)
+        own = measure([found], y)
+        return own if others is None else others.corrected(measure, own)
+
+    if found.density is None:
+        measures: dict[str, Any] = dict(found.metrics(y) if others is None else others.metrics)
+    else:
+        measures = dict(of())
+        if y.shape[1] > 1:
+            measures["by_target"] = {name: of(k) for k, name in enumerate(found.target_names)}
     corrected = among == 1 or others is not None
-    return own | {"n_data": len(rows), "chosen_among": among, "corrected": corrected}
+    return measures | {"n_data": len(rows), "chosen_among": among, "corrected": corrected}
 
 
-def _coverages(predicted: Sequence[Prediction], y: Any) -> dict[str, float]:
+def _coverages(
+    predicted: Sequence[Prediction], y: Any, column: int | None = None
+) -> dict[str, float]:
     """Return the coverage by level, the mean over some predictions of the same rows."""
-    each = [coverage_by_level(one.real, y) for one in predicted]
+    densities = [one.real if column is None else one.real.column(column) for one in predicted]
+    known = y if column is None else y[:, [column]]
+    each = [coverage_by_level(one, known) for one in densities]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 

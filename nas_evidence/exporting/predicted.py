@@ -26,6 +26,7 @@ from nas_evidence.maths.metrics import (
     entropy,
     interval_reliability,
     log_losses,
+    metrics_of_each,
     named,
     real_losses,
     real_metrics,
@@ -122,6 +123,13 @@ class Prediction:
         """Upper end of that interval [n, C]."""
         return self.real.interval(self.level)[1]
 
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """Names of the real targets: y0, y1, ... where the data have none; empty for classes."""
+        if self.density is None:
+            return ()
+        return self.targets or tuple(f"y{k}" for k in range(self.real.mean.shape[1]))
+
     def quantile(self, probability: float) -> np.ndarray:
         """Return the values that real targets do not exceed with a probability [n, C].
 
@@ -214,10 +222,21 @@ class Prediction:
         assert self.unit is not None
         return real_metrics(self.real, y, unit=self.unit, level=self.level, with_crps=with_crps)
 
+    def metrics_of_each(self, y: NDArray[Any]) -> list[dict[str, float]]:
+        """Return the metrics of each of several real targets [n, C]; nothing for one, or classes.
+
+        Of one target `metrics` are its own.
+        """
+        if self.probabilities is not None or y.shape[1] < 2:
+            return []
+        assert self.unit is not None
+        return metrics_of_each(self.real, y, unit=self.unit, level=self.level)
+
     def measures(self, truth: Any) -> dict[str, float]:
         """Return how good the predictions are, given the true labels or targets.
 
-        Names and rules are in `maths/metrics.py`; `metric`, if one was named, comes first.
+        Names and rules are in `maths/metrics.py`; `metric`, if one was named, comes first. Of
+        several real targets each follows alone, as "rmse of NAME".
 
         Raises:
             ValueError: if a label is not among the classes, or the number of rows differs.
@@ -227,7 +246,8 @@ class Prediction:
         if self.density is not None:
             found |= {"level": self.level} | coverage_by_level(self.density, known)
         first = {self.metric: found[self.metric]} if self.metric in found else {}
-        return first | found
+        each = zip(self.target_names, self.metrics_of_each(known), strict=False)
+        return first | found | {f"{k} of {name}": v for name, own in each for k, v in own.items()}
 
     def reliability(self, truth: Any) -> Reliability:
         """Return confidence and accuracy by bin, or probability and coverage of intervals.
@@ -299,14 +319,16 @@ class Metrics(dict[str, float]):
         """Return each metric by the words of the report; coverage once for each level."""
         names, asked = METRICS["categorical" if self.labels else "gaussian"], self.get("level")
         lines = []
-        for name, value in self.items():
+        for key, value in self.items():
+            name, of, target = key.partition(" of ")
             percent = name.removeprefix("coverage_")
             level = int(percent) / 100 if percent.isdigit() else None
             if name == "coverage" or (level is not None and level != asked):
                 share = 100 * (asked if level is None else level)  # type: ignore[operator]
-                lines.append((f"{share:g} % intervals cover", value))
+                lines.append((f"{share:g} % intervals cover{of}{target}", value))
             elif level is None and name != "level":
-                lines.append((names.get(name, name.replace("_", " ")), value))
+                words = names.get(name, name.replace("_", " "))
+                lines.append((f"{words}{of}{target}", value))
         return lines
 
     def __repr__(self) -> str:

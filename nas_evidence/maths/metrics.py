@@ -7,7 +7,9 @@
     ROC AUC             share of pairs (positive, negative) in which the positive has the larger
                         probability; ties count half
     average precision   sum_k (R_k - R_k-1) P_k, recall and precision at each probability
-    R2                  1 - sum (y - f)^2 / sum (y - mean y)^2, mean over columns
+    RMSE                sqrt(1/n sum_i (y_i - f_i)^2) of each column, mean over columns
+    R2                  1 - sum (y - f)^2 / sum (y - mean y)^2, mean over columns; of a column
+                        that is constant 0, or 1 if it is predicted exactly
     coverage            share of the targets in the central interval of the prediction
     CRPS                of `maths/crps.py`, mean over data and columns
     log loss            -1/n sum_i log p_i(y_i) - sum_d log u_d of real targets divided by u
@@ -18,6 +20,8 @@ Of two classes the second is the positive one. Of more, F1, ROC AUC and average 
 over the classes, each against the rest.
 The class of a datum is that of `decisions.py`: with class weights they decide, and the accuracy is
 weighted by them. All else counts each datum once.
+
+Columns may have different units: `metrics_of_each` has every metric of each column alone.
 
 A probability of 0 for what happened costs 36 nats, not infinity (as `sklearn.metrics.log_loss`).
 The log loss of real targets is everywhere that of targets divided by u, their standard deviations
@@ -226,16 +230,45 @@ def real_metrics(
         with_crps: it takes a hundred times as long as all others.
     """
     error = targets - predictive.mean
-    around = ((targets - targets.mean(0)) ** 2).sum(0)
-    explained = 1 - (error**2).sum(0) / around if (around > 0).all() else math.nan
     found = {
-        "rmse": float(np.sqrt((error**2).mean())),
+        "rmse": float(np.sqrt((error**2).mean(0)).mean()),
         "mae": float(np.abs(error).mean()),
-        "r2": float(np.mean(explained)),
+        "r2": _r2(error, targets),
         "log_loss": float(real_losses(predictive, targets, unit).mean()),
         "coverage": covered(predictive, targets, level),
     }
     return found | {"crps": float(crps(predictive, targets).mean())} if with_crps else found
+
+
+def metrics_of_each(
+    predictive: Normals | OnScale, targets: Floats, *, unit: Floats, level: float = LEVEL
+) -> list[dict[str, float]]:
+    """Return the metrics of each of D targets alone, and the coverage of `LEVELS`.
+
+    Arguments are as of `real_metrics`.
+
+    >>> both = Normals.single(np.zeros((2, 2)), np.array([1.0, 10.0]))
+    >>> found = metrics_of_each(both, np.array([[1.0, 10.0], [-1.0, -10.0]]), unit=np.ones(2))
+    >>> [one["rmse"] for one in found]
+    [1.0, 10.0]
+    """
+    found = []
+    for k in range(targets.shape[1]):
+        own, y = predictive.column(k), targets[:, [k]]
+        metrics = real_metrics(own, y, unit=unit[[k]], level=level)
+        found.append(metrics | coverage_by_level(own, y))
+    return found
+
+
+def _r2(error: Floats, targets: Floats) -> float:
+    """Return R2 as `sklearn.metrics.r2_score`; NaN for less than two data."""
+    if len(targets) < 2:
+        return math.nan
+    left, around = (error**2).sum(0), ((targets - targets.mean(0)) ** 2).sum(0)
+    varies = around > 0
+    of_constant = np.where(left > 0, 0.0, 1.0)
+    each = np.where(varies, 1 - left / np.where(varies, around, 1.0), of_constant)
+    return float(each.mean())
 
 
 def real_losses(predictive: Normals | OnScale, targets: Floats, unit: Floats) -> Floats:

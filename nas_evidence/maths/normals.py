@@ -49,6 +49,11 @@ class Normals:
         least = self.least if np.ndim(self.least) < 2 else np.asarray(self.least)[rows]
         return Normals(self.weights, self.means[:, rows], self.stds[:, rows], least)
 
+    def column(self, k: int) -> "Normals":
+        """Return the distributions of one output alone."""
+        least = self.least if np.ndim(self.least) == 0 else np.asarray(self.least)[..., [k]]
+        return Normals(self.weights, self.means[..., [k]], self.stds[..., [k]], least)
+
     @property
     def mean(self) -> Floats:
         """The means [n, C], not below `least`."""

@@ -289,6 +289,11 @@ class TargetScale:
             *(getattr(self, bound)[rows] for bound in _BOUNDS),
         )
 
+    def column(self, k: int) -> "TargetScale":
+        """Return the scale of one target alone."""
+        others = (getattr(self, name)[..., [k]] for name in ("centre", "spread", *_BOUNDS))
+        return TargetScale(self.name, self.parameters[..., [k]], *others)
+
     def density(self, mean: Floats, std: Floats) -> "Normals | OnScale":
         """Return what normal distributions of g(y), with means and stds [n, C], say of y."""
         return self.mixture(Normals.single(mean, std))
@@ -407,6 +412,10 @@ class OnScale:
     def at(self, rows: NDArray[Any]) -> "OnScale":
         """Return the densities of some data."""
         return OnScale(self.normals.at(rows), self.scale.at(rows))
+
+    def column(self, k: int) -> "OnScale":
+        """Return the densities of one target alone."""
+        return OnScale(self.normals.column(k), self.scale.column(k))
 
     @cached_property
     def mean(self) -> Floats:

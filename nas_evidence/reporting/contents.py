@@ -186,6 +186,25 @@ class Report:
             for name, own in models.items()
         }
 
+    @property
+    def by_target(self) -> Mapping[str, Mapping[str, Mapping[str, float | None]]]:
+        """The metrics of each of several real targets, like `metrics`; empty for one."""
+        judged = self.judged
+        if judged is None or self.study.winner is None:
+            return {}
+        found = {}
+        for k, one in enumerate(judged.by_target):
+            words = {
+                name: metric_words(name, labels=False) for name in _METRICS if name in one.metrics
+            }
+            models = {"winner": one.metrics}
+            models |= {b.name: b.by_target[k] for b in judged.baselines if b.by_target}
+            found[one.name] = {
+                model: {said: own.get(metric) for metric, said in words.items()}
+                for model, own in models.items()
+            }
+        return found
+
     def free_scores_ahead(self, target: str) -> Mapping[str, float]:
         """Return the free scores that rank `target` at least as well as the main one.
 

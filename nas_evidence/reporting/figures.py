@@ -15,11 +15,18 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from nas_evidence.baselines.comparison import CalibrationPoint, Importance
+from nas_evidence.baselines.comparison import (
+    CalibrationPoint,
+    Comparison,
+    Importance,
+    OneTarget,
+)
 from nas_evidence.maths.conditional_coverage import Quarter, clopper_pearson
 from nas_evidence.maths.metrics import LEVEL
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import ALL, Trust
+from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
 from nas_evidence.reporting.svg import (
     GREY,
@@ -120,37 +127,61 @@ def _bars(
 
 def calibration(report: Report) -> Markup | None:
     """Return the share that is right, or inside an interval, against its stated probability."""
-    points = report.judged.calibration if report.judged else ()
-    return calibration_of(points, labels=report.labels) if points else None
+    if report.judged is None:
+        return None
+    several = {one.name: one.calibration for one in _drawn_targets(report.judged)}
+    found = several or {"": report.judged.calibration}
+    return _calibration(found, labels=report.labels) if any(found.values()) else None
+
+
+def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
+    """Return the first of several targets, each of which is drawn alone."""
+    return judged.by_target[:MOST_LISTED]
 
 
 def calibration_of(points: Sequence[CalibrationPoint], *, labels: bool) -> Markup:
     """Return shares against stated probabilities, of `labels` or of intervals."""
+    return _calibration({"": points}, labels=labels)
+
+
+def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], *, labels: bool) -> Markup:
+    """Return the same of each target by its name."""
     x_title = "stated probability" if labels else "probability of the interval"
     y_title = "share that is right" if labels else "share of targets inside"
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
     panel.line([(0, 0), (1, 1)], colour=GREY, dash="3 4")
-    most = max(point.n for point in points)
-    for point in points:
+    marks = [(k, name, point) for k, (name, own) in enumerate(found.items()) for point in own]
+    most = max(point.n for _, _, point in marks)
+    for k, name, point in marks:
         # two standard errors of the share, were the stated probability right
         error = 2 * (point.confidence * (1 - point.confidence) / point.n) ** 0.5
         said = (
-            f"{'stated' if labels else 'interval'} {point.confidence:.0%}: {point.accuracy:.0%} "
+            f"{f'{name}, ' * bool(name)}{'stated' if labels else 'interval'} "
+            f"{point.confidence:.0%}: {point.accuracy:.0%} "
             f"{'right' if labels else 'inside'}, of {point.n:,} data"
         )
         ends = [max(0.0, point.accuracy - error), min(1.0, point.accuracy + error)]
-        panel.line([(point.confidence, end) for end in ends], colour=colour(0), width=1.2)
+        panel.line([(point.confidence, end) for end in ends], colour=colour(k), width=1.2)
         radius = 3 + 6 * (point.n / most) ** 0.5
-        panel.dot(point.confidence, point.accuracy, colour=colour(0), radius=radius, title=said)
-    return plot([panel], name=f"{y_title} by {x_title}")
+        panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
+    legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
+    return plot([panel], name=f"{y_title} by {x_title}", legend=legend)
 
 
 def quarters(report: Report) -> Markup | None:
     """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
-    found = report.judged.quarters if report.judged else ()
-    if not found:
+    if report.judged is None:
         return None
-    y = named_axis([f"{_NTH[i]}{_range_of(one)}" for i, one in enumerate(found)])
+    parts = [(_NTH[i], one) for i, one in enumerate(report.judged.quarters)]
+    parts += [
+        (f"{shortened(target.name, 12)}, {_NTH[i]}", one)
+        for target in _drawn_targets(report.judged)
+        for i, one in enumerate(target.quarters)
+    ]
+    if not parts:
+        return None
+    y = named_axis([f"{name}{_range_of(one)}" for name, one in parts])
+    found = [one for _, one in parts]
     panel = Panel(Axis("share of targets inside", -0.02, 1.02), y, height=60 + 44 * len(found))
     for level in (0.5, LEVEL):
         panel.line([(level, y.low), (level, y.high)], colour=GREY, dash="3 4")
@@ -158,7 +189,8 @@ def quarters(report: Report) -> Markup | None:
         for at, level, share in ((0, 0.5, one.inside_50), (1, LEVEL, one.inside_90)):
             down = i + 0.3 * at - 0.15
             low, high = clopper_pearson(share * one.n, one.n, 0.95)
-            said = f"{_NTH[i]} quarter: {share:.3f} in {level:.0%} intervals, of {one.n:,} rows"
+            quarter = f"{parts[i][0]} quarter"
+            said = f"{quarter}: {share:.3f} in {level:.0%} intervals, of {one.n:,} rows"
             panel.line([(low, down), (high, down)], colour=colour(at), width=2, title=said)
             panel.dot(share, down, colour=colour(at), symbol=at, title=said, opacity=1)
     legend = [Key("50 % intervals", colour(0), 0), Key("90 % intervals", colour(1), 1)]
@@ -172,21 +204,35 @@ def _range_of(one: Quarter) -> str:
 
 def pit(report: Report) -> Markup | None:
     """Return the histogram of the PIT, beside two standard errors of a uniform one."""
-    counts = report.judged.pit if report.judged else ()
-    if not counts:
+    if report.judged is None:
         return None
+    several = {f"PIT of {one.name}": one.pit for one in _drawn_targets(report.judged)}
+    found = {name: counts for name, counts in (several or {"PIT": report.judged.pit}).items()
+             if counts}  # fmt: skip
+    if not found:
+        return None
+    height = 190 if several else 300
+    panels = [
+        _pit(shortened(name), counts, top=8 + (height + 10) * k, height=height)
+        for k, (name, counts) in enumerate(found.items())
+    ]
+    return plot(panels, name="histogram of the probability integral transform")
+
+
+def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Panel:
     n, bins = sum(counts), len(counts)
     shares = [count / n for count in counts]
     error = 2 * (1 / bins * (1 - 1 / bins) / n) ** 0.5
     highest = max(*shares, 1 / bins + error)
-    panel = Panel(Axis("PIT", 0, 1), Axis("share of targets", 0, 1.05 * highest))
+    y = Axis("share of targets", 0, 1.05 * highest)
+    panel = Panel(Axis(name, 0, 1), y, top=top, height=height)
     for i, share in enumerate(shares):
         said = f"PIT {i / bins:g} to {(i + 1) / bins:g}: {counts[i]} of {n:,}"
         ends = ((i + 0.04) / bins, (i + 0.96) / bins)
         panel.box(ends, (0.0, share), fill=colour(0), title=said, opacity=0.8)
     for end in (max(0.0, 1 / bins - error), 1 / bins + error):
         panel.line([(0, end), (1, end)], colour="var(--ink)", dash="3 4")
-    return plot([panel], name="histogram of the probability integral transform")
+    return panel
 
 
 def confusion(report: Report) -> Markup | None:

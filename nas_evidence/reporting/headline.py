@@ -230,6 +230,8 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     low, high = limits_of(best, comparison.n)
     rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
+    if low > 0 and winner.family == "linear":
+        return f"No: {_linear_first(study, losses, best, rows)}"
     if low > 0 and lacks:
         return (
             f"Unknown: clearly better than {best.name} on {rows}, but there was no time for "
@@ -254,6 +256,14 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     lead = f"{loss_text(abs(best.behind))} ({losses}), which may be chance on {rows}"
     ahead = ": it is ahead by" if best.behind > 0 else ": that is ahead by"
     return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
+
+
+def _linear_first(study: Study, losses: str, best: Baseline, rows: str) -> str:
+    """Say that the winner is no deeper than what it is compared with, though it is ahead."""
+    return (
+        f"the linear model itself comes first by {study.ranks_by}, so no deeper network is worth "
+        f"its weights (beside {best.name} on {rows}: {losses})."
+    )
 
 
 def _losses(comparison: Comparison, best: Baseline) -> str:

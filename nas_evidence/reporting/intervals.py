@@ -1,66 +1,167 @@
-"""Sentences about prediction intervals: whether they hold for small and for large predictions."""
+"""Sentences about prediction intervals: whether they hold for small and for large predictions.
+
+Of several targets each has its own coverage, since what is too wide for one and too narrow for
+another is right on average.
+"""
+
+from collections.abc import Sequence
 
 from nas_evidence.baselines.comparison import Comparison
-from nas_evidence.maths.conditional_coverage import fails
+from nas_evidence.maths.conditional_coverage import Failure, Quarter, failures
+from nas_evidence.maths.metrics import LEVEL
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.spec.dataset import OWN_DATA
 
 _NTH = ("first", "second", "third", "fourth")
 _NOISE_OF_EACH_ROW = "heteroscedastic"
+#: Most targets whose coverage is listed in a sentence; the page has all of them.
+MOST_LISTED = 6
 
 
 def intervals_sentence(judged: Comparison | None) -> str:
     """Say what the 90 % intervals cover by quartile of the prediction; "" if they fail in one.
 
-    Then `coverage_warning` says it.
+    Of several targets, what they cover of each. Then `coverage_warning` says it.
     """
-    if judged is None or not judged.quarters or _failing(judged):
+    if judged is None or not _known(judged) or any(_failing(judged)):
         return ""
-    return f"{_where(judged)}, {_covered(judged)}."
+    if judged.by_target:
+        return f"{_where(judged)}, {_covered_by_target(judged)}."
+    return f"{_where(judged)}, {_covered(judged.quarters)}."
 
 
 def coverage_warning(study: Study, judged: Comparison | None) -> str:
-    """Say in which quartiles of the prediction the intervals fail, and what mends it; "" if none.
+    """Say where the intervals fail, and what mends it; "" if they hold.
 
     By the rule of `maths/conditional_coverage.py`.
     """
-    if judged is None or not (failing := _failing(judged)):
+    if judged is None or not any(failing := _failing(judged)):
         return ""
-    parts = []
-    for sign, words in ((1, "too wide"), (-1, "too narrow")):
-        named = [_NTH[i] for i, found in enumerate(failing) if found == sign]
-        if named:
-            parts.append(f"{words} in the {_listed(named)} quartile")
-    remedy = _remedy(study, judged)
-    again = (
-        f"Search again with {remedy}, and another --out." if remedy else "No option mends that."
-    )
-    return f"{_where(judged)}, {_covered(judged)}. They are {', and '.join(parts)}. {again}"
+    if judged.by_target:
+        return _of_several(study, judged, failing)
+    [own] = failing
+    parts = [_signs(own)] if _signs(own) else []
+    said = f"{_where(judged)}, {_covered(judged.quarters, half=_by_half(own))}."
+    if parts:
+        said += f" They are {parts[0]}."
+    if _is_shape(own):
+        said += f" {_shape(judged.pit)}"
+    return f"{said} {_again(_remedies(study, judged))}"
 
 
-def _failing(judged: Comparison) -> list[int]:
-    found = [fails(one.inside_90, one.n) for one in judged.quarters]
-    return found if any(found) else []
+def _known(judged: Comparison) -> bool:
+    return bool(judged.quarters) or any(one.quarters for one in judged.by_target)
+
+
+def _failing(judged: Comparison) -> list[list[Failure]]:
+    """Return where the intervals of each target fail."""
+    if not _known(judged):
+        return []
+    each = [(one.quarters, one.pit) for one in judged.by_target]
+    each = each or [(judged.quarters, judged.pit)]
+    return [failures(*one, n_targets=len(each)) for one in each]
+
+
+def _of_several(study: Study, judged: Comparison, failing: Sequence[Sequence[Failure]]) -> str:
+    names = [_quoted(one.name) for one in judged.by_target]
+    own = [(name, found) for name, found in zip(names, failing, strict=True) if found]
+    wrong = []
+    for name, found in own[:MOST_LISTED]:
+        if signs := _signs(found):
+            wrong.append(_for(name, signs))
+    said = f"{_where(judged)}, {_covered_by_target(judged, [name for name, _ in own])}."
+    if wrong:
+        said += f" They are {'; '.join(wrong)}."
+    shapes = [name for name, found in own if _is_shape(found)][:MOST_LISTED]
+    if shapes:
+        said += f" The values of {_listed(shapes)} have another distribution than predicted."
+    if study.spec.plan.likelihood != _NOISE_OF_EACH_ROW:
+        said += " One noise serves all standardised targets."
+    return f"{said} {_again(_remedies(study, judged))}"
+
+
+def _for(name: str, signs: str) -> str:
+    """Return "too wide for NAME", with the quartiles after the name."""
+    kind, inside, rest = signs.partition(" in ")
+    return f"{kind} for {name}{inside}{rest}"
 
 
 def _where(judged: Comparison) -> str:
     return f"On {judged.n:,} {'test rows' if judged.on == 'test' else 'rows not trained on'}"
 
 
-def _covered(judged: Comparison) -> str:
-    shares = _listed([f"{one.inside_90:.2f}" for one in judged.quarters])
-    return f"the 90 % intervals cover {shares} of the targets by quartile of the prediction"
+def _covered(quarters: Sequence[Quarter], *, half: bool = False) -> str:
+    shares = _listed([f"{one.inside_90:.2f}" for one in quarters])
+    said = f"the 90 % intervals cover {shares} of the targets by quartile of the prediction"
+    if half:
+        said += f", the 50 % intervals {_listed([f'{one.inside_50:.2f}' for one in quarters])}"
+    return said
 
 
-def _listed(words: list[str]) -> str:
+def _covered_by_target(judged: Comparison, first: Sequence[str] = ()) -> str:
+    """Say the coverage of each target, `first` before the others, up to `MOST_LISTED`."""
+    shares = {_quoted(one.name): one.metrics["coverage_90"] for one in judged.by_target}
+    order = [*first, *(name for name in shares if name not in first)]
+    listed = [f"{shares[name]:.2f} of {name}" for name in order[:MOST_LISTED]]
+    if len(order) > MOST_LISTED:
+        rest = [shares[name] for name in order[MOST_LISTED:]]
+        listed.append(f"{min(rest):.2f} to {max(rest):.2f} of {len(rest)} others")
+    return f"the 90 % intervals cover {_listed(listed)}"
+
+
+def _signs(found: Sequence[Failure]) -> str:
+    """Say which quarters are too wide and which too narrow; "" if only the shape fails."""
+    parts = []
+    for sign, words in ((1, "too wide"), (-1, "too narrow")):
+        named = [_NTH[one.quarter] for one in found
+                 if one.sign == sign and one.quarter is not None]  # fmt: skip
+        if len(named) == len(_NTH):
+            return words
+        if named:
+            parts.append(f"{words} in the {_listed(named)} quartile")
+        elif any(one.sign == sign for one in found):
+            parts.append(words)
+    return ", and ".join(parts)
+
+
+def _by_half(found: Sequence[Failure]) -> bool:
+    return any(one.level is not None and one.level != LEVEL for one in found)
+
+
+def _is_shape(found: Sequence[Failure]) -> bool:
+    return any(one.level is None for one in found)
+
+
+def _shape(pit: Sequence[int]) -> str:
+    worst = max(range(len(pit)), key=lambda k: pit[k])
+    return (
+        f"The targets have another distribution than predicted: {pit[worst]:,} of {sum(pit):,} "
+        f"lie in one tenth of it, between the quantiles {worst / len(pit):g} and "
+        f"{(worst + 1) / len(pit):g}."
+    )
+
+
+def _quoted(name: str) -> str:
+    return repr(shortened(name))
+
+
+def _listed(words: Sequence[str]) -> str:
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _remedy(study: Study, judged: Comparison) -> str:
+def _again(remedies: Sequence[str]) -> str:
+    if not remedies:
+        return "No option mends that."
+    return f"Search again with {' or '.join(remedies)}, and another --out."
+
+
+def _remedies(study: Study, judged: Comparison) -> list[str]:
     """Return the options that let the spread differ between rows, those that are not in use.
 
-    A scale may have been chosen by the evidence: another one is not advised.
+    A scale may have been chosen by the evidence: another one is not advised. Of several targets a
+    noise of each row comes first: it also gives each target its own.
     """
     dataset, plan = study.spec.dataset, study.spec.plan
     is_positive = judged.lowest is not None and judged.lowest > 0
@@ -70,5 +171,6 @@ def _remedy(study: Study, judged: Comparison) -> str:
     elif dataset.scale == "identity":
         options.append(f"--target-scale {'log' if is_positive else 'yeo_johnson'}")
     if plan.likelihood != _NOISE_OF_EACH_ROW:
-        options.append(f"--set plan.likelihood={_NOISE_OF_EACH_ROW}")
-    return " or ".join(options)
+        noise = f"--set plan.likelihood={_NOISE_OF_EACH_ROW}"
+        options = [noise] if judged.by_target else [*options, noise]
+    return options

@@ -2,9 +2,10 @@
 
 One network decides, before the study and for all its trials: an MLP of two hidden layers of
 `WIDTH` units, trained by the plan of the study, with two folds and its seed, on at most
-`MOST_ROWS` training rows drawn at random. Every scale whose support holds all targets is fitted to
-these rows without each fold; the largest `conditional_evidence` per datum is taken. It is
-"identity" unless another has `LEAST_LEAD` nats more, and where none is valid.
+`MOST_ROWS` training rows drawn at random. Every scale whose support holds all training targets is
+fitted to these rows without each fold; the largest `conditional_evidence` per datum is taken. It
+is "identity" unless another has `LEAST_LEAD` nats more, and where none is valid. No test row is
+looked at: one outside the support of the scale is refused afterwards.
 
 A network of few units underfits, and by luck of its seed more on one scale than on another: with 8
 units in one layer `naval-propulsion-plant` had 0.5 nats more on a scale that loses (decision 28).
@@ -61,9 +62,8 @@ def chosen_scale(spec: StudySpec, arrays: ArrayData) -> ChosenScale:
         arrays: its data.
     """
     some, values = _some_rows(arrays, spec.seed), {}
-    every = np.concatenate([arrays.y_train, arrays.y_test])
     for name in CURVES:
-        if name == "log" and not (every > 0).all():
+        if name == "log" and not (arrays.y_train > 0).all():
             continue
         fitted = None if name == "identity" else fit(name, some.y_train)
         value = _evidence(spec, replace(some, fitted_scale=fitted))

@@ -445,8 +445,8 @@ def _test(
     """Return the metrics of what is delivered on the test data, for reports only; none without.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
-    fraction, weighted by the class weights; or the root mean squared error over data and outputs,
-    in the unit of the targets, of the means of the predictive distributions.
+    fraction, weighted by the class weights; or the root mean squared error of the means of the
+    predictive distributions, in the unit of the targets, its mean over several.
     """
     if not len(data.y_test):
         return {}
@@ -454,7 +454,8 @@ def _test(
     likelihood = likelihood_of(plan, training.noise_std)
     model: nn.Module = training.model
     model.eval()
-    nll, total, chosen, own = 0.0, 0.0, [], data.own
+    nll, chosen, own = 0.0, [], data.own
+    total = np.zeros(data.n_outputs)
     if own is not None:
         nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
@@ -470,9 +471,9 @@ def _test(
             chosen.append(decided(probabilities, class_weights=data.class_weights))
         elif own is None:
             delivered = torch.maximum(outputs.cpu().double(), torch.as_tensor(data.y_least))
-            total += float(((delivered - y.cpu()) * data.y_std).square().sum())
+            total += ((delivered - y.cpu()) * data.y_std).square().sum(0).numpy()
         else:
-            total += float(np.square(own.density(outputs, scale).mean - own.test[rows]).sum())
+            total += np.square(own.density(outputs, scale).mean - own.test[rows]).sum(0)
     measures = {"test_nll_per_datum": nll / len(data.y_test)}
     if not math.isfinite(nll):  # a test target outside the support of the scale
         measures = {}
@@ -481,4 +482,4 @@ def _test(
         return measures | {
             "test_accuracy": accuracy(np.concatenate(chosen), truth, data.class_weights)
         }
-    return measures | {"test_rmse": float((total / data.y_test.numel()) ** 0.5)}
+    return measures | {"test_rmse": float(np.sqrt(total / len(data.y_test)).mean())}

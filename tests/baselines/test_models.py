@@ -1,5 +1,6 @@
 """Claims about baselines: fitted on the same rows, at their optimum, on the networks' halves."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,8 @@ from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.reading import rows_of_table
 from nas_evidence.maths.metrics import class_metrics
+from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import OnScale, fit
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.training.parts import order_of_data
 
@@ -151,6 +154,101 @@ def test_ridge_regression_nears_the_noise_and_its_intervals_cover() -> None:
     assert found["ridge regression"]["rmse"] == pytest.approx(0.5, rel=0.06)
     assert all(0.86 < one["coverage"] < 0.94 for one in found.values())
     assert found["mean"]["r2"] == pytest.approx(0.0, abs=0.01)
+
+
+def two_targets(n: int = 300, n_test: int = 100) -> ArrayData:
+    """Two linear targets, the noise of the second is seven times that of the first."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n + n_test, 4)).astype(np.float32)
+    y = np.column_stack([
+        x @ [1.0, 0.5, -0.5, 0.3] + 0.15 * rng.normal(size=len(x)),
+        0.2 * x[:, 0] + rng.normal(size=len(x)),
+    ])  # fmt: skip
+    return replace(
+        table(labels=False, n=n, n_test=n_test), x_train=x[:n], y_train=y[:n], x_test=x[n:],
+        y_test=y[n:], n_outputs=2, input_shape=(4,), mean=x[:n].mean(0), std=x[:n].std(0),
+        y_mean=y[:n].mean(0), y_std=y[:n].std(0),
+    )  # fmt: skip
+
+
+def without_boosting(arrays: ArrayData) -> dict[str, object]:
+    return {n: m for n, m in baseline_models(arrays).items() if n != "gradient boosting"}
+
+
+def test_several_targets_have_each_its_noise_on_folds_as_on_test_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One noise for both cost 1.4 nats per datum, and reversed "worth it?"."""
+    arrays = two_targets()
+    own = without_boosting(arrays)
+    monkeypatch.setattr("nas_evidence.baselines.models.baseline_models", lambda _: own)
+    on_folds = {one.name: one for one in predict_folds(arrays, linear_assignment())}
+    on_test = dict(predict_test(arrays))
+    ridge = on_folds["ridge regression"].predicted
+    noise = ridge.real.std.mean(0)
+    assert noise == pytest.approx([0.15, 1.0], rel=0.15)
+    assert noise == pytest.approx(on_test["ridge regression"].real.std.mean(0), rel=0.1)
+    rows = arrays.y_train
+    loss = ridge.losses(rows).mean()
+    assert loss == pytest.approx(on_test["ridge regression"].losses(arrays.y_test).mean(), abs=0.2)
+    assert -on_folds["ridge regression"].log_predictive == pytest.approx(loss, abs=0.05)
+    for one in ridge.metrics_of_each(rows):
+        assert 0.86 < one["coverage_90"] < 0.94
+
+
+def prices(scale: str, n: int = 200, n_test: int = 400) -> ArrayData:
+    """Positive, log-normal targets of a study on a scale."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n + n_test, 5)).astype(np.float32)
+    y = np.exp(3 + x @ [0.8, -0.5, 0.3, 0.0, 0.0] + 0.4 * rng.normal(size=len(x)))[:, None]
+    return replace(
+        table(labels=False, n=n, n_test=n_test), x_train=x[:n], y_train=y[:n], x_test=x[n:],
+        y_test=y[n:], y_mean=y[:n].mean(0), y_std=y[:n].std(0),
+        fitted_scale=None if scale == "identity" else fit(scale, y[:n]),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scale", ["log", "shifted_log", "yeo_johnson"])
+def test_simple_models_count_on_the_scale_of_the_study_where_it_is_better(
+    monkeypatch: pytest.MonkeyPatch, scale: str
+) -> None:
+    losses = []
+    for arrays in (prices("identity"), prices(scale)):
+        own = without_boosting(arrays)
+        monkeypatch.setattr(
+            "nas_evidence.baselines.models.baseline_models", lambda _, own=own: own
+        )
+        [_, ridge] = predict_folds(arrays, linear_assignment())
+        tested = dict(predict_test(arrays))["ridge regression"]
+        losses.append([ridge.predicted.losses(arrays.y_train).mean(),
+                       tested.losses(arrays.y_test).mean()])  # fmt: skip
+    assert min(np.subtract(*losses)) > 0.2
+    assert -ridge.log_predictive == pytest.approx(losses[1][0], abs=0.1)
+    x, z = flat(arrays.x_train), np.log(arrays.y_train)
+    of_logs = RidgeCV(ALPHAS).fit(x, z)
+    residual = z - of_logs.predict(x).reshape(z.shape)
+    expected = 0.5 * np.log(2 * np.pi * np.e * residual.var()) + (z - np.log(arrays.y_std)).mean()
+    assert losses[1][0] == pytest.approx(expected, abs=0.05)
+
+
+def test_simple_models_keep_the_identity_where_the_scale_of_the_study_is_worse() -> None:
+    arrays = table(labels=False)
+    arrays = replace(arrays, fitted_scale=fit("log", arrays.y_train))
+    ridge = dict(predict_test(arrays))["ridge regression"]
+    assert isinstance(ridge.density, Normals)
+    assert ridge.mean == pytest.approx(
+        dict(predict_test(replace(arrays, fitted_scale=None)))["ridge regression"].mean
+    )
+
+
+def test_no_row_that_is_predicted_chooses_the_scale_of_a_simple_model() -> None:
+    arrays = prices("log")
+    other = replace(arrays, y_test=arrays.y_test[::-1] * 100)
+    for one in (arrays, other):
+        found = dict(predict_test(one))
+        assert isinstance(found["ridge regression"].density, OnScale)
+    same = dict(predict_test(arrays))["ridge regression"].mean
+    assert (found["ridge regression"].mean == same).all()
 
 
 def test_without_a_test_split_the_halves_are_those_of_the_networks(

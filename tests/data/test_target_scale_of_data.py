@@ -1,11 +1,13 @@
 """The option `target_scale`: what it takes, what it refuses, and where it goes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from messages import refused
+from scipy.stats import skew
 
 import nas_evidence
 from nas_evidence.api.request import asked_for
@@ -56,7 +58,8 @@ def test_identity_gives_the_tensors_and_the_sentences_of_no_scale(table: Path) -
     assert one.own is None
     assert other.own is None
     assert one.y_train.equal(other.y_train)
-    assert plain.decided == named.decided
+    said = [one for one in plain.decided if "positive and skewed" not in one]
+    assert tuple(said) == named.decided
     assert "target_scale" not in dump_study(plain.spec)
 
 
@@ -151,6 +154,39 @@ def test_auto_takes_the_scale_of_most_evidence_and_says_all_values(table: Path) 
     assert f"scale of the target: {best}, by conditional_evidence" in said[0]
     assert all(f"{name} {value:.3f}" in said[0] for name, value in values.items())
     assert f'target_scale = "{best}"' in dump_study(found.spec)
+
+
+def test_no_test_target_decides_which_scales_are_tried(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test target of 0 took "log" away, so the test rows chose how training went."""
+    found = asked(table)
+    monkeypatch.setattr("nas_evidence.scores.scale_choice._evidence", lambda spec, arrays: 0.0)
+    arrays = found.arrays
+    for y_test in (arrays.y_train, arrays.y_train[:3] * 0, -arrays.y_train):
+        given = replace(arrays, x_test=arrays.x_train[: len(y_test)], y_test=y_test)
+        assert tuple(chosen_scale(found.spec, given).values) == tuple(CURVES)
+    with_zero = replace(arrays, y_train=np.r_[arrays.y_train[1:], [[0.0]]])
+    assert "log" not in chosen_scale(found.spec, with_zero).values
+
+
+def test_a_positive_skewed_target_is_said_with_the_option_and_its_gain(
+    table: Path, tmp_path: Path
+) -> None:
+    [said] = [one for one in asked(table).decided if "skewed" in one]
+    skewness = float(skew(prices()["price"]))
+    assert said.startswith(f"price is positive and skewed (skewness {skewness:.1f}): ")
+    assert "--target-scale auto with --set plan.likelihood=heteroscedastic gained" in said
+    for named in ("identity", "log"):
+        assert "skewed" not in " ".join(asked(table, target_scale=named).decided)
+    noisy = asked_for(str(table), ["plan.likelihood=heteroscedastic"], DataOptions(target="price"))
+    [said] = [one for one in noisy.decided if "skewed" in one]
+    assert "--target-scale auto gained" in said
+    for changed in (lambda y: y - y.mean(), lambda y: np.log(y) + 10, lambda y: y.max() - y + 1):
+        frame = prices()
+        frame["price"] = changed(frame["price"])
+        frame.to_csv(tmp_path / "other.csv", index=False)
+        assert "skewed" not in " ".join(asked(tmp_path / "other.csv").decided)
 
 
 def test_auto_leaves_identity_only_for_a_lead_that_counts() -> None:

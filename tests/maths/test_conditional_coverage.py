@@ -6,9 +6,12 @@ from scipy.stats import binomtest
 
 from nas_evidence.maths.conditional_coverage import (
     FEWEST,
+    Quarter,
     by_quartile,
     clopper_pearson,
     fails,
+    failures,
+    has_another_shape,
     n_pit,
 )
 from nas_evidence.maths.metrics import coverage_by_level
@@ -40,14 +43,14 @@ def test_each_row_is_in_the_quarter_of_its_prediction() -> None:
         assert mean == pytest.approx(total[f"coverage_{name}"])
 
 
-def test_several_targets_are_divided_each_by_its_own_predictions() -> None:
-    rng = np.random.default_rng(1)
-    f, y = rng.normal(size=(40, 2)), rng.normal(size=(40, 2))
-    both = by_quartile(Normals.single(f, np.ones(2)), y)
-    each = [by_quartile(Normals.single(f[:, [c]], np.ones(1)), y[:, [c]]) for c in range(2)]
-    for one, a, b in zip(both, *each, strict=True):
-        assert one.inside_90 == pytest.approx((a.inside_90 + b.inside_90) / 2)
-        assert (one.n, one.low, one.high) == (10, None, None)
+def test_equal_predictions_of_a_file_sorted_by_its_target_are_no_failure() -> None:
+    """With the order of the file as their order, 51 to 100 % of such studies were warned."""
+    rng, warned = np.random.default_rng(3), 0
+    for _ in range(40):
+        y = np.sort(rng.normal(size=(400, 1)), axis=0)
+        found = by_quartile(Normals.single(np.zeros((400, 1)), np.ones(1)), y)
+        warned += bool(failures(found, [40] * 10))
+    assert warned <= 4
 
 
 def test_few_rows_have_no_quarters() -> None:
@@ -63,8 +66,8 @@ def _warns(x: np.ndarray, y: np.ndarray, n_folds: int = 5) -> bool:
         w, *_ = np.linalg.lstsq(x[~left], y[~left], rcond=None)
         mean[left] = x[left] @ w
         noise[left] = np.std(y[~left] - x[~left] @ w)
-    found = by_quartile(Normals.single(mean[:, None], noise[:, None]), y[:, None])
-    return any(fails(one.inside_90, one.n) for one in found)
+    density = Normals.single(mean[:, None], noise[:, None])
+    return bool(failures(by_quartile(density, y[:, None]), n_pit(density, y[:, None])))
 
 
 @pytest.mark.slow
@@ -96,6 +99,37 @@ def test_what_many_rows_show_is_no_reason_to_warn_within_a_few_per_cent() -> Non
     assert fails(0.85, 10**6) == -1
     assert fails(0.95, 10**6) == 1
     assert fails(0.8, 20) == fails(1.0, 20) == 0
+    assert fails(0.45, 10**6, level=0.5) == fails(0.55, 10**6, level=0.5) == 0
+    assert [fails(s, 10**6, level=0.5) for s in (0.34, 0.66)] == [-1, 1]
+
+
+def test_intervals_of_half_the_targets_and_the_shape_fail_where_nine_in_ten_hold() -> None:
+    halves = [Quarter(200, None, None, share, 0.9) for share in (0.75, 0.5, 0.5, 0.3)]
+    assert [(one.quarter, one.sign, one.level) for one in failures(halves, [80] * 10)] == [
+        (0, 1, 0.5), (3, -1, 0.5),
+    ]  # fmt: skip
+    right = [Quarter(200, None, None, 0.5, 0.9)] * 4
+    assert failures(right, [80] * 10) == []
+    [shape] = failures(right, [200, 150, 100, 50, 50, 50, 50, 50, 50, 50])
+    assert (shape.quarter, shape.sign, shape.level) == (None, 0, None)
+    narrow = [Quarter(200, None, None, 0.45, 0.85)] * 4  # each may be chance, all four not
+    assert [(one.quarter, one.sign) for one in failures(narrow, [80] * 10)] == [(None, -1)]
+
+
+def test_each_of_several_targets_is_tested_at_its_part_of_the_false_alarms() -> None:
+    one = [Quarter(100, None, None, 0.5, share) for share in (0.79, 0.9, 0.9, 0.9)]
+    assert failures(one, [40] * 10)
+    assert not failures(one, [40] * 10, n_targets=10)
+
+
+def test_the_noise_of_a_skewed_target_has_another_shape_and_that_of_a_normal_one_not() -> None:
+    rng, found = np.random.default_rng(4), []
+    normal = Normals.single(np.zeros((500, 1)), np.ones(1))
+    for _ in range(60):
+        skewed = rng.exponential(size=(500, 1)) - 1
+        pits = [n_pit(normal, e) for e in (rng.normal(size=(500, 1)), skewed)]
+        found.append([has_another_shape(pit) for pit in pits])
+    assert np.mean(found, axis=0).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("name", ["identity", "log"])

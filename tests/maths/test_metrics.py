@@ -17,12 +17,14 @@ from nas_evidence.maths.metrics import (
     entropy,
     interval_reliability,
     log_losses,
+    metrics_of_each,
     named,
     real_metrics,
     recall,
     reliability,
 )
 from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import fit
 
 
 def test_report_and_predict_say_the_log_loss_of_scikit_learn_of_a_certain_mistake() -> None:
@@ -110,7 +112,8 @@ def test_metrics_of_real_targets_are_those_of_scikit_learn_and_intervals_cover()
     y = f + noise * rng.normal(size=f.shape)
     unit = np.array([2.0, 3.0])
     found = real_metrics(Normals.single(f, noise), y, unit=unit)
-    assert_allclose(found["rmse"], metrics.mean_squared_error(y, f) ** 0.5)
+    of_columns = metrics.mean_squared_error(y, f, multioutput="raw_values")
+    assert_allclose(found["rmse"], np.sqrt(of_columns).mean())  # root_mean_squared_error
     assert_allclose(found["mae"], metrics.mean_absolute_error(y, f))
     assert_allclose(found["r2"], metrics.r2_score(y, f))
     of_scaled = stats.norm.logpdf(y / unit, f / unit, noise / unit)
@@ -120,6 +123,34 @@ def test_metrics_of_real_targets_are_those_of_scikit_learn_and_intervals_cover()
     assert real_metrics(Normals.single(f, noise), y, unit=unit, level=0.5)["coverage"] < 0.6
     one = real_metrics(Normals.single(f[:1], noise), y[:1], unit=unit)
     assert "r2" not in named(one)  # one datum has no spread
+
+
+def test_r2_of_a_constant_column_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    f, y = rng.normal(size=(20, 2)), rng.normal(size=(20, 2))
+    y[:, 1] = 3.0
+    for predicted in (f, np.c_[f[:, 0], np.full(20, 3.0)]):
+        found = real_metrics(Normals.single(predicted, np.ones(2)), y, unit=np.ones(2))
+        assert_allclose(found["r2"], metrics.r2_score(y, predicted))
+
+
+@pytest.mark.parametrize("name", ["identity", "log", "yeo_johnson"])
+def test_each_of_several_targets_has_the_metrics_of_itself_alone(name: str) -> None:
+    rng = np.random.default_rng(0)
+    g = rng.normal(size=(60, 2))
+    y, unit = np.exp(g + rng.normal(size=g.shape)), np.array([2.0, 30.0])
+    scale = fit(name, y)
+    both = scale.density(scale.forward(y) + 0.3, np.array([0.5, 2.0]))
+    each = metrics_of_each(both, y, unit=unit)
+    for k, found in enumerate(each):
+        own = fit(name, y[:, [k]])
+        density = own.density(own.forward(y[:, [k]]) + 0.3, np.array([[0.5, 2.0][k]]))
+        alone = real_metrics(density, y[:, [k]], unit=unit[[k]])
+        assert {name: found[name] for name in alone} == pytest.approx(alone)
+    whole = real_metrics(both, y, unit=unit)
+    for metric in ("rmse", "mae", "r2", "crps", "coverage"):
+        assert whole[metric] == pytest.approx(np.mean([one[metric] for one in each]))
+    assert whole["log_loss"] == pytest.approx(sum(one["log_loss"] for one in each))
 
 
 def test_the_log_loss_of_real_targets_is_that_of_standardised_ones() -> None:

@@ -155,6 +155,21 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
     assert worth_sentence(study, only) == sentence
 
 
+def test_a_linear_winner_is_never_said_to_be_worth_its_weights(tmp_path: Path) -> None:
+    """It is what ridge regression is: ahead of it, it says nothing for a network."""
+    study = load(tmp_path, [record(0, 0, value=0.0), record(1, 1, value=-5.0)])
+    assert study.winner.family == "linear"
+    ridge = Baseline(name="ridge regression", metrics={"log_loss": 1.3}, behind=0.3,
+                     interval=(0.2, 0.4))  # fmt: skip
+    judged = Comparison(
+        trial_id=0, task="real", on="test", n=500, metrics={"log_loss": 1.0}, baselines=(ridge,)
+    )
+    for lacks in ((), ("gradient boosting",)):
+        said = worth_sentence(study, judged.model_copy(update={"lacks": lacks}))
+        assert said.startswith("No: the linear model itself comes first by ")
+        assert "beside ridge regression on these 500 test rows: log loss" in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rivals", [2, 3, 5])
 def test_no_is_said_of_equal_models_as_seldom_as_its_interval_states(

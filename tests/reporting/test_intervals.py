@@ -7,7 +7,13 @@ import pytest
 from searched import EPOCHS, build_report, folder, load, record
 
 from nas_evidence.api.python_words import in_python
-from nas_evidence.baselines.comparison import Comparison, write_comparison
+from nas_evidence.baselines.comparison import (
+    Baseline,
+    CalibrationPoint,
+    Comparison,
+    OneTarget,
+    write_comparison,
+)
 from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
@@ -58,6 +64,96 @@ def test_intervals_that_fail_in_a_quartile_are_a_warning_and_others_one_sentence
     assert "0.76" in intervals_sentence(few)
     for nothing in (None, compared(()), compared((), task="labels")):
         assert coverage_warning(study, nothing) == intervals_sentence(nothing) == ""
+
+
+def test_quartiles_of_the_50_percent_intervals_warn_and_both_remedies_are_named(
+    tmp_path: Path,
+) -> None:
+    """Skewed prices: 36 of 40 in every quarter, but 31, 22, 21 and 13 of 40 at 50 %."""
+    halves = (31, 22, 21, 13)
+    quarters = tuple(Quarter(n=40, low=0.0, high=1.0, inside_50=k / 40, inside_90=0.9)
+                     for k in halves)  # fmt: skip
+    study, judged = studied(tmp_path), compared(GOOD, n=160, quarters=quarters)
+    assert intervals_sentence(judged) == ""
+    said = coverage_warning(study, judged)
+    assert "the 50 % intervals 0.78, 0.55, 0.53 and 0.33. They are too wide in the first" in said
+    assert "--target-scale auto or --set plan.likelihood=heteroscedastic, and another" in said
+
+
+def test_another_distribution_is_a_warning_where_all_intervals_hold(tmp_path: Path) -> None:
+    pit = (110, 100, 90, 80, 20, 20, 20, 20, 20, 20)
+    said = coverage_warning(studied(tmp_path), compared(GOOD, n=500, pit=pit))
+    assert "The targets have another distribution than predicted: 110 of 500 lie in " in said
+    assert "between the quantiles 0 and 0.1. Search again with " in said
+    assert "They are" not in said
+
+
+def of_two(first: tuple[float, ...], second: tuple[float, ...], n: int = 5000) -> Comparison:
+    """Two targets of one network, by the coverage of their quarters."""
+    both = [
+        OneTarget(
+            name=name,
+            metrics={"rmse": 1.0, "coverage_90": sum(inside) / 4},
+            calibration=(CalibrationPoint(n=n, confidence=0.9, accuracy=sum(inside) / 4),),
+            quarters=compared(inside, n).quarters,
+            pit=(n // 10,) * 10,
+        )
+        for name, inside in (("width", first), ("height", second))
+    ]
+    ridge = Baseline(name="ridge regression", metrics={}, behind=0.1,
+                     by_target=({"rmse": 2.0}, {"rmse": 3.0}))  # fmt: skip
+    return compared((), n, pit=(), by_target=tuple(both), baselines=(ridge,))
+
+
+def test_each_of_several_targets_has_its_coverage_in_the_sentence(tmp_path: Path) -> None:
+    judged = of_two(GOOD, (0.89, 0.9, 0.9, 0.9))
+    assert intervals_sentence(judged) == (
+        "On 5,000 test rows, the 90 % intervals cover 0.91 of 'width' and 0.90 of 'height'."
+    )
+    assert coverage_warning(studied(tmp_path), judged) == ""
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
+def test_what_one_noise_for_all_targets_makes_wrong_is_said_with_its_remedy(
+    tmp_path: Path, likelihood: str
+) -> None:
+    """Too wide for one and too narrow for the other was right on average, and not said."""
+    judged = of_two((1.0, 1.0, 1.0, 1.0), (0.9, 0.79, 0.9, 0.78))
+    plan = PLAN.model_copy(update={"likelihood": likelihood})
+    study = load(tmp_path, [record(1, 1, real=True)], plan=plan, dataset=MINE)
+    assert intervals_sentence(judged) == ""
+    said = coverage_warning(study, judged)
+    assert "cover 1.00 of 'width' and 0.84 of 'height'. They are too wide for 'width'; " in said
+    assert "too narrow for 'height' in the second and fourth quartile." in said
+    remedy = "Search again with --set plan.likelihood=heteroscedastic, and another --out."
+    assert (f"One noise serves all standardised targets. {remedy}" in said) == (
+        likelihood == "gaussian"
+    )
+
+
+def test_many_targets_are_cut_and_the_failing_ones_come_first(tmp_path: Path) -> None:
+    one, other = of_two(GOOD, (0.7,) * 4).by_target
+    many = tuple(one.model_copy(update={"name": f"y{k}"}) for k in range(9))
+    said = coverage_warning(studied(tmp_path), compared((), pit=(), by_target=(*many, other)))
+    assert "cover 0.70 of 'height', 0.91 of 'y0', 0.91 of 'y1'" in said
+    assert "0.91 of 'y4' and 0.91 to 0.91 of 4 others. They are too narrow for 'height'." in said
+
+
+@pytest.mark.slow
+def test_the_page_has_the_pictures_and_metrics_of_each_target(tmp_path: Path) -> None:
+    place = folder(tmp_path, [record(1, 1, real=True)], plan=PLAN, dataset=MINE)
+    write_comparison(place, of_two(GOOD, (0.7,) * 4))
+    paths = build_report(place)
+    page, text = (path.read_text(encoding="utf-8") for path in (paths.html, paths.markdown))
+    for name in ("quarters", "pit", "calibration"):
+        assert f'<div id="{name}" class="figure">' in page
+    for name in ("width", "height"):
+        assert f"{name}, lowest: 0 to 99" in page
+        assert f"PIT of {name}" in page
+        assert f"| {name} | 1 | 0 | 99 | 1250 | 0.500 | " in text
+        assert f"| target {name} | RMSE |" in text
+    assert '<details id="by-target">' in page
+    assert "too narrow for 'height'" in text
 
 
 @pytest.mark.slow
