@@ -273,6 +273,11 @@ def say_export(folder: Path, place: str) -> None:
     kept = {one["trial_id"]: one["weight"] for one in whole["members"]}
     members = ", ".join(f"trial {i} {weight:.2f}" for i, weight in kept.items())
     out.print(f"export: {place} (weights: {members})")
+    for trial_id, n in whole.get("without_chance", {}).items():
+        out.print(
+            f"note:   trial {trial_id} gives {n} of {whole['n_data']} data a density of 0: it has "
+            "diverged, and is no member"
+        )
     if left_out := [str(i) for i in whole["chosen"] if i not in kept]:
         out.print(f"note:   left out, with weight 0: trials {', '.join(left_out)}")
     if whole["refitted"]:
@@ -282,7 +287,8 @@ def say_export(folder: Path, place: str) -> None:
         )
     out.print(
         f"gain:   {whole['gain_per_datum']:.4f} ± {whole['gain_standard_error']:.4f} nats per "
-        f"datum over the best network alone, with cross-fitted weights, on {whole['n_data']} data"
+        f"datum over the best network alone, on {whole['n_data']} data; weights are cross-fitted, "
+        "and the best network is chosen in each resample"
     )
 
 
