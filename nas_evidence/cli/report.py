@@ -93,7 +93,7 @@ def report(
     say_flaws(study)
     say_forecast(study, "report")
     with speaking_commands():
-        say_results(study, to=to, **given)
+        exit_if_unranked(say_results(study, to=to, **given))
 
 
 def compare(
@@ -204,7 +204,7 @@ def say_results(
     out.print(shown.order)
     page = study.report(to, metric=metric, force=force)
     said = report.headline
-    if said.answer:
+    if said.answer and shown.winner is not None:
         out.print(f"answer: {said.answer}")
     facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
     for word, sentence in facts.items():
@@ -219,6 +219,13 @@ def say_results(
         out.print(f"words:  {words}.")
     out.print(f"report: {page if to else as_named(study, page)}")
     return report
+
+
+def exit_if_unranked(report: "Report") -> None:
+    """End with exit code 1 if trials are complete and none can be ranked, as its answer says."""
+    if report.study.winner is None and len(report.study.complete):
+        err.print(f"error: {report.headline.answer}")
+        raise typer.Exit(1)
 
 
 def as_named(study: "Study | WorkingCopy", path: Path) -> str:

@@ -22,6 +22,7 @@ from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
+from nas_evidence.reporting.problems import unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.words import NATS, counted, loss_text, metric_words, percent
@@ -83,7 +84,7 @@ def headline(
     """Return the first screen of a study, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline()
+        return Headline(answer=unranked_sentence(study))
     measured = metric_sentence(
         comparison, metric or usual_metric(study), study, asked=metric is not None
     )
@@ -422,6 +423,15 @@ def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def intervals_of_worth(comparison: Comparison) -> dict[str, tuple[float, float]]:
+    """Return the interval of each simple model by which `worth_sentence` judges the best one."""
+    n, rivals = comparison.n, len(comparison.baselines)
+    best = min(comparison.baselines, key=lambda one: one.behind)
+    if limits_of(best, n)[0] > 0:
+        rivals = 1
+    return {one.name: limits_of(one, n, rivals=rivals) for one in comparison.baselines}
+
+
 def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
@@ -495,7 +505,7 @@ def _misranked(study: Study, trust: Trust | None) -> str:
     if own is None or own.rho_interval is None or own.rho_interval.high >= usual:
         return ""
     assert own.rho is not None
-    low, high = own.rho_interval
+    low, high = own.rho_interval.low, own.rho_interval.high
     said = (
         f"On the test data {study.ranks_by} ranks these architectures worse than it usually does: "
         f"rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about {usual:.2f}."
