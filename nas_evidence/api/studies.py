@@ -281,10 +281,14 @@ class Study:
         """The best architecture.
 
         Raises:
-            ValueError: while no trial is complete.
+            ValueError: while no trial is complete, or if none has a finite score.
         """
+        from nas_evidence.reporting.problems import unranked_sentence
+
         winner = self._ranked().winner
         if winner is None:
+            if said := unranked_sentence(self._ranked()):
+                raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
             raise UserError(
                 f"no trial of {self.place} is complete; continue it with resume"
             ).with_code("study-without-complete-trial")

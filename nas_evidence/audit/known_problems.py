@@ -78,11 +78,12 @@ def early_half(problem: Problem) -> Problem:
     """Return the linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
     return _regression(
-        problem.name, problem.x[:n], problem.y[:n], _noise_of(problem), problem.power
+        problem.name, problem.x[:n], problem.y[:n], noise_of_linear(problem), problem.power
     )
 
 
-def _noise_of(problem: Problem) -> float:
+def noise_of_linear(problem: Problem) -> float:
+    """Return the noise of a linear regression."""
     assert isinstance(problem.likelihood, Gaussian)
     return problem.likelihood.noise_std
 
@@ -121,7 +122,7 @@ def exact_ensembles(
 
     Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
     """
-    noise = _noise_of(problem)
+    noise = noise_of_linear(problem)
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
     ends, values = chunk_ends(len(phi), plan.n_chunks), []
@@ -226,7 +227,7 @@ def entropy_bound_of_linear(problem: Problem, plan: EntropyPlan) -> float:
     θ_t is Gaussian: mean m − A^t m and covariance A^t diag(δ)⁻¹ A^t with A = I − α K, for the
     minimum m and Hessian K of the negative log likelihood; S_t = S_0 − t tr(α K + α² K²).
     """
-    noise, n = _noise_of(problem), len(problem.x)
+    noise, n = noise_of_linear(problem), len(problem.x)
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     delta = problem.precision[[0] * problem.x.shape[1] + [1]]
     k = phi.mT @ phi / noise**2

@@ -13,8 +13,9 @@
 A row has a value, the true log evidence if there is one, and the interval that must contain the
 value. A Laplace evidence must equal its definition, computed by dense algebra that shares nothing
 with `curvature`, and a Monte-Carlo one that of its exact kind; a bound must be at most the truth,
-in expectation; a sampled value must be within four standard errors of the truth. Bias and spread
-show how far a correct implementation of each definition is from the evidence.
+in expectation; a sampled value must be within four standard errors of the truth. On linear
+regression `sotl`, a sum of training losses, is such a bound. Bias and spread show how far a
+correct implementation of each definition is from the evidence.
 """
 
 import time
@@ -34,6 +35,7 @@ from nas_evidence.audit.known_problems import (
     logistic_problem,
     noise_problem,
 )
+from nas_evidence.audit.online import SOTL, sotl_row
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.audit.sampled import (
     OF_ONE_NOISE,
@@ -124,8 +126,10 @@ def estimators_in(problem: str) -> set[str]:
     found = {*CURVATURES, *SAMPLED}
     if problem.startswith(("linear", "noise")):
         found.add(_CONDITIONAL)
+    if problem.startswith("linear"):
+        found.add(SOTL)
     if problem.endswith("power"):
-        found -= set(SAMPLED)
+        found -= {*SAMPLED, SOTL}
     if problem.startswith("noise"):
         found -= set(OF_ONE_NOISE)
     if problem == "linear-noise":  # few draws from the prior predict too badly
@@ -210,7 +214,8 @@ def _linear(
     )  # fmt: skip
     half = early_half(problem)
     slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
-    return [*rows_of(problem, seed), conditional_row(problem, half, "closed form", slack)]
+    found = [*rows_of(problem, seed), conditional_row(problem, half, "closed form", slack)]
+    return [*found, sotl_row(problem, seed)] if power == 1 else found
 
 
 def _noise(seed: int) -> list[AuditRow]:

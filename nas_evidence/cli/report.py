@@ -93,7 +93,7 @@ def report(
     say_flaws(study)
     say_forecast(study, "report")
     with speaking_commands():
-        say_results(study, to=to, **given)
+        exit_if_unranked(say_results(study, to=to, **given))
 
 
 def compare(
@@ -204,7 +204,7 @@ def say_results(
     out.print(shown.order)
     page = study.report(to, metric=metric, force=force)
     said = report.headline
-    if said.answer:
+    if said.answer and shown.winner is not None:
         out.print(f"answer: {said.answer}")
     facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
     for word, sentence in facts.items():
@@ -219,6 +219,13 @@ def say_results(
         out.print(f"words:  {words}.")
     out.print(f"report: {page if to else as_named(study, page)}")
     return report
+
+
+def exit_if_unranked(report: "Report") -> None:
+    """End with exit code 1 if trials are complete and none can be ranked, as its answer says."""
+    if report.study.winner is None and len(report.study.complete):
+        err.print(f"error: {report.headline.answer}")
+        raise typer.Exit(1)
 
 
 def as_named(study: "Study | WorkingCopy", path: Path) -> str:
@@ -273,6 +280,11 @@ def say_export(folder: Path, place: str) -> None:
     kept = {one["trial_id"]: one["weight"] for one in whole["members"]}
     members = ", ".join(f"trial {i} {weight:.2f}" for i, weight in kept.items())
     out.print(f"export: {place} (weights: {members})")
+    for trial_id, n in whole.get("without_chance", {}).items():
+        out.print(
+            f"note:   trial {trial_id} gives {n} of {whole['n_data']} data a density of 0: it has "
+            "diverged, and is no member"
+        )
     if left_out := [str(i) for i in whole["chosen"] if i not in kept]:
         out.print(f"note:   left out, with weight 0: trials {', '.join(left_out)}")
     if whole["refitted"]:
@@ -282,7 +294,8 @@ def say_export(folder: Path, place: str) -> None:
         )
     out.print(
         f"gain:   {whole['gain_per_datum']:.4f} ± {whole['gain_standard_error']:.4f} nats per "
-        f"datum over the best network alone, with cross-fitted weights, on {whole['n_data']} data"
+        f"datum over the best network alone, on {whole['n_data']} data; weights are cross-fitted, "
+        "and the best network is chosen in each resample"
     )
 
 

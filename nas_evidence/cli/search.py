@@ -22,7 +22,13 @@ from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
 from nas_evidence.cli.options import JobName, trial_ids, with_options
-from nas_evidence.cli.report import as_named, say_export, say_forecast, say_results
+from nas_evidence.cli.report import (
+    as_named,
+    exit_if_unranked,
+    say_export,
+    say_forecast,
+    say_results,
+)
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
@@ -206,6 +212,7 @@ class _Terminal(Audience):
             why = report.problems[0].detail if report.problems else f"see {study.place}/logs"
             err.print(f"error: no trial is complete, most often because: {why}")
             raise typer.Exit(1)
+        exit_if_unranked(report)
 
 
 def _conclude(study: "Study", run: Run) -> "Report":

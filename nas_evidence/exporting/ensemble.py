@@ -129,6 +129,7 @@ def export_ensemble(
         "best_member_per_datum": found.single,
         "gain_per_datum": found.gain,
         "gain_standard_error": found.error,
+        "without_chance": {str(chosen[k]): int(n) for k, n in enumerate(found.without) if n},
         "refitted": sum(again for _, again in unseen),
         "thresholds": _thresholds([unseen[k][0] for k in kept], weights, data),
     }

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nas_evidence.data import ArrayData
-from nas_evidence.maths.decisions import decided
+from nas_evidence.maths.decisions import NONE, decided
 from nas_evidence.maths.metrics import (
     LEVEL,
     Floats,
@@ -94,8 +94,18 @@ class Prediction:
 
     @property
     def labels(self) -> np.ndarray:
-        """The same as the training labels were [n]."""
-        return np.asarray(np.array(self.classes)[self.chosen])
+        """The same as the training labels were [n].
+
+        Raises:
+            UserError: if a row has no class, since its probabilities are not numbers.
+        """
+        chosen = self.chosen
+        if without := int((chosen == NONE).sum()):
+            raise UserError(
+                f"{without} of {len(chosen)} rows have no class: their probabilities are not "
+                "numbers, so the network has diverged; export another trial with --trial."
+            ).with_code("probability-not-a-number")
+        return np.asarray(np.array(self.classes)[chosen])
 
     @property
     def real(self) -> Normals | OnScale:

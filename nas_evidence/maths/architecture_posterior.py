@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +39,8 @@ MOST_FITTED, MOST_KNOWN = 128, 1000
 FAR = 3.0
 #: Draws, and their mirror images, behind an expected gain.
 N_LUCK = 500
+#: Unit of scores that are all equal, relative to their size.
+NO_SPREAD = 1e-6
 #: Prior variance of m.
 _OF_MEAN = 1.0
 
@@ -90,15 +92,27 @@ class Warp:
         t = (np.asarray(score, np.float64) - self.centre) / self.unit
         return np.where(t >= 0, t, -np.log1p(-np.minimum(t, 0.0)))
 
-    def slope(self, z: ArrayLike) -> Floats:
-        """Return the derivative of `score`."""
-        return self.unit * np.exp(np.maximum(-np.asarray(z, np.float64), 0.0))
-
     def score(self, z: ArrayLike) -> Floats:
         """Return the scores, the inverse of `z`."""
         z = np.asarray(z, np.float64)
         t = np.where(z >= 0, z, -np.expm1(-np.minimum(z, 0.0)))
         return self.centre + self.unit * t
+
+    def moments(self, mean: ArrayLike, deviation: ArrayLike) -> tuple[Floats, Floats]:
+        """Return mean and standard deviation of the scores of normal z, from its own.
+
+        Below 0 a score is 1 - exp(-z): its moments are those of a cut-off log-normal,
+        int_{z<0} exp(-k z) N(z; m, s^2) dz = exp(-k m + k^2 s^2 / 2) Phi((k s^2 - m) / s).
+        """
+        m, s = np.asarray(mean, np.float64), np.maximum(np.asarray(deviation, np.float64), 1e-12)
+        density, above = np.exp(-0.5 * (m / s) ** 2) / np.sqrt(2 * np.pi), ndtr(m / s)
+        below, once, twice = (
+            np.exp(-k * m + 0.5 * (k * s) ** 2 + log_ndtr((k * s**2 - m) / s)) for k in (0, 1, 2)
+        )
+        first = m * above + s * density + below - once
+        second = (m**2 + s**2) * above + m * s * density + below - 2 * once + twice
+        variance = np.maximum(second - first**2, 0.0)
+        return self.centre + self.unit * first, self.unit * np.sqrt(variance)
 
 
 @dataclass(frozen=True)
@@ -308,7 +322,9 @@ def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
 def _warp(means: Floats) -> Warp:
     centre = float(np.median(means))
     better = means[means >= centre] - centre
-    unit = float(np.sqrt((better**2).mean())) or float(means.std()) or 1.0
+    # Equal scores have no spread: a unit of what is left of it keeps their errors as small.
+    spread = float(np.sqrt((better**2).mean())) or float(means.std())
+    unit = spread or NO_SPREAD * (abs(centre) or 1.0)
     return Warp(centre, unit)
 
 

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: The class of a row whose probabilities are not numbers.
+NONE = -1
+
 
 def decided(
     probabilities: NDArray[np.float64],
@@ -23,9 +26,13 @@ def decided(
 ) -> NDArray[np.int64]:
     """Return the class of each datum [n]; of equally good ones the first.
 
+    A row with a probability that is not a number has no class, `NONE`, which is never right.
+
     >>> p = np.array([[0.7, 0.3], [0.9, 0.1]])
     >>> decided(p, class_weights=np.array([1.0, 3.0])).tolist()
     [1, 0]
+    >>> decided(np.array([[np.nan, np.nan], [0.2, 0.8]])).tolist()
+    [-1, 1]
 
     Args:
         probabilities: [n, C].
@@ -34,8 +41,10 @@ def decided(
     """
     if threshold is None:
         weighted = probabilities if class_weights is None else probabilities * class_weights
-        return np.asarray(weighted.argmax(1))
-    return (probabilities[:, 1] >= threshold).astype(np.int64)
+        chosen = weighted.argmax(1)
+    else:
+        chosen = probabilities[:, 1] >= threshold
+    return np.where(np.isnan(probabilities).any(1), NONE, chosen.astype(np.int64))
 
 
 def accuracy(

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from nas_evidence.maths.crps import crps
-from nas_evidence.maths.decisions import accuracy, decided
+from nas_evidence.maths.decisions import NONE, accuracy, decided
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale
 
@@ -196,8 +196,9 @@ def recall(chosen: Labels, labels: Labels) -> dict[int, float]:
 
 
 def confusion(chosen: Labels, labels: Labels, n_classes: int) -> NDArray[np.int64]:
-    """Return counts [C, C]: rows are true classes, columns chosen ones."""
-    cells = labels * n_classes + chosen
+    """Return counts [C, C]: rows are true classes, columns chosen ones; without rows of `NONE`."""
+    some = chosen != NONE
+    cells = labels[some] * n_classes + chosen[some]
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 

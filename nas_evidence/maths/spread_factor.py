@@ -41,7 +41,7 @@ def spread_factor(outputs: Tensor, spread: Tensor, targets: Tensor) -> float:
     """Return c of predictions of unseen data; 1 without any. Arguments as of `log_densities`.
 
     Raises:
-        ValueError: if a prediction or a target is not a number.
+        ValueError: if a prediction or a target is not finite.
     """
     outputs, spread = outputs.double(), spread.double()
     if targets.ndim == 1:
@@ -58,7 +58,7 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
         rows: the weight m.
 
     Raises:
-        ValueError: if a logit is not a number.
+        ValueError: if a logit is not finite.
 
     >>> import torch
     >>> even = torch.tensor([[2.0, 0.0], [2.0, 0.0]])
@@ -91,7 +91,7 @@ def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
     """Return c for normal distributions, from standardised residuals [N, D].
 
     Raises:
-        ValueError: if a residual is not a number.
+        ValueError: if a residual is not finite.
 
     >>> import torch
     >>> real_factor(torch.tensor([[2.0], [-2.0]]), rows=0)
@@ -107,9 +107,10 @@ def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:
 
 
 def _check_numbers(values: Tensor) -> None:
-    if values.isnan().any():
-        rows = int(values.isnan().any(1).sum())
+    finite = values.isfinite()
+    if not finite.all():
+        rows = int((~finite).any(1).sum())
         raise ValueError(
-            f"the spread of predictions is fitted to numbers, but {rows} of {len(values)} "
-            "predictions are NaN: their network has diverged"
+            f"the spread of predictions is fitted to finite numbers, but {rows} of {len(values)} "
+            "predictions are NaN or infinite: their network has diverged"
         )

@@ -8,7 +8,7 @@ of each of them would gain. docs/experiments/posterior-sampler.md has how right 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nas_evidence.maths.architecture_posterior import ArchitecturePosterior
+from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Prior
 from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
@@ -25,6 +25,8 @@ def gain_of_further(
     study: StudySpec,
     proposer: "Proposer",
     known: Sequence[tuple[ArchitectureSpec, "ProposalResult"]],
+    *,
+    prior: Prior,
 ) -> float | None:
     """Return what further trials would gain, in the unit of the objective.
 
@@ -34,6 +36,7 @@ def gain_of_further(
         study: what is searched.
         proposer: without any proposal; it is told all that is known, and asked.
         known: the proposals by number, and their results.
+        prior: of the posterior that ranks, or else recommends.
     """
     values: dict[str, list[float]] = {}
     tried = {one.key: one for one, _ in known}
@@ -48,6 +51,9 @@ def gain_of_further(
     new = {one.key: one for one in asked if one.key not in tried}
     space = Space(study.family)
     found = ArchitecturePosterior(
-        space.points(tried[key] for key in values), space.ordered, list(values.values())
+        space.points(tried[key] for key in values),
+        space.ordered,
+        list(values.values()),
+        prior=prior,
     )
     return found.expected_gain(space.points(new.values())) if new else 0.0

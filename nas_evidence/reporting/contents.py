@@ -114,7 +114,7 @@ class Report:
         """The sentences of the first screen."""
         return headline(
             self.study, self.certainty, self.judged, recommendation(self.study),
-            metric=self.metric,
+            metric=self.metric, trust=self.trust,
         )  # fmt: skip
 
     @cached_property

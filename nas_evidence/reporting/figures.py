@@ -26,6 +26,7 @@ from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import ALL, Trust
+from nas_evidence.reporting.headline import intervals_of_worth
 from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
 from nas_evidence.reporting.svg import (
@@ -65,21 +66,37 @@ _ACROSS = 60  # characters below a picture
 
 
 def measured(report: Report) -> Markup | None:
-    """Return the metric of the first picture, of the winner and of each simple model."""
-    judged, metric = report.judged, report.shown_metric
-    if judged is None:
+    """Return how far each simple model is behind the winner: what "worth it?" tests.
+
+    Paired differences of the log losses of the same data, with the intervals of that sentence.
+    """
+    judged = report.judged
+    if judged is None or not judged.baselines:
         return None
-    models = [("winner", judged.metrics, judged.errors)]
-    models += [(one.name, one.metrics, one.errors) for one in judged.baselines]
-    rows = [(name, own[metric], errors.get(metric), i == 0)
-            for i, (name, own, errors) in enumerate(models) if metric in own]  # fmt: skip
-    if not rows:
-        return None
-    in_unit = metric in ("rmse", "mae", "crps")
-    digits = decimals([value for _, value, _, _ in rows], 3) if in_unit else 3
-    words = metric_words(metric, labels=report.labels)
-    words += " (smaller is better)" if metric in LESS_IS_BETTER else ""
-    return _bars(rows, digits, words=words, name="of the winner and of simple models")
+    tested = intervals_of_worth(judged)
+    ends = [end for interval in tested.values() for end in interval if math.isfinite(end)]
+    behind = [one.behind for one in judged.baselines]
+    low, high = min([0.0, *ends, *behind]), max([1e-9, *ends, *behind])
+    texts = [
+        f"{one.behind:.3f} ({tested[one.name][0]:.3f} to {tested[one.name][1]:.3f})"
+        for one in judged.baselines
+    ]
+    words = f"{metric_words('log_loss', labels=report.labels)} above the winner's, nats per datum"
+    panel = Panel(
+        Axis(words, low, high), named_axis([one.name for one in judged.baselines]),
+        height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
+    )  # fmt: skip
+    panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
+    for i, (one, text) in enumerate(zip(judged.baselines, texts, strict=True)):
+        said = f"{one.name}: {text}"
+        least, most = (min(max(end, low), high) for end in tested[one.name])
+        shade = GREY if least <= 0 <= most else colour(0)
+        panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=said)
+        panel.line(
+            [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=said
+        )
+        panel.text(most, i, text, anchor="start", dx=6)
+    return plot([panel], name=f"{words}, of simple models")
 
 
 def columns(report: Report) -> Markup | None:

@@ -5,6 +5,7 @@ sentence is a fact, or says what to do.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -20,25 +21,35 @@ from nas_evidence.baselines.comparison import (
 from nas_evidence.data.proposed import proposed_domains
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.maths.finalists import MIN_REPEATS
+from nas_evidence.maths.guessing import is_guessing
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
+from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
+from nas_evidence.reporting.problems import unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
 from nas_evidence.reporting.words import NATS, counted, loss_text, metric_words, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
+from nas_evidence.spec.registry import declared
+from nas_evidence.spec.study import parameters_of
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).
 #: benchmarks/first_screen.py finds 0.36 to 0.74.
 SPREAD = 0.5
-#: The least gain that is said; three decimals show no less.
-LEAST = 0.001
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
 _PLAIN = ("majority class", "mean")
+#: Folds that leave more rows to train on, where a study has fewer.
+MANY_FOLDS = 5
+#: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
+#: rows that chose nothing, by whether the targets are classes (benchmarks/claims_sentences.py).
+USUAL_RHO = {True: 0.63, False: 0.47}
+#: Scores that rank by rows that were not trained on, of which another one may be advised.
+_ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
 
 
 @dataclass(frozen=True)
@@ -73,23 +84,25 @@ def headline(
     recommended: Recommendation | None = None,
     *,
     metric: str | None = None,
+    trust: Trust | None = None,
 ) -> Headline:
     """Return the first screen of a study, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline()
+        return Headline(answer=unranked_sentence(study))
     measured = metric_sentence(
         comparison, metric or usual_metric(study), study, asked=metric is not None
     )
+    guesses = guessing_sentence(study, comparison)
     return Headline(
-        answer=_answer(study, winner),
-        sure=certainty_sentence(study, sure),
-        cost=cost_sentence(study, sure),
-        together=together_sentence(study, recommended),
+        answer=guesses or _answer(study, winner),
+        sure="" if guesses else certainty_sentence(study, sure),
+        cost="" if guesses else cost_sentence(study, sure),
+        together="" if guesses else together_sentence(study, recommended),
         worth=worth_sentence(study, comparison),
         measured=f"{measured} {class_weights_sentence(study, comparison)}".strip(),
         intervals=intervals_sentence(comparison),
-        advice=tuple(advice(study, comparison)),
+        advice=tuple(advice(study, comparison, trust)),
     )
 
 
@@ -104,7 +117,57 @@ def _answer(study: Study, winner: RankedArchitecture) -> str:
             f"the best by {score} of the {raced} that were trained several times, out of "
             f"{len(ranked)} tried"
         )
-    return f"Take {winner.architecture} (trial {winner.trial_id}): {of}."
+    so_far, done = "", ""
+    if study.n_searched < study.spec.n_trials:
+        so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
+    return f"Take {winner.architecture} (trial {winner.trial_id}){so_far}: {of}{done}."
+
+
+def guessing_sentence(study: Study, comparison: Comparison | None) -> str:
+    """Say that no network predicts better than a guess, and what to do; "" if one does.
+
+    Of scores of held-out rows in nats per datum alone, and where the simple models are known.
+    """
+    winner, guess = study.winner, _guess(study, comparison)
+    values = [value for one in study.ranking if (value := study.value(one)) is not None]
+    n_data = study.complete["n_data"].dropna()
+    if winner is None or guess is None or not values or not len(n_data):
+        return ""
+    best, n = max(values), int(n_data.max())
+    if not is_guessing(best, guess, n=n, k=len(values)):
+        return ""
+    labels = study.spec.plan.likelihood == "categorical"
+    what = "the shares of the classes alone" if labels else "the mean alone"
+    plan = study.spec.plan
+    ways = [f"more epochs (--set plan.epochs={2 * int(plan.epochs)})", "more rows"]
+    if plan.n_folds(n) < MANY_FOLDS:
+        ways.insert(0, f"more folds (--set plan.folds={MANY_FOLDS})")
+    return (
+        f"Choose none yet: no network predicts the {n:,} rows that it was not trained on clearly "
+        f"better than {what}. The best {study.ranks_by} is {best:.3f} nats per datum, a guess has "
+        f"{guess:.3f}. So this ranking is arbitrary. Search again with {_either(ways)}, and "
+        f"another --out. First by chance is {winner.architecture} (trial {winner.trial_id})."
+    )
+
+
+def _guess(study: Study, comparison: Comparison | None) -> float | None:
+    """Return the score of a guess, nats per datum; None where it is unknown.
+
+    On test rows the mean is as good as their spread happens to be, so only its folds count.
+    """
+    held_out = all(declared(name).trainings > 0 for name in study.spec.ranking_scores)
+    if comparison is None or study.objective_unit != "nats per datum" or not held_out:
+        return None
+    if comparison.on == "test" and comparison.task == "real":
+        return None
+    plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name in _PLAIN]
+    known = [-loss for loss in plain if loss is not None]
+    return max(known) if known else None
+
+
+def _either(words: list[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def certainty_sentence(study: Study, sure: Certainty | None) -> str:
@@ -131,16 +194,19 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
         )
     low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
     seeds = str(low) if low == high else f"{low} to {high}"
+    from_seeds = f"from {seeds} seeds of each of the first {sure.finalists}"
+    noise = _in_unit(study, sure.noise or 0.0)
+    if sure.tied:
+        return (
+            f"{_tied(study, sure)} by {score}: they differ by less than one seed from the next, "
+            f"which is about {noise}. The best of all tried is among them with a probability of "
+            f"{percent(sure.together)}, {from_seeds}."
+        )
     text = (
-        f"{percent(sure.best[0])} likely to be the best of all tried by {score}, from {seeds} "
-        f"seeds of each of the first {sure.finalists}. One seed differs from the next by about "
-        f"{_in_unit(study, sure.noise or 0.0)}."
+        f"{percent(sure.best[0])} likely to be the best of all tried by {score}, {from_seeds}. "
+        f"One seed differs from the next by about {noise}."
     )
     rival = max(range(1, len(sure.best)), key=lambda i: sure.best[i] if sure.best else 0.0)
-    if study.is_estimated and sure.best[rival] > sure.best[0]:
-        text += (
-            " It counts the seeds of each alone; the estimate counts similar architectures too."
-        )
     if sure.best[0] < 0.9 and sure.best[rival] >= 0.05:
         other = study.ranking[rival]
         text += (
@@ -150,13 +216,22 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     return text
 
 
+def _tied(study: Study, sure: Certainty) -> str:
+    n = 1 + len(sure.tied)
+    if sure.tied[-1] == n - 1:
+        return f"The first {n} are tied"
+    *others, last = (str(study.ranking[i].rank) for i in sure.tied)
+    ranks = f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+    return f"The first is tied with {ranks}"
+
+
 def cost_sentence(study: Study, sure: Certainty | None) -> str:
     """Say what is lost if another is the best by the score, and in hindsight on test data."""
     parts = []
     if sure is not None and sure.expected_loss is not None and sure.best is not None:
         wrong = 1 - sure.best[0]
         lost = sure.expected_loss / wrong if wrong > 0 else 0.0
-        parts.append(f"If another is truly best, you lose about {_in_unit(study, lost)}.")
+        parts.append(f"If another is truly best, you lose {_about(study, lost)}.")
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
@@ -174,7 +249,7 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
 def together_sentence(study: Study, found: Recommendation | None) -> str:
     """Say which architecture all scores together recommend, and what further trials would gain."""
     if study.is_estimated:
-        return f"{_luck_sentence(study)} {_gain_sentence(study, found)}".strip()
+        return f"{_lucky_sentence(study)} {_gain_sentence(study, found)}".strip()
     if found is None:
         return ""
     one = found.architecture
@@ -191,26 +266,29 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
 
 
 def _gain_sentence(study: Study, found: Recommendation | None) -> str:
+    """Say what further trials would gain: a mean over studies, and no bound."""
     if found is None or found.gain is None:
         return ""
-    return f"{FURTHER} further trials may gain up to {_in_unit(study, max(found.gain, LEAST))}."
+    if found.gain <= 0:
+        return f"{FURTHER} further trials would gain nothing, by a model of all scores."
+    return f"{FURTHER} further trials would gain {_about(study, found.gain)} on average."
 
 
-def _luck_sentence(study: Study) -> str:
+def _lucky_sentence(study: Study) -> str:
+    """Say which other architecture has the best score alone, without a cause.
+
+    Which of the two is better, no score tells: in other seeds of 99 such pairs of committed pools
+    it was either as often (benchmarks/claims_sentences.py).
+    """
     winner = study.ranking[0]
     rivals = [one for one in study.ranking if one.estimate_error is not None]
     best = max(rivals, key=lambda one: fmean(study.values(one)))
     if best is winner:
         return ""
     lead = fmean(study.values(best)) - fmean(study.values(winner))
-    why = (
-        f"it has {counted(len(best.trial_ids), 'seed')}"
-        if winner.raced and not best.raced
-        else "similar architectures score lower"
-    )
     return (
         f"The best score alone is {_in_unit(study, lead)} higher, that of {best.architecture} "
-        f"(trial {best.trial_id}); {why}, so luck is the likelier cause."
+        f"(trial {best.trial_id}). Which of the two is better is open."
     )
 
 
@@ -379,12 +457,22 @@ def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def advice(study: Study, judged: Comparison | None) -> list[str]:
+def intervals_of_worth(comparison: Comparison) -> dict[str, tuple[float, float]]:
+    """Return the interval of each simple model by which `worth_sentence` judges the best one."""
+    n, rivals = comparison.n, len(comparison.baselines)
+    best = min(comparison.baselines, key=lambda one: one.behind)
+    if limits_of(best, n)[0] > 0:
+        rivals = 1
+    return {one.name: limits_of(one, n, rivals=rivals) for one in comparison.baselines}
+
+
+def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
     Args:
         study: with a winner.
         judged: the winner beside simple models, if known.
+        trust: how well scores rank the test results, if known.
     """
     found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study)]
     n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
@@ -393,7 +481,7 @@ def advice(study: Study, judged: Comparison | None) -> list[str]:
             f"{n_failed} of {len(study.trials)} trials failed, so the search saw only part of the "
             "space. “What went wrong” has the causes."
         )
-    rejected = _reversed_by_tests(study)
+    rejected = _misranked(study, trust)
     return found + ([rejected] if rejected else [])
 
 
@@ -408,28 +496,69 @@ def _at_edges(study: Study) -> list[str]:
         if domain == usual.get(winner.family, {}).get(name):
             continue
         if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
-            step = domain.step if isinstance(domain, IntRange) else 0
-            if domain.low < domain.high and value + step > domain.high:
-                key, more = f"family.{winner.family}.{name}.high", 2 * domain.high
-                found.append(
-                    f"The winner has the largest {name} that was allowed, {value:g}; a better one "
-                    f"may lie beyond. Search again with --set {key}={more:g} and another --out."
-                )
+            found += _at_edge(winner.family, name, domain, value)
     return found
 
 
-def _reversed_by_tests(study: Study) -> str:
-    target = study.targets[0]
-    known = study.architectures[target].dropna()
-    winner = study.winner
-    if winner is None or winner.test_nll is None or len(known) < 10 or target not in LOSSES:
+def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float) -> Iterator[str]:
+    """Say that a parameter is at an end of its range, where a study may ask for more."""
+    low, high = domain.low, domain.high
+    if not low < high:
+        return
+    step = domain.step if isinstance(domain, IntRange) else 0.01 * (high - low)
+    whole = int if isinstance(domain, IntRange) else float
+    widest = parameters_of(family).get(name)
+    if value + step > high:
+        most = getattr(widest, "high", math.inf)
+        word, end, beyond = "largest", "high", whole(min(2 * high, most))
+    elif value - step < low and (low > 0 or value > 0):
+        word, end, beyond = "smallest", "low", whole(max(low / 2, getattr(widest, "low", 0)))
+    else:
+        return
+    if low <= beyond <= high:
+        return
+    yield (
+        f"The winner has the {word} {name} that was allowed, {value:g}; a better one may lie "
+        f"beyond. Search again with --set family.{family}.{name}.{end}={beyond:g} and another "
+        "--out."
+    )
+
+
+def _misranked(study: Study, trust: Trust | None) -> str:
+    """Say that the score ranks the test results worse than chance makes a usual score rank them.
+
+    Without another score that is better in the same table no other is advised.
+    """
+    usual = USUAL_RHO[study.spec.plan.likelihood == "categorical"]
+    rows = {
+        row.score: row.statistics
+        for row in (trust.rows if trust is not None else ())
+        if (row.target, row.group) == (study.targets[0], ALL) and row.statistics.rho is not None
+    }
+    own = rows.get(study.ranks_by) or rows.get(trust.main if trust is not None else "")
+    if own is None or own.rho_interval is None or own.rho_interval.high >= usual:
         return ""
-    if -winner.test_nll >= float(known.median()):
-        return ""
+    assert own.rho is not None
+    low, high = own.rho_interval.low, own.rho_interval.high
+    said = (
+        f"On the test data {study.ranks_by} ranks these architectures worse than it usually does: "
+        f"rho {own.rho:.2f} (95 % interval {low:.2f} to {high:.2f}), usually about {usual:.2f}."
+    )
+    better = {
+        score: one.rho
+        for score, one in rows.items()
+        if score in _ALTERNATIVES
+        and (one.rho or -1.0) > own.rho
+        and one.regret is not None
+        and own.regret is not None
+        and one.regret[1] <= own.regret[1]
+    }
+    if not better:
+        return f"{said} No other score in the table below is better. More rows help most."
+    other = max(better, key=lambda score: better[score] or -1.0)
     return (
-        f"On the test data the winner is in the worse half of the architectures: "
-        f"{study.ranks_by} does not rank well here. Search again with another score, for "
-        "example --set objective=five_fold, and another --out."
+        f"{said} {other} ranks them better here (rho {better[other]:.2f}): search again with "
+        f"--set objective={other} and another --out, and judge it on other test rows."
     )
 
 
@@ -437,6 +566,13 @@ def _in_unit(study: Study, difference: float) -> str:
     if study.objective_unit == "nats per datum":
         return NATS.text(difference)
     return f"{difference:.3g}" if math.isfinite(difference) else "an unknown amount"
+
+
+def _about(study: Study, difference: float) -> str:
+    """Return a positive difference with its leading digits, of any size."""
+    if study.objective_unit == "nats per datum" and math.isfinite(difference):
+        return f"about {loss_text(difference)} nats per datum"
+    return f"about {_in_unit(study, difference)}"
 
 
 def _lead(study: Study, difference: float) -> str:

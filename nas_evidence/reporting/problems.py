@@ -83,6 +83,21 @@ def problems(study: Study) -> list[Problem]:
     return sorted(found, key=lambda problem: -problem.n)
 
 
+def unranked_sentence(study: Study) -> str:
+    """Say that no complete trial has a finite score, and why; "" if one has."""
+    n = len(study.complete)
+    if study.winner is not None or not n:
+        return ""
+    names = study.spec.ranking_scores
+    why = [one.detail for one in problems(study) if one.kind.removeprefix("invalid ") in names]
+    because = f", most often because: {why[0]}" if why and why[0] else ""
+    return (
+        f"Nothing can be ranked: none of the {n} complete trials has a finite "
+        f"{' and '.join(names)}{because}. Search again with another score (--set objective=...), "
+        "or with a smaller learning rate (--set plan.learning_rate=...), and another --out."
+    )
+
+
 def _cause(trial: dict[str, object]) -> str:
     cause = "" if pd.isna(trial["cause"]) else str(trial["cause"])
     if trial["status"] == TrialStatus.PRUNED.value:

@@ -22,6 +22,7 @@ from nas_evidence.proposing.startup import misfit
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
 from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import is_race
+from nas_evidence.storage.best import ranked_value
 
 #: Fewest architectures for which another one than the first of the ranking is recommended: with 24
 #: trials of published tables that is no better beyond doubt.
@@ -67,7 +68,7 @@ def recommendation(study: Study) -> Recommendation | None:
     gain = expected_gain(study)
     if len(known) < FEWEST_TO_DIFFER or study.is_estimated:
         return None if gain is None else Recommendation(None, 0.0, gain)
-    found = _posterior(study, known)
+    found = posterior_over(study, known)
     raced = any(one.raced for one in known)
     mean = np.where([one.raced or not raced for one in known], found.mean(), -np.inf)
     best, winner = known[int(mean.argmax())], study.ranking[0]
@@ -103,9 +104,9 @@ def expected_gain(study: Study) -> float | None:
         proposer = Proposer(spec, read_warm_start(study.tables.folder))
     except ValueError:  # damaged, as `verify` says
         return None
-    gain = gain_of_further(spec, proposer, known)
-    stored = pd.Series({row.trial_id: row.values.get(spec.objective) for row in rows}, dtype=float)
-    share = study.complete["objective"] / stored  # what is shown, as shares of what is stored
+    gain = gain_of_further(spec, proposer, known, prior=_prior_of(study))
+    stored = pd.Series({row.trial_id: ranked_value(row.values, spec) for row in rows}, dtype=float)
+    share = study.complete["ranked"] / stored  # what is shown, as shares of what is stored
     share = share[(share > 0) & (share < math.inf)]
     return None if gain is None or share.empty else gain * float(share.median())
 
@@ -115,9 +116,9 @@ def estimates(study: Study) -> list[Estimate]:
     known = _comparable(study)
     if not known:
         return []
-    found = _posterior(study, known)
+    found = posterior_over(study, known)
     low, high = np.quantile(found.draws(N_DRAWS, seed=study.spec.seed), [0.05, 0.95], axis=0)
-    mean = found.warp.score(found.mean())
+    mean, _ = found.warp.moments(found.mean(), found.deviation())
     rows = [
         Estimate(one, *map(float, own)) for one, *own in zip(known, mean, low, high, strict=True)
     ]
@@ -130,11 +131,20 @@ def _comparable(study: Study) -> list[RankedArchitecture]:
     return [one for one in ranked if one in space]
 
 
-def _posterior(study: Study, known: list[RankedArchitecture]) -> ArchitecturePosterior:
+def posterior_over(study: Study, known: list[RankedArchitecture]) -> ArchitecturePosterior:
+    """Return what is known of the true scores of some architectures, in the order given.
+
+    Where the estimate ranks, it is the posterior that ranks. All must be in the study's space.
+    """
     space = Space(study.spec.family)
     return ArchitecturePosterior(
         space.points(known),
         space.ordered,
         [study.values(one) for one in known],
-        prior=OF_NOISY_SEEDS if study.is_estimated else Prior(),
+        prior=_prior_of(study),
     )
+
+
+def _prior_of(study: Study) -> Prior:
+    """Return the prior of the posterior that ranks; where means of scores rank, the usual one."""
+    return OF_NOISY_SEEDS if study.is_estimated else Prior()

@@ -165,9 +165,7 @@ class Standings:
             [list(one.values.values()) for one in found],
             prior=OF_NOISY_SEEDS,
         )
-        z = posterior.mean()
-        estimates = posterior.warp.score(z)
-        errors = posterior.warp.slope(z) * posterior.deviation()
+        estimates, errors = posterior.warp.moments(posterior.mean(), posterior.deviation())
         return [
             replace(one, estimate=float(estimate), error=float(error))
             for one, estimate, error in zip(found, estimates, errors, strict=True)

@@ -9,6 +9,7 @@ import torch
 from messages import refused
 from torch import nn
 
+from nas_evidence.audit import online
 from nas_evidence.audit import run as audit
 from nas_evidence.audit import sampled as auditing_sampled
 from nas_evidence.audit.known_problems import (
@@ -16,6 +17,7 @@ from nas_evidence.audit.known_problems import (
     definition,
     linear_problem,
 )
+from nas_evidence.audit.online import sotl_row
 from nas_evidence.audit.run import AuditRow, Claim, run_audit
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.spec.record import EvidenceEstimate
@@ -32,13 +34,26 @@ def only_laplace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_curvature_of_a_linear_model_is_its_definition(only_laplace: None) -> None:
     rows = run_audit(["linear-12"])
-    assert [row.estimator for row in rows] == [*CURVATURES, "conditional_evidence"]
+    assert [row.estimator for row in rows] == [*CURVATURES, "conditional_evidence", "sotl"]
     assert all(row.holds for row in rows), [row for row in rows if not row.holds]
     full = next(row for row in rows if row.estimator == "full_ggn")
     assert full.low <= full.truth <= (full.high or 0)
     assert full.bias == pytest.approx(0, abs=1e-8)
-    assert rows[-1].bias == pytest.approx(0, abs=1e-8)
-    assert rows[-1].truth != full.truth
+    assert rows[-2].bias == pytest.approx(0, abs=1e-8)
+    assert rows[-2].truth != full.truth
+
+
+@pytest.mark.parametrize("wrong", [lambda own: own[-1:], lambda own: [2 * one for one in own]])
+def test_a_sum_of_training_losses_bounds_the_evidence_and_a_wrong_one_is_a_miss(
+    wrong: Callable[[list[float]], list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = linear_problem("linear-3", 1, n_data=12, n_features=2, n_outputs=1)
+    row = sotl_row(problem, 0)
+    assert row.holds
+    assert row.value < problem.truth
+    right = online.sotl
+    monkeypatch.setattr(online, "sotl", lambda losses: right(wrong(losses)))
+    assert not sotl_row(problem, 0).holds
 
 
 @pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ef", "full_ef"])

@@ -59,8 +59,8 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
     text = run("export", "runs/pets", "--to", "both", "--top", 2, folder=home).stdout
     assert "export: both (weights: trial " in text
     assert re.search(
-        r"gain:   -?\d\.\d{4} ± \d\.\d{4} nats per datum over the best network alone, with "
-        r"cross-fitted weights, on 60 data",
+        r"gain:   -?\d\.\d{4} ± \d\.\d{4} nats per datum over the best network alone, on 60 data; "
+        r"weights are cross-fitted, and the best network is chosen in each resample",
         text,
     )
     options = ("--reliability", "r.svg", "--ood", "pets.csv")

@@ -164,6 +164,30 @@ def test_a_feature_that_orders_the_target_almost_alone_is_found() -> None:
     ]
 
 
+def test_each_of_several_real_targets_is_looked_at_alone() -> None:
+    chance = np.random.default_rng(1)
+    y = chance.normal(size=(80, 2))
+    frame = pd.DataFrame(
+        {"copy": y[:, 1], "steep": np.exp(y[:, 0]), "sum": y.sum(1), "x": chance.normal(size=80)}
+    )
+    assert list(leaks(frame, y)) == [
+        ("copy", "determines target 2 of 2"),
+        ("steep", "orders target 1 of 2 almost alone (rank correlation 1.0000)"),
+    ]
+    frame = pd.DataFrame({"x": chance.normal(size=80)})
+    assert list(leaks(frame, np.c_[y[:, 0], np.ones(80)])) == []  # a constant target
+
+
+def test_a_code_that_tells_one_of_several_classes_is_found() -> None:
+    chance = np.random.default_rng(2)
+    y = chance.integers(0, 3, 300)
+    flag = (y == 2).astype(int)
+    frame = pd.DataFrame({"flag": flag, "text": np.where(flag, "paid", "due"),
+                          "long": flag + chance.random(300)})  # fmt: skip
+    what = "tells one class from the others almost alone (AUROC 1.0000)"
+    assert list(leaks(frame, y)) == [("flag", what), ("text", what)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits", "diabetes"])
 def test_no_honest_data_set_is_accused(name: str) -> None:

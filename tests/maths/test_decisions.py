@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn import metrics
 
-from nas_evidence.maths.decisions import decided
+from nas_evidence.maths.decisions import accuracy, decided
 from nas_evidence.maths.metrics import class_metrics
 
 #: Two to five classes, their weights over six decades.
@@ -59,3 +59,11 @@ def test_metrics_are_those_of_scikit_learn(w: NDArray[np.float64], seed: int) ->
     plain = class_metrics(p, y)
     for name in ("log_loss", "ece", "roc_auc", "average_precision"):
         assert found[name] == plain[name], name
+
+
+def test_a_row_that_is_not_a_number_chooses_no_class_and_is_never_right() -> None:
+    p = np.array([[np.nan, np.nan], [np.nan, 0.9], [0.3, 0.7]])
+    labels = np.array([0, 1, 1])
+    for found in (decided(p), decided(p, 0.5), decided(p, class_weights=np.array([3.0, 1.0]))):
+        assert found[:2].tolist() == [-1, -1]
+    assert accuracy(decided(p), labels) == pytest.approx(1 / 3)

@@ -77,8 +77,9 @@ def test_where_no_prediction_says_anything_the_factor_is_one() -> None:
         assert class_factor(logits, torch.tensor([0, 1, 2, 0, 0]), rows=rows) == 1
 
 
-def test_predictions_that_are_not_numbers_are_refused() -> None:
-    logits, spread = torch.tensor([[1.0, math.nan], [0.0, 1.0]]), torch.ones(2, 1)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_predictions_that_are_not_finite_are_refused(value: float) -> None:
+    logits, spread = torch.tensor([[1.0, value], [0.0, 1.0]]), torch.ones(2, 1)
     for targets in (torch.tensor([0, 1]), torch.zeros(2, 2)):
-        with pytest.raises(ValueError, match="1 of 2 predictions are NaN"):
+        with pytest.raises(ValueError, match="1 of 2 predictions are NaN or infinite"):
             spread_factor(logits, spread, targets)

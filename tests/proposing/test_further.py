@@ -2,6 +2,7 @@
 
 import pytest
 
+from nas_evidence.maths.architecture_posterior import Prior
 from nas_evidence.proposing.further import FEWEST, gain_of_further
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -25,7 +26,7 @@ def forecast(spec: StudySpec, widths: range, scale: float = 1.0) -> float | None
         for width in widths
     ]
     failed = (ArchitectureSpec(family="mlp", values={"width": 1}), ProposalResult(None))
-    return gain_of_further(spec, Proposer(spec), [*known, failed])
+    return gain_of_further(spec, Proposer(spec), [*known, failed], prior=Prior())
 
 
 @pytest.mark.slow
@@ -58,4 +59,4 @@ def test_pruned_trials_are_no_scores_of_the_forecast() -> None:
         )
         for w in range(3, 3 + 2 * FEWEST, 2)
     ]
-    assert gain_of_further(study(), Proposer(study()), known) is None
+    assert gain_of_further(study(), Proposer(study()), known, prior=Prior()) is None

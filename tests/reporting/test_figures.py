@@ -12,6 +12,7 @@ from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.figures import history, measured, scatter
 from nas_evidence.reporting.glossary import TERMS, explained
+from nas_evidence.reporting.headline import intervals_of_worth, worth_sentence
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.reporting.words import MOST
@@ -87,28 +88,29 @@ def test_outside_text_cannot_leave_its_place_in_a_figure() -> None:
 
 
 @pytest.mark.slow
-def test_the_first_picture_is_the_winner_beside_simple_models_with_their_errors(
+def test_the_first_picture_shows_the_differences_and_intervals_that_the_sentence_tests(
     tmp_path: Path,
 ) -> None:
-    stick = Baseline(
-        name="ridge regression", metrics={"rmse": 2.0}, errors={"rmse": 0.25}, behind=0.1
-    )
-    bare = Baseline(name="mean", metrics={"rmse": 3.0}, behind=0.2)
+    stick = Baseline(name="ridge regression", metrics={}, behind=-0.1, interval=(-0.16, -0.04))
+    bare = Baseline(name="mean", metrics={}, behind=0.2, interval=(0.1, 0.3))
     judged = Comparison(
-        trial_id=1, task="real", on="test", n=100, metrics={"rmse": 1.0}, errors={"rmse": 0.5},
-        baselines=(stick, bare),
-    )  # fmt: skip
+        trial_id=1, task="real", on="test", n=100, metrics={"rmse": 1.0}, baselines=(stick, bare)
+    )
     plan = TrainingPlan.model_validate({"likelihood": "gaussian", "epochs": EPOCHS})
     study = load(tmp_path, [record(1, 1, real=True)], plan=plan)
     svg = str(measured(report_on(study, judged)))
+    said = worth_sentence(study, judged)
+    assert said.startswith("No: clearly worse than ridge regression")
+    tested = intervals_of_worth(judged)
+    low, high = tested["ridge regression"]  # corrected for two simple models, as in the sentence
+    assert low < -0.16
+    assert f"{-high:.3f} to {-low:.3f}, corrected for 2 simple models" in said
     assert re.findall(r'class="value"[^>]*>([^<]*)<', svg) == [
-        "1.00 ± 0.50", "2.00 ± 0.25", "3.00",
-    ]  # fmt: skip
-    assert all(f">{name}</text>" in svg for name in ("winner", "ridge regression", "mean"))
-    widths = [float(one) for one in re.findall(r'class="box"[^>]* width="([\d.]+)"', svg)]
-    assert widths == pytest.approx([widths[0], 2 * widths[0], 3 * widths[0]], rel=0.01)
-    errors = [abs(b - a) for (a, _), (b, _) in places(svg, "line")]
-    assert errors == pytest.approx([widths[0], 0.5 * widths[0]], rel=0.02)
+        f"{one.behind:.3f} ({tested[one.name][0]:.3f} to {tested[one.name][1]:.3f})"
+        for one in (stick, bare)
+    ]
+    yes = judged.model_copy(update={"baselines": (bare,)})
+    assert intervals_of_worth(yes) == {"mean": (0.1, 0.3)}
     assert measured(report_on(study, judged.model_copy(update={"trial_id": 2}))) is None
 
 

@@ -31,6 +31,7 @@ from nas_evidence.reporting.headline import (
 )
 from nas_evidence.reporting.study_tables import load_study_tables, ranked_study
 from nas_evidence.reporting.terms import explanation, term_table
+from nas_evidence.reporting.words import percent
 from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.spec.study import TrainingPlan
@@ -72,14 +73,15 @@ def test_what_is_lost_is_said_for_the_case_that_another_one_is_the_best(tmp_path
 
 
 @pytest.mark.slow
-def test_noise_makes_the_first_unsure_and_names_the_alternative(tmp_path: Path) -> None:
+def test_noise_makes_the_first_unsure_and_ties_it_with_the_next(tmp_path: Path) -> None:
     study = load(tmp_path, seeds(3, 0.3))
     sure = certainty_of(study)
     assert sure.best[0] < 0.8
     assert 0 < sure.expected_loss < 0.5
+    assert sure.tied == (1, 2)
     said = certainty_sentence(study, sure)
-    assert "Next is mlp" in said
-    assert "(rank 2, 3 seeds), " in said
+    assert said.startswith("The first 3 are tied by kfac_ggn: they differ by less than one seed")
+    assert f"with a probability of {percent(sure.together)}, from 3 seeds of each" in said
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from searched import EPOCHS, N_DATA, build_report, folder, load, record
 
 import nas_evidence
+from nas_evidence.maths.architecture_posterior import Prior
 from nas_evidence.proposing.further import gain_of_further
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.reporting.headline import together_sentence
@@ -58,7 +59,7 @@ def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
     assert found.architecture is study.winner
     assert found.behind == 0.0
     assert together_sentence(study, replace(found, gain=0.5)).startswith(
-        "A model of all scores also prefers it. 10 further trials may gain up to 0.500 nats"
+        "A model of all scores also prefers it. 10 further trials would gain about 0.500 nats"
     )
 
 
@@ -85,9 +86,16 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
     found = of(recommendation(study))
     assert found.architecture is None
     said = together_sentence(study, replace(found, gain=0.25))
-    assert said.startswith("10 further trials may gain up to 0.250 nats")
+    assert said == "10 further trials would gain about 0.250 nats per datum on average."
     none = together_sentence(study, replace(found, gain=0.0))
-    assert none.startswith("10 further trials may gain up to 0.001 nats per datum.")
+    assert none == "10 further trials would gain nothing, by a model of all scores."
+
+
+@pytest.mark.slow
+def test_a_gain_below_three_decimals_is_said_as_it_is(tmp_path: Path) -> None:
+    study = load(tmp_path, hill()[:49])
+    said = together_sentence(study, replace(of(recommendation(study)), gain=0.00012))
+    assert said == "10 further trials would gain about 0.0001 nats per datum on average."
 
 
 @pytest.mark.slow
@@ -99,7 +107,7 @@ def test_the_gain_is_of_what_the_study_itself_would_propose_next(tmp_path: Path)
     mlps = [ArchitectureSpec(family="mlp", values={"width": 4 + 3 * k}) for k in range(12)]
     means = [N_DATA * (0.35 + 0.01 * k - 1 / EPOCHS) for k in range(12)]
     known = [(mlp, ProposalResult((mean,))) for mlp, mean in zip(mlps, means, strict=True)]
-    nats = gain_of_further(study.spec, Proposer(study.spec), known)
+    nats = gain_of_further(study.spec, Proposer(study.spec), known, prior=Prior())
     assert nats > 0
     assert expected_gain(study) == pytest.approx(nats / N_DATA)
 

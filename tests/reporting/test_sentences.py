@@ -1,0 +1,154 @@
+"""Claims about sentences that a user acts on: guessing, advice, ranges, studies that run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from searched import load, record
+
+from nas_evidence.baselines.comparison import Baseline, Comparison
+from nas_evidence.maths.guessing import is_guessing, least_gain
+from nas_evidence.reporting.contents import report_on
+from nas_evidence.reporting.headline import USUAL_RHO, advice, headline
+from nas_evidence.spec.domains import FloatRange, IntRange
+from nas_evidence.spec.record import Evaluation, EvidenceEstimate, TrialRecord
+from nas_evidence.spec.study import TrainingPlan
+
+QUICK = TrainingPlan.model_validate({"likelihood": "categorical", "epochs": 20, "folds": 2})
+
+
+def held_out(trial_id: int, architecture: int, per_datum: float) -> TrialRecord:
+    one = record(trial_id, architecture)
+    estimate = EvidenceEstimate(
+        estimator="two_fold", value=100 * per_datum, per_datum=per_datum, valid=True
+    )
+    return one.model_copy(update={"evaluations": (Evaluation(epoch=20, estimate=estimate),)})
+
+
+def of_classes(guess: float) -> Comparison:
+    plain = Baseline(name="majority class", metrics={"log_loss": guess}, behind=0.3)
+    return Comparison(
+        trial_id=1, task="labels", on="test", n=60, metrics={"log_loss": 0.8}, baselines=(plain,)
+    )
+
+
+def guessing(folder: Path, lead: float, **changes: object) -> list[TrialRecord]:
+    return load(
+        folder,
+        [held_out(k, k, -1.1 + lead - 0.01 * (k - 1)) for k in range(1, 7)],
+        objective="two_fold", estimators=("two_fold",), n_trials=6, plan=QUICK, **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_where_no_network_beats_a_guess_it_is_said_first_and_none_is_taken(tmp_path: Path) -> None:
+    study = guessing(tmp_path, 0.01)
+    said = headline(study, None, of_classes(1.1))
+    assert said.answer.startswith("Choose none yet: no network predicts the 100 rows")
+    assert "The best two_fold is -1.090 nats per datum, a guess has -1.100." in said.answer
+    assert (
+        "more folds (--set plan.folds=5), more epochs (--set plan.epochs=40) or more"
+        in said.answer
+    )
+    assert "Take" not in said.answer
+    assert (said.sure, said.cost, said.together) == ("", "", "")
+
+
+@pytest.mark.slow
+def test_networks_that_beat_a_guess_or_whose_guess_is_unknown_are_taken(tmp_path: Path) -> None:
+    study = guessing(tmp_path, 0.3)
+    for comparison in (of_classes(1.1), None):
+        assert headline(study, None, comparison).answer.startswith("Take mlp, width 5 (trial 1): ")
+
+
+def test_the_best_of_guesses_is_rarely_taken_for_more(tmp_path: Path) -> None:
+    """Calibrated predictions that know next to nothing, in 400 studies of 8 scores."""
+    rng, n, k = np.random.default_rng(0), 240, 8
+    wrong = 0
+    for _ in range(400):
+        p = np.clip(0.5 + 0.02 * rng.normal(size=(n, k)), 0.01, 0.99)
+        y = rng.random(n) < 0.5
+        score = np.log(np.where(y[:, None], p, 1 - p)).mean(0).max()
+        wrong += not is_guessing(float(score), float(np.log(0.5)), n=n, k=k)
+    assert wrong <= 0.05 * 400
+    assert not is_guessing(-0.5, float(np.log(0.5)), n=n, k=k)
+    assert least_gain(1000, 1) < least_gain(1000, 24) < least_gain(100, 24)
+
+
+@pytest.mark.slow
+def test_a_study_that_has_not_tried_all_says_so_far(tmp_path: Path) -> None:
+    study = load(tmp_path, [record(1, 1), record(2, 2)], n_trials=6)
+    said = headline(study, None, None).answer
+    assert said == (
+        "Take mlp, width 5 (trial 1) so far: the best of 2 architectures by kfac_ggn, with 2 of 6 "
+        "trials done."
+    )
+
+
+def test_a_study_without_a_finite_score_says_so_and_names_none(tmp_path: Path) -> None:
+    estimate = EvidenceEstimate(estimator="kfac_ggn", value=float("nan"), valid=False, note="NaN")
+    one = record(1, 1).model_copy(
+        update={"evaluations": (Evaluation(epoch=20, estimate=estimate),)}
+    )
+    said = report_on(load(tmp_path, [one])).headline.answer
+    assert said.startswith(
+        "Nothing can be ranked: none of the 1 complete trials has a finite kfac"
+    )
+    assert "most often because: NaN" in said
+    assert "and another --out" in said
+
+
+def at(folder: Path, domain: IntRange | FloatRange, low: int, name: str = "width") -> list[str]:
+    family = {"mlp": {name: domain}, "linear": {}}
+    return advice(load(folder, [record(1, 1), record(2, 2)], family=family), None)
+
+
+def test_a_winner_at_the_lower_end_is_advice_unless_there_is_nothing_below(tmp_path: Path) -> None:
+    [said] = at(tmp_path / "a", IntRange(low=5, high=64), 5)
+    assert "has the smallest width that was allowed, 5" in said
+    assert "--set family.mlp.width.low=4 and another --out" in said  # no mlp is narrower
+    narrow = load(
+        tmp_path / "b",
+        [record(1, 1).model_copy(update={"architecture": record(1, 1).architecture})],
+        family={"mlp": {"width": IntRange(low=4, high=64)}, "linear": {}},
+    )
+    assert advice(narrow, None) == []
+
+
+def scored(folder: Path, quality: list[float], losses: list[float]) -> list[str]:
+    records = [
+        record(i, 1, value=value, test_nll_per_datum=loss).model_copy(
+            update={"architecture": record(1, 1).architecture.model_copy(
+                update={"values": {"width": 4 + i}})}
+        )
+        for i, (value, loss) in enumerate(zip(quality, losses, strict=True))
+    ]  # fmt: skip
+    study = load(folder, records)
+    return [one for one in report_on(study).headline.advice if "usually" in one]
+
+
+@pytest.mark.slow
+def test_a_score_is_not_accused_of_what_chance_does_to_a_usual_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    quality = list(rng.normal(size=24))
+    few = sorted(quality[:12], reverse=True)
+    chance = [
+        0.8,
+        0.1,
+        0.2,
+        0.0,
+        0.5,
+        0.3,
+        0.7,
+        0.9,
+        1.2,
+        0.6,
+        1.1,
+        1.0,
+    ]  # rho 0.66 with the score
+    assert scored(tmp_path / "a", few, chance) == []  # though the first is in the worse half
+    [said] = scored(tmp_path / "b", quality, [q + 0.1 * rng.normal() for q in quality])
+    assert "kfac_ggn ranks these architectures worse than it usually does: rho -0.9" in said
+    assert f"usually about {USUAL_RHO[True]:.2f}" in said
+    assert "No other score in the table below is better." in said
+    assert "--set objective" not in said
