@@ -411,7 +411,7 @@ def _link(source: Path, target: Path) -> None:
         raise StoreError(
             f"{target.parent} is on a file system without hard links, such as FAT and exFAT, so "
             "two drivers at file:// could not be told apart; give the path of the folder without "
-            "file://, or a store elsewhere."
+            "file:// if only this machine works there, or a store elsewhere."
         ).with_code("store-without-hard-links") from None
 
 
