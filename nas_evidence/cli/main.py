@@ -203,6 +203,7 @@ def _details(error: BaseException) -> str:
         if log.name == "driver.log":
             path = log.with_name(f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt")
             with contextlib.suppress(OSError):
-                path.write_text(masked(cut("".join(traceback.format_exception(error)), 1_000_000)))
+                text = masked(cut("".join(traceback.format_exception(error)), 1_000_000))
+                path.write_text(text, encoding="utf-8", errors="backslashreplace")
                 return f"; details in {path}"
     return f"; show the details: {_DEBUG}=1 in the environment"

@@ -31,7 +31,8 @@ def verify(place: StudyPlace, as_json: AsJson = False, **given: Any) -> None:
     if found.not_checked:
         err.print(f"not checked: {'; '.join(found.not_checked)}")
     if found.problems:
-        mend = f"repair: {typed('repair', place)}"
+        steal = " --steal" * any(one.place == "lock" for one in found.problems)
+        mend = f"repair: {typed('repair', place)}{steal}"
         if found.data_differ:
             mend = "restore the data, or start another study with these"
         err.print(f"{counted(len(found.problems), 'problem')} found; {mend}")

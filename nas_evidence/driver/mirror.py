@@ -101,7 +101,9 @@ _SEEN = {
 }
 
 Looking = Literal["results", "status", "logs"]
-LocalStamp = tuple[int, int]  # size, modification time in ns
+#: Size, modification time in ns and number of the inode. Where times are in whole seconds, a file
+#: that is replaced at once has the same time, and often the same size.
+LocalStamp = tuple[int, int, int]
 
 
 class WorkingCopy:
@@ -498,13 +500,12 @@ class Mirror(WorkingCopy):
                 if _NOT_OURS.match(name) or entry.is_symlink():
                     continue
                 if below == "checkpoints/":  # of a trial: its workers store what is in it
-                    found[f"{name}/"] = 0, 0
+                    found[f"{name}/"] = 0, 0, 0
                 elif entry.is_dir():
                     found |= self._stamps(f"{name}/")
                 else:
                     with contextlib.suppress(FileNotFoundError):  # a log was just replaced
-                        facts = entry.stat()
-                        found[name] = facts.st_size, facts.st_mtime_ns
+                        found[name] = _stamp_of(entry.stat())
         return found
 
     def _check_fence(self) -> None:
@@ -596,5 +597,8 @@ def _rank(name: str) -> int:
 
 
 def _stamp(path: Path) -> LocalStamp:
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns
+    return _stamp_of(path.stat())
+
+
+def _stamp_of(facts: os.stat_result) -> LocalStamp:
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino

@@ -19,6 +19,7 @@ from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
@@ -33,6 +34,7 @@ from nas_evidence.storage.conditions import (
     content_hash,
     current_hash,
     damaged_conditions,
+    data_of_trials,
     note_conditions,
     study_of_trials,
 )
@@ -119,7 +121,7 @@ def _repaired(folder: Path, data: Load, *, with_checkpoints: bool) -> list[str]:
                 continue
             if row.gpu_share and device_for(study.resources.gpus).type != "cuda":
                 done.append(f"trial {trial_id}: not trained again; {_NO_GPU}")
-            elif (arrays := _loaded(study, data, done, f"trial {trial_id}")) is not None:
+            elif (arrays := _loaded(folder, study, data, done, f"trial {trial_id}")) is not None:
                 log.write(_retrained(folder, study, arrays, row), durable=True)
                 done.append(f"trial {trial_id}: trained again as attempt {attempt + 1}")
         rows = log.state.rows
@@ -175,13 +177,39 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     return Ended(row=TrialRow.of(record), files=files)
 
 
-def _loaded(study: StudySpec, data: Load, done: list[str], what: str) -> ArrayData | None:
-    """Return the data of a study; if they are not at hand, say what cannot be restored."""
+def _loaded(
+    folder: Path, study: StudySpec, data: Load, done: list[str], what: str
+) -> ArrayData | None:
+    """Return the data of the trials; if they are not at hand, say what cannot be restored."""
     try:
-        return data(study)
+        arrays = data(study)
+        _check_trained_on(folder, study, data_digest(arrays))
+        return arrays
     except ValueError as error:
         done.append(f"{what}: not restored; {error}")
         return None
+
+
+def _check_trained_on(folder: Path, study: StudySpec, now: str) -> None:
+    """Check that data are those on which the trials were trained.
+
+    Raises:
+        ValueError: they are not; a trial that is trained again would be another.
+    """
+    recorded, ran = data_of_trials(folder), _ran(folder)
+    if now == recorded or (not recorded and (not ran or content_hash(study, now) in ran)):
+        return
+    if recorded or ran != {content_hash(study, "")}:
+        raise UserError(
+            f"study.toml or the data set '{study.dataset.name}' is not that of the trials; "
+            "restore it, then repair again."
+        ).with_code("repair-with-other-data")
+
+
+def _ran(folder: Path) -> set[str]:
+    """Return the hashes of the conditions in the rows of a study."""
+    rows = find_done(folder).done.values()
+    return {row.content_hash for row in rows if row.content_hash}
 
 
 def _restore_model(
@@ -197,7 +225,7 @@ def _restore_model(
         if (folder / name).exists():
             _aside(folder, name, done, "its trial is not complete")
         return
-    arrays = _loaded(study, data, done, name)
+    arrays = _loaded(folder, study, data, done, name)
     if arrays is None:
         return
     try:
@@ -228,9 +256,15 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
         words = [
             one.replace("in the folder", "there").replace("asked", "again") for one in changed
         ]
-    except StudyError:
+    except StudyError as error:
         if known is None:
-            raise
+            why = str(error).removesuffix(".").replace(str(folder), ".")
+            raise UserError(
+                f"{folder}: study.toml and its sealed copy in logs/ are both lost or damaged "
+                f"({why}), and nothing else says what was searched; put the study file with which "
+                "it began there as study.toml, then run `nas-evidence repair "
+                f"{shell_word(folder)}` again."
+            ).with_code("study-file-and-copy-lost") from None
         study, words = known, [f"as it last ran, with n_trials = {known.n_trials}"]
     then = f"restored from the sealed copy: {'; '.join(words)}"
     if (folder / "study.toml").exists():
@@ -243,15 +277,18 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
 
 def _restore_conditions(folder: Path, study: StudySpec, data: Load, done: list[str]) -> None:
     """Write the sealed copy of a study again, if study file and data have the hash of its rows."""
-    rows = find_done(folder).done.values()
-    ran = {row.content_hash for row in rows if row.content_hash}
+    ran = _ran(folder)
     lost = ran and study_of_trials(folder) is None and ran != {content_hash(study, "")}
     if lost or damaged_conditions(folder):
         there = not damaged_conditions(folder)
-        arrays = _loaded(study, data, done, "logs/conditions-*.toml")
+        arrays = _loaded(folder, study, data, done, "logs/conditions-*.toml")
         if arrays is None:
             return
-        found, restored = note_conditions(folder, study, data_digest(arrays), ran)
+        try:
+            found, restored = note_conditions(folder, study, data_digest(arrays), ran)
+        except UserError as error:  # the rest can be repaired
+            done.append(f"logs/conditions-*.toml: not restored; {error}")
+            return
         done += [f"logs/conditions-{found}.toml: written again"] if there else restored
 
 

@@ -35,7 +35,14 @@ from nas_evidence.data.preparation import Preparation
 from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.predicted import Metrics, Prediction, check_quantiles, mixed
 from nas_evidence.exporting.program import Exported, load_exported
-from nas_evidence.exporting.soundness import ENSEMBLE, MEANING, POSTERIOR, check_files, read_json
+from nas_evidence.exporting.soundness import (
+    ENSEMBLE,
+    MEANING,
+    POSTERIOR,
+    check_files,
+    fitting_together,
+    read_json,
+)
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import LEVEL, auroc
@@ -103,15 +110,39 @@ class Predictor:
             return cls._ensemble(folder, allow_code=allow_code)
         exported = load_exported(folder, allow_code=allow_code)
         check_files(folder, MEANING, POSTERIOR)
-        meaning = read_json(folder, MEANING)
-        return cls(exported, Posterior.load(folder / POSTERIOR), meaning)
+        posterior, meaning = Posterior.load(folder / POSTERIOR), read_json(folder, MEANING)
+        with fitting_together(folder):
+            found = cls(exported, posterior, meaning)
+            found._check_meaning()
+        return found
+
+    def _check_meaning(self) -> None:
+        """Read all that predicting reads, before there are data.
+
+        Raises:
+            Exception: something is lacking, or is something else.
+        """
+        if not all(type(self.meaning[k]) is list for k in ("classes", "targets", "input_shape")):
+            raise TypeError("classes, targets or input_shape is no list")
+        if not {*map(type, (*self.classes, *self.targets))} <= {str, int, float, bool}:
+            raise TypeError("a class or a target has no name")
+        if not all(type(n) is int for n in self.meaning["input_shape"]):
+            raise TypeError("input_shape is no shape")
+        float(self.meaning.get("spread_factor", 1.0))
+        thresholds, weights = (self.meaning.get(k, {}) for k in ("thresholds", "class_weight"))
+        [float(one) for one in (*thresholds.values(), *weights.values())]
+        if not self.classes and self.scale.mean.shape != (len(self.targets),):
+            raise ValueError(f"{len(self.targets)} targets have another number of means")
 
     @classmethod
     def _ensemble(cls, folder: Path, *, allow_code: bool) -> "Predictor":
         check_files(folder, ENSEMBLE)
         whole = read_json(folder, ENSEMBLE)
         homes = {path.name: path for path in (folder / "members").glob("*")}
-        named = [(float(one["weight"]), Path(one["folder"]).name) for one in whole["members"]]
+        with fitting_together(folder):
+            named = [(float(one["weight"]), Path(one["folder"]).name) for one in whole["members"]]
+            if not named:
+                raise ValueError(f"{ENSEMBLE} names no member")
         if lost := [name for _, name in named if name not in homes]:
             raise UserError(
                 f"{folder}/{ENSEMBLE} names the member {lost[0]!r}, which is not in "

@@ -80,6 +80,25 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
+@contextlib.contextmanager
+def fitting_together(folder: Path) -> Iterator[None]:
+    """Read an export in the block; a right checksum proves nothing about who wrote a file.
+
+    Raises:
+        ValueError: a file lacks what belongs in it, or holds something else; names the export.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # whatever a description of others may lead to
+        why = (str(error).strip().splitlines() or [""])[0]
+        raise UserError(
+            f"{folder} is not a sound export: its files do not fit together "
+            f"({type(error).__name__}: {why}); export the trial again."
+        ).with_code("export-not-fitting") from None
+
+
 def check_code(folder: Path) -> None:
     """Check the code of an export before it is imported.
 

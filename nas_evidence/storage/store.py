@@ -16,6 +16,7 @@ profile, role of the machine); they never pass through here.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -95,7 +96,8 @@ class Store:
             the way of a request.
 
     Raises:
-        ValueError: if no installed package handles such URIs, or for one with a password.
+        ValueError: if no installed package handles such URIs, for one with a password, or for a
+            chain of file systems such as `dir::file:///nfs/study`.
 
     Example:
         >>> store = Store("memory://example/study")
@@ -110,6 +112,11 @@ class Store:
         self.place = re.sub(r"(?<=[^:/])/+$", "", place)
         protocol = self.place.partition("://")[0]
         in_folder = not is_uri(self.place) or protocol in ("file", "local")
+        if not in_folder and "::" in self.place:
+            raise UserError(
+                f"{self.place} is a chain of file systems, and what lies behind one is not "
+                "guarded; give the last of them alone, as file:///nfs/study or s3://bucket/study."
+            ).with_code("store-chained")
         try:
             self._fs: Any
             if in_folder:
@@ -360,7 +367,10 @@ class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
         for place, _folders, files in os.walk(path):
             for name in files:
                 with contextlib.suppress(FileNotFoundError):  # a driver has removed it
-                    found[f"{place}/{name}"] = self.info(f"{place}/{name}")
+                    facts = self.info(f"{place}/{name}")
+                    # A time in whole seconds does not tell a file from the one that replaced it.
+                    facts["ETag"] = f"{facts['mtime']}-{facts['ino']}"
+                    found[f"{place}/{name}"] = facts
         return found
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
@@ -384,9 +394,25 @@ class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
         temporary = hidden_beside(path)
         try:
             yield temporary
-            (os.link if create else os.replace)(temporary, path)  # a link never replaces
+            if create:
+                _link(temporary, path)  # which never replaces
+            else:
+                os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        raise StoreError(
+            f"{target.parent} is on a file system without hard links, such as FAT and exFAT, so "
+            "two drivers at file:// could not be told apart; give the path of the folder without "
+            "file:// if only this machine works there, or a store elsewhere."
+        ).with_code("store-without-hard-links") from None
 
 
 def _copy_like(source: Path, target: Path) -> None:

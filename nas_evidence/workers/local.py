@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from nas_evidence.data import ArrayData
+from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.workers.executor import loss_of
 from nas_evidence.workers.fork_server import ForkServer
+from nas_evidence.workers.out_of_memory import REMEDY, n_killed
 from nas_evidence.workers.pool import START_TIMEOUT, Failed, Limits, Place, Pool, Seat
 from nas_evidence.workers.process import Answer, MakeWorker, WorkerProcess
 
@@ -49,6 +51,7 @@ class LocalExecutor(Pool):
         self._owns_forks = forks is None
         how = {"share": 0.0, "logs": logs, "make_worker": make_worker}
         self._given = (arrays, resources, how)
+        self._n_killed = n_killed()  # for want of memory
         self._refill()
 
     def close(self) -> None:
@@ -75,15 +78,19 @@ class LocalExecutor(Pool):
         self, workers: Sequence[Seat], timeout: float
     ) -> list[tuple[Seat, Answer | Place | Failed]]:
         ready = wait([worker.call for worker in workers], timeout)
-        return [(worker, _received(worker.call)) for worker in workers if worker.call in ready]
+        return [
+            (worker, self._received(worker.call)) for worker in workers if worker.call in ready
+        ]
 
-
-def _received(pipe: Connection) -> Answer | Failed:
-    try:
-        answer: Answer | Failed = pipe.recv()
-    except (EOFError, OSError):
-        return Failed("the worker process crashed")
-    return answer
+    def _received(self, pipe: Connection) -> Answer | Failed:
+        try:
+            answer: Answer | Failed = pipe.recv()
+        except (EOFError, OSError):
+            if n_killed() > self._n_killed:
+                self._n_killed += 1  # it explains one crash
+                return Failed(REMEDY, LossKind.MEMORY)
+            return Failed("the worker process crashed")
+        return answer
 
 
 def _serve(

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -49,7 +49,10 @@ from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import TABLES
 from nas_evidence.workers.executor import Executor, Watcher
 
-CAMPAIGNS = ("kills", "crashes", "faults", "damage", "pairs", "hosts", "slurm")
+CAMPAIGNS = (
+    "kills", "crashes", "merges", "thousands", "faults", "damage", "pairs", "memory", "disks",
+    "locales", "hosts", "slurm",
+)  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 Tables = dict[str, pd.DataFrame]
 Result = dict[str, Any]
@@ -143,6 +146,26 @@ def differing(one: Tables, other: Tables) -> list[str]:
     """Return the tables that differ in any bit, as one sentence or none."""
     names = [name for name in TABLES if not one[name].equals(other[name])]
     return [f"differ: {', '.join(names)}"] if names else []
+
+
+def outcomes_by_kind(result: Result, head: str, outcomes: Sequence[str]) -> str:
+    """Return counts named `kind: outcome`, with those of studies that are wrong, as Markdown."""
+    found: dict[str, Counter[str]] = {}
+    for name, n in sorted(Counter(result["counts"]).items()):
+        kind, _, word = name.rpartition(": ")
+        found.setdefault(kind, Counter())[word] += n
+    for one in result["wrong"].values():
+        for what in one["found"]:
+            found.setdefault("wrong", Counter())[what.partition(":")[0]] += 1
+    found["all"] = sum(found.values(), Counter[str]())
+    lines = [
+        f"| {head} | times | {' | '.join(outcomes)} |",
+        "|---|" + "---:|" * (len(outcomes) + 1),
+    ]
+    for kind, counts in found.items():
+        cells = " | ".join(f"{counts[word]:,}" for word in outcomes)
+        lines.append(f"| {kind} | {counts.total():,} | {cells} |")
+    return "\n".join(lines)
 
 
 # --- campaigns
