@@ -117,6 +117,7 @@ def export_winner(
     summary: dict[str, Any] = {
         "study": study.name,
         "trial_id": chosen,
+        "conditions": tables.conditions(chosen),
         "objective": study.objective,
         "epoch": int(row["epochs"]),
         "n_data": len(arrays.x_train),

@@ -16,6 +16,7 @@ profile, role of the machine); they never pass through here.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -384,9 +385,25 @@ class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
         temporary = hidden_beside(path)
         try:
             yield temporary
-            (os.link if create else os.replace)(temporary, path)  # a link never replaces
+            if create:
+                _link(temporary, path)
+            else:
+                temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _link(old: Path, new: Path) -> None:
+    """Give a file its name, unless there is one of that name: a link never replaces."""
+    try:
+        os.link(old, new)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.ENOTSUP):
+            raise
+        what = (
+            "its file system has no hard links, which tell two drivers apart; name another place"
+        )
+        raise OSError(errno.EPERM, what, str(new)) from None
 
 
 def _copy_like(source: Path, target: Path) -> None:
