@@ -49,7 +49,7 @@ from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import TABLES
 from nas_evidence.workers.executor import Executor, Watcher
 
-CAMPAIGNS = ("kills", "crashes", "faults", "damage", "pairs", "hosts", "slurm")
+CAMPAIGNS = ("kills", "crashes", "faults", "damage", "pairs", "hosts", "shared", "slurm")
 ROOT = Path(__file__).resolve().parents[2]
 Tables = dict[str, pd.DataFrame]
 Result = dict[str, Any]
