@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from job_server import JOB, JobServer, Proxy, job_server, proxy_server
 
+import nas_evidence
+from nas_evidence.api import runs, submission
 from nas_evidence.api.trackers import sent_in_clear
 from nas_evidence.jobs import auth_token
 from nas_evidence.jobs.auth_token import sent_in_clear_to
@@ -236,6 +238,22 @@ def test_a_secret_that_goes_to_a_store_in_clear_is_named(
     assert TOKEN not in said("http://store.example.org")
     assert not any(map(said, ("https://store.example.org", "http://127.0.0.1:9000", "")))
     assert not store_in_clear("file:///nfs/s", given)
+
+
+@pytest.mark.slow
+def test_who_runs_a_study_at_a_store_is_warned_of_a_secret_in_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in (runs, submission):
+        monkeypatch.setattr(room, "store_in_clear", lambda place: f"a secret of {place} is sent")
+    monkeypatch.setattr(submission, "check_store", lambda place: 1 / 0)
+    place = f"file://{tmp_path}/st"
+    given = {"n_trials": 1, "executor": "inline", "progress": False}
+    with pytest.warns(RuntimeWarning, match=f"a secret of {place} is sent"):
+        nas_evidence.search("digits", out=place, settings={"plan.epochs": 1}, **given)
+    for ask, first in ((nas_evidence.submit, ["digits"]), (nas_evidence.resubmit, [])):
+        with pytest.warns(RuntimeWarning, match="is sent"), pytest.raises(ZeroDivisionError):
+            ask(*first, store=place, address="http://127.0.0.1:1", progress=False)
 
 
 def test_without_tls_an_account_of_azure_is_met_at_its_own_host() -> None:
