@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from nas_evidence.api.callbacks import Callbacks, Called, InThread
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
-from nas_evidence.jobs.auth_token import joins_in_clear, use_token_if_there_is_one
+from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
@@ -26,6 +26,7 @@ from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
+from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
 from nas_evidence.workers.executor import Watcher, Where
 from nas_evidence.workers.fork_server import ForkServer
@@ -194,6 +195,7 @@ def begun(
     """
     from nas_evidence.data.proposed import with_numbers
     from nas_evidence.data.source import stored_source
+    from nas_evidence.storage.set_aside import set_aside
     from nas_evidence.storage.study_folder import open_study, read_study
 
     old = read_study(folder) if (folder / "study.toml").is_file() else None
@@ -220,6 +222,8 @@ def begun(
         spec = spec.model_copy(update={"rank_by": old.rank_by})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
+        for name in source.spoilt(folder, seed=spec.seed):
+            set_aside(folder, name)
         source.write(folder)
     return stored, data
 
@@ -252,6 +256,8 @@ def study_run(
 
     folder = store.folder
     audience.begins(store)
+    if said := store_in_clear(store.place):
+        audience.warn(said)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
         left = Left(spec, store, run, audience, data, find_done(folder), forks, code)
@@ -496,9 +502,9 @@ class Left:
             )
         if run.address is not None:
             use_token_if_there_is_one()
-            if joins_in_clear(run.address):
+            if there := sent_in_clear_to(run.address):
                 self.audience.warn(
-                    f"the token of the cluster is sent unencrypted to {run.address}; set "
+                    f"the token of the cluster is sent unencrypted to {there}; set "
                     "RAY_USE_TLS=1 there and here, or use an SSH tunnel"
                 )
         from nas_evidence.workers.on_ray import RayExecutor

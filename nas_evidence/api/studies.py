@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from html import escape
@@ -347,12 +347,18 @@ class Study:
     def _chosen(self, trial_id: int | None) -> int:
         return self.best.trial_id if trial_id is None else trial_id
 
-    def _export_of(self, trial_id: int | None) -> tuple[Path, bool]:
-        """Return where the export of the best or another network is kept, and if it is there."""
+    def is_exported(self, trial_id: int) -> bool:
+        """Return whether the sound export of a trial is in the folder `export` of the study."""
         from nas_evidence.exporting.soundness import is_export_of
 
+        conditions = self._tables().conditions(trial_id)
+        place, metric = self.folder / "export", self.spec.metric
+        return is_export_of(place, trial_id, metric, conditions=conditions)
+
+    def _export_of(self, trial_id: int | None) -> tuple[Path, bool]:
+        """Return where the export of the best or another network is kept, and if it is there."""
         folder = self.folder / "export"
-        if is_export_of(folder, self._chosen(trial_id), self.spec.metric):
+        if self.is_exported(self._chosen(trial_id)):
             return folder, True
         if trial_id is None:
             return folder, False
@@ -533,14 +539,16 @@ class Study:
         from nas_evidence.api.trackers import keep_export
         from nas_evidence.exporting.ensemble import export_ensemble
         from nas_evidence.exporting.folder import export_winner
-        from nas_evidence.exporting.soundness import is_replaceable
+        from nas_evidence.exporting.soundness import conditions_in, is_replaceable
         from nas_evidence.storage.set_aside import set_aside
 
         check_one(trial_id, top)
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
-        if to is None and not is_replaceable(folder):
-            set_aside(self.folder, name)
+        known = {*self._tables().trials["content_hash"]}
+        is_of_another = folder.parent == self.folder and bool(conditions_in(folder) - known)
+        if is_of_another or (to is None and not is_replaceable(folder)):
+            set_aside(self.folder, folder.name)
         given = (self._tables(), folder, self.arrays())
         how: Any = {"pt2": pt2, "onnx": onnx, "raw": raw, "license": license, "force": force}
         if top is None:
@@ -605,7 +613,7 @@ class Study:
         if top is None:
             return self._export_of(trial_id)[1]
         now = best_trials(self._tables(), top)
-        return is_ensemble_of(self.folder / f"export-top-{top}", now)
+        return is_ensemble_of(self.folder / f"export-top-{top}", now, self._conditions(now))
 
     def _ensemble(self, trial_id: int | None, top: int) -> Path:
         """Return the folder of an ensemble of the best networks as they are now."""
@@ -613,9 +621,12 @@ class Study:
 
         now = best_trials(self._tables(), top)
         folder = self.folder / f"export-top-{top}"
-        if trial_id is None and is_ensemble_of(folder, now):
+        if trial_id is None and is_ensemble_of(folder, now, self._conditions(now)):
             return folder
         return self.export(trial_id=trial_id, top=top)
+
+    def _conditions(self, trials: Iterable[int]) -> set[str]:
+        return {self._tables().conditions(trial_id) for trial_id in trials}
 
     def arrays(self) -> "ArrayData":
         """Return the data of the study as they are loaded for a search."""

@@ -25,6 +25,7 @@ from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
 
 if TYPE_CHECKING:  # imports ray
     from nas_evidence.jobs.client import RayClient
@@ -85,6 +86,8 @@ def submit(
     spec = with_workers(asked.spec, options.get("workers"))
     for sentence in asked.decided:
         audience.say(sentence)
+    if said := store_in_clear(place):
+        audience.warn(said)
     check_store(place)
     check_track_there(tracked, place)
     passed_on = as_arguments(
@@ -138,6 +141,8 @@ def resubmit(
                 "resume needs a study folder, or --name of a study on the cluster."
             ).with_code("resume-on-cluster-without-name")
         store = there(None, address, name, warn).store
+    if said := store_in_clear(store):
+        warn(said)
     check_store(store)
     check_track_there(options.get("track"), store)
     if is_seen(store):

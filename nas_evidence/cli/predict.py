@@ -51,7 +51,7 @@ def predict(
         typer.Option("--id", metavar="COL", help="Copy this column of DATA to the output."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace predictions.csv beside DATA.")
+        bool, typer.Option("--force", help="Replace the file that is written, if it is there.")
     ] = False,
     quantiles: Annotated[
         str | None,
@@ -85,8 +85,8 @@ def predict(
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
             raise no_such_file(path)
-    _check_place("--to", to, (".csv", ".parquet"), data)
-    _check_place("--reliability", reliability, (".svg",), data)
+    _check_place("--to", to, (".csv", ".parquet"), data, force=force)
+    _check_place("--reliability", reliability, (".svg",), data, force=force)
     chosen = (trial_id, top) != (None, None)
     study = study_at(place, chosen=chosen, data_root=data_root, allow_code=allow_code)
     if to is None and not as_json:
@@ -177,8 +177,13 @@ def _beside(data: Path, *, force: bool) -> Path:
     return place
 
 
-def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data: Path) -> None:
-    """Check that a file to write has one of these endings, a folder, and is not the data."""
+def _check_place(
+    option: str, path: Path | None, endings: tuple[str, ...], data: Path, *, force: bool
+) -> None:
+    """Check that a file to write has one of these endings, a folder, and is not there yet.
+
+    With `force` it may be there, but for the data, and what a study or an export holds.
+    """
     if path is None:
         return
     if path.suffix not in endings:
@@ -200,6 +205,10 @@ def _check_place(option: str, path: Path | None, endings: tuple[str, ...], data:
             raise UserError(
                 f"{option} {path} would replace a file of {folder}; name another file."
             ).with_code("output-of-a-study")
+    if path.exists() and not force:
+        raise UserError(
+            f"{option} {path} exists; name another file, or replace it by --force."
+        ).with_code("output-file-exists")
 
 
 def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":

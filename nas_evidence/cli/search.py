@@ -217,12 +217,13 @@ class _Terminal(Audience):
 
 def _conclude(study: "Study", run: Run) -> "Report":
     """Print the ranking, and write report and export."""
-    from nas_evidence.exporting.soundness import is_export_of, wrong_files
+    from nas_evidence.exporting.soundness import conditions_in, wrong_files
     from nas_evidence.storage.set_aside import set_aside
 
     to, limit = study.folder / "export", run.limit
     wrong = wrong_files(to) if to.is_dir() else []
-    if wrong:
+    others = conditions_in(to) - {*study.trials["content_hash"]}
+    if wrong or others:
         set_aside(study.folder, "export")
 
     def within() -> contextlib.AbstractContextManager[None]:
@@ -230,16 +231,17 @@ def _conclude(study: "Study", run: Run) -> "Report":
         return limit.stopping(max(1.0, limit.left() - limit.after))
 
     with suppress(ValueError):  # no trial is complete
-        exported = is_export_of(to, study.best.trial_id, study.spec.metric)
+        exported = study.is_exported(study.best.trial_id)
         parts: list[Part] = ["report"] if exported else ["report", "export"]
         say_forecast(study, *parts)
     report = say_results(study, within=nullcontext if limit is None else within)
-    if wrong:
-        out.print(f"note:   export/{wrong[0]} was not as written: the folder is in damaged/")
+    if wrong or others:
+        what = f"export/{wrong[0]} was not as written" if wrong else "export/ was of another study"
+        out.print(f"note:   {what}: the folder is in damaged/")
     winner = report.study.winner
     if winner is None:
         return report
-    if is_export_of(to, winner.trial_id, study.spec.metric):
+    if study.is_exported(winner.trial_id):
         out.print(f"export: {as_named(study, to)}")
     else:
         say_export(study.export(trial_id=winner.trial_id), as_named(study, to))

@@ -6,8 +6,9 @@ stay where they are. `content` in [dataset] is the SHA-256 of what was given: da
 under a study are refused.
 """
 
+import contextlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from nas_evidence.data.array_files import KEYS, read_arrays, read_images, rows_o
 from nas_evidence.data.arrays import ArrayData, RawArrays
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.cells import TEXT, how_read, with_numbers_read
-from nas_evidence.data.digest import check_content, content_of, fingerprint
+from nas_evidence.data.digest import ChangedDataError, check_content, content_of, fingerprint
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
@@ -32,6 +33,7 @@ from nas_evidence.data.reading import (
 )
 from nas_evidence.data.targets import check_unordered
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 
@@ -95,6 +97,22 @@ class Source:
                 if arrays.task_name == asked.task
             }
         return replace(self, spec=asked, _taken=taken)
+
+    def spoilt(self, folder: Path, *, seed: int) -> list[str]:
+        """Return which of its files a study folder has with other content, as a lost disk leaves.
+
+        Args:
+            folder: of a study that was begun with the same data, which `check_unchanged` finds.
+            seed: of the study.
+        """
+        there = [name for name in self.files if (folder / name).is_file()]
+        if all((folder / name).read_bytes() == self.files[name] for name in there):
+            return []
+        try:  # another version of pyarrow writes the same table in other bytes
+            _own(self.spec, seed=seed, base=folder.resolve())
+        except ChangedDataError:
+            return there
+        return []
 
     def write(self, folder: Path) -> None:
         """Write the data below the study folder, unless they are there."""
@@ -184,18 +202,36 @@ def _own(
     kept = is_kept(spec)
     spec, path = _located(spec, base, data_root)
     if spec.name == "table":
-        frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
-        if spec.content is not None:
-            found = content_of([frame] if test is None else [frame, test])
-            check_content(found, spec.content, str(path))
+        with _copy_of_a_study(kept, base):
+            frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
+            if spec.content is not None:
+                found = content_of([frame] if test is None else [frame, test])
+                check_content(found, spec.content, str(path))
         return raw_of(rows_of_table(frame, test, spec, path.name), spec, seed=seed)
     if spec.name == "images":
         arrays = read_images(path, spec.image_size)
     else:
-        arrays = read_arrays(path, spec.columns_of_rows, mapped=not kept, needed=KEYS[:2])
-        if spec.content is not None:
-            check_content(fingerprint(path, _names(spec)), spec.content, str(path))
+        with _copy_of_a_study(kept, base):
+            arrays = read_arrays(path, spec.columns_of_rows, mapped=not kept, needed=KEYS[:2])
+            if spec.content is not None:
+                check_content(fingerprint(path, _names(spec)), spec.content, str(path))
     return raw_of(rows_of_arrays(arrays, spec, path), spec, seed=seed)
+
+
+@contextlib.contextmanager
+def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
+    """Name the remedy where data that a study keeps (`kept`) cannot be read, or are others."""
+    try:
+        yield
+    except UserError as error:
+        if not kept:
+            raise
+        folder = "its folder" if base is None else shell_word(base)
+        raise ChangedDataError(
+            f"{str(error).partition(';')[0]}; it is the study's own copy of its data: "
+            "`nas-evidence search` with the same data and settings and "
+            f"--out {folder} writes it again"
+        ).with_code("kept-data-lost") from None
 
 
 #: Name -> reader, called as `read(spec, seed=, data_root=)`.

@@ -124,8 +124,9 @@ class Driver:
         self._state, self._found = self._log.state, finds.found
         self._finds, self._done, self._redo = finds, finds.done, finds.redo
         self._proposer, self._told, again = restored(
-            study, folder, self._state.proposals, self._done, proposer, finds.against
-        )
+            study, folder, self._state.proposals, self._done, proposer, finds.against,
+            self._state.stems,
+        )  # fmt: skip
         self.notices += again + finds.notes
         self._n_asked = 0
         self._seen: dict[str, int] = {}  # replicates of each architecture

@@ -10,6 +10,7 @@ With `scheduling = "batch"` that gives the lost proposal exactly.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from nas_evidence.driver.outcomes import result_of
 from nas_evidence.driver.plan import n_proposals, to_tell, trials_of
@@ -25,6 +26,8 @@ from nas_evidence.storage.trial_row import TrialRow
 
 Proposals = Mapping[int, ArchitectureSpec]
 Rows = Mapping[int, TrialRow]
+#: Name of the file that has the rows of a trial and attempt, where it is not their own.
+Stems = Mapping[tuple[int, int], str]
 
 
 def restored(
@@ -34,6 +37,7 @@ def restored(
     done: Rows,
     make: Callable[[StudySpec, Sequence[Found]], Proposer],
     against: Sequence[str] = (),
+    stems: Stems = MappingProxyType({}),
 ) -> tuple[Proposer, dict[int, ProposalResult], list[str]]:
     """Return what proposes as an earlier process left it, its results, and a line about losses.
 
@@ -44,11 +48,14 @@ def restored(
         done: Its finished trials.
         make: `Proposer`, or a stand-in.
         against: Where its tables contradict its log.
+        stems: As for `between_replicates`.
 
     Raises:
         ValueError: two sound files contradict each other, `first` or `warm_start` is wrong, or the
             stored warm start is damaged.
     """
+    if between := between_replicates(study, done, stems):
+        raise UserError(f"{folder}: {between[0]}.").with_code("replicates-contradict")
     if against := [*contradictions(study, asked, done), *against]:
         raise UserError(
             f"{folder}/{LOG} contradicts the study's other files: {against[0]}; restore what was "
@@ -76,19 +83,52 @@ def known_proposals(study: StudySpec, asked: Proposals, done: Rows) -> dict[int,
     return {number: a for number, a in known.items() if 0 <= number < n_proposals(study)}
 
 
-def contradictions(study: StudySpec, asked: Proposals, done: Rows) -> list[str]:
-    """Return where log and results, or two results, say different things about a proposal."""
-    known = {number: ("", one) for number, one in asked.items()}
-    found = []
+def contradictions(
+    study: StudySpec, asked: Proposals, done: Rows, stems: Stems = MappingProxyType({})
+) -> list[str]:
+    """Return where log and results, or two results, say different things about a proposal.
+
+    `stems` as for `between_replicates`.
+    """
+    found = between_replicates(study, done, stems)
     for number, row in _ran(study, done):
-        place = f"trials, trial {row.trial_id}"
-        there, before = known.setdefault(number, (f" in {place}", row.architecture))
-        if _differ(before, row.architecture) and 0 <= number < n_proposals(study):
-            where = there or " there"
+        before = asked.get(number)
+        if before is None or not 0 <= number < n_proposals(study):
+            continue
+        if _differ(before, row.architecture):
             found.append(
-                f"proposal {number} is {before}{where}, but {row.architecture} in {place}"
+                f"proposal {number} is {before} there, but {row.architecture} in trials, trial "
+                f"{row.trial_id}"
             )
     return found
+
+
+def between_replicates(study: StudySpec, done: Rows, stems: Stems) -> list[str]:
+    """Return where two replicates of one proposal are of two architectures; both are sound.
+
+    Args:
+        study: The study.
+        done: Its finished trials.
+        stems: Name of the file with the rows of a trial and attempt, where that is not its own.
+    """
+    first, found = dict[int, TrialRow](), list[str]()
+    for number, row in _ran(study, done):
+        one = first.setdefault(number, row)
+        if _differ(one.architecture, row.architecture) and 0 <= number < n_proposals(study):
+            found.append(
+                f"trials {one.trial_id} and {row.trial_id} are replicates of proposal {number}, "
+                f"but {one.architecture} is in {_file(one, stems)} and {row.architecture} in "
+                f"{_file(row, stems)}. Both are sound, so nothing tells which is of this study: "
+                "move the files of that name that were copied there (in trials/, evidence/, "
+                "terms/ and curves/) elsewhere; `nas-evidence repair` then trains again what is "
+                "missing"
+            )
+    return found
+
+
+def _file(row: TrialRow, stems: Stems) -> str:
+    own = f"{row.trial_id:06d}-a{row.attempt}"
+    return f"trials/{stems.get((row.trial_id, row.attempt), own)}.parquet"
 
 
 def complete(log: Log, proposals: Proposals) -> None:

@@ -28,7 +28,6 @@ from nas_evidence.spec.toml import (
     StudyError,
     differences,
     dump_study,
-    load_study,
 )
 from nas_evidence.storage.conditions import (
     content_hash,
@@ -42,6 +41,7 @@ from nas_evidence.storage.events import Ended
 from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import adopt, find_done, set_aside_wrong
 from nas_evidence.storage.set_aside import set_aside
+from nas_evidence.storage.study_folder import restorable
 from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     FOREIGN,
@@ -249,7 +249,7 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
     """
     known = study_of_trials(folder)
     try:
-        there = load_study(folder / "study.toml")
+        there = restorable(folder)
         if known is None or not (changed := differences(there, known)):
             return there
         study = known.model_copy(update={key: getattr(there, key) for key in FREE_KEYS})

@@ -11,7 +11,7 @@ from nas_evidence.data.digest import ChangedDataError, data_digest
 from nas_evidence.data.source import KEPT, is_kept
 from nas_evidence.driver.plan import assignment_of
 from nas_evidence.driver.reconcile import contradictions
-from nas_evidence.exporting.soundness import wrong_files
+from nas_evidence.exporting.soundness import conditions_in, wrong_files
 from nas_evidence.exporting.weights import read_weights
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
@@ -90,7 +90,7 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
     found += _warm_start(folder)
     found += _models(folder, finds, study)
     found += _checkpoints(folder) if with_checkpoints else ()
-    found += _exports(folder)
+    found += _exports(folder, finds)
     return sorted(found, key=lambda finding: finding.place)
 
 
@@ -201,10 +201,14 @@ def _small_files(folder: Path) -> Iterator[Problem]:
             yield Problem(Kind.REPORT, f"report/{name}", f"{_OTHER}; `report` writes it again")
 
 
-def _exports(folder: Path) -> Iterator[Problem]:
+def _exports(folder: Path, finds: DoneTrials) -> Iterator[Problem]:
+    known = {row.content_hash for row in finds.done.values()}
     for export in sorted(path for path in folder.glob("export*") if path.is_dir()):
-        for name in wrong_files(export):
+        wrong = wrong_files(export)
+        for name in wrong:
             yield Problem(Kind.EXPORT, f"{export.name}/{name}", f"missing, or {_OTHER}")
+        if not wrong and known and conditions_in(export) - known:
+            yield Problem(Kind.EXPORT, export.name, "it is of another study")
 
 
 def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
@@ -221,7 +225,8 @@ def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
         noun = "proposal" + "s" * (len(lacking) > 1)
         problem = f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}"
         yield Problem(Kind.LOG, LOG, problem)
-    for problem in [*contradictions(study, known, finds.done), *finds.against]:
+    between = contradictions(study, known, finds.done, finds.past.state.stems)
+    for problem in [*between, *finds.against]:
         yield Problem(Kind.LOG, LOG, problem)
 
 

@@ -22,7 +22,7 @@ all data, the same ones for the ensemble and for its best member.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from nas_evidence.exporting.soundness import (
     ONNX,
     PT2,
     check_place,
+    conditions_in,
     read_json,
     written_whole,
     wrong_files,
@@ -229,12 +230,15 @@ def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> 
     return best_thresholds(mixture, y, data.class_weights)
 
 
-def is_ensemble_of(folder: Path, trials: Sequence[int]) -> bool:
-    """Return whether a folder holds the sound ensemble chosen among these trials."""
+def is_ensemble_of(folder: Path, trials: Sequence[int], conditions: Collection[str]) -> bool:
+    """Return whether a folder holds the sound ensemble chosen among these trials.
+
+    `conditions` has the hashes of those under which they ran: another study has such trials too.
+    """
     if not (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
     try:
         written = read_json(folder, ENSEMBLE)
     except UserError:  # with a right checksum, and not ours
         return False
-    return bool(written.get("chosen") == list(trials))
+    return bool(written.get("chosen") == list(trials) and conditions_in(folder) <= {*conditions})

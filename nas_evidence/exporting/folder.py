@@ -121,6 +121,7 @@ def export_winner(
     summary: dict[str, Any] = {
         "study": study.name,
         "trial_id": chosen,
+        "conditions": tables.conditions(chosen),
         "objective": study.objective,
         **order_of(tables, chosen),
         "epoch": int(row["epochs"]),

@@ -39,15 +39,34 @@ def wrong_files(folder: Path) -> list[str]:
     return wrong_sums(folder, _wanted(folder, _OF_ONE))
 
 
-def is_export_of(folder: Path, trial_id: int, metric: str | None = None) -> bool:
-    """Return whether a folder holds the sound export of a trial, for this metric."""
+def is_export_of(
+    folder: Path, trial_id: int, metric: str | None = None, *, conditions: str = ""
+) -> bool:
+    """Return whether a folder holds the sound export of a trial, for this metric.
+
+    Args:
+        folder: that may hold it.
+        trial_id: of the trial.
+        metric: of the study.
+        conditions: hash of those under which the trial ran: another study has such a trial too.
+    """
     if (folder / ENSEMBLE).is_file() or wrong_files(folder):
         return False
     try:
         written, meaning = (read_json(folder, name) for name in ("evidence.json", MEANING))
     except UserError:  # with right checksums, and not ours
         return False
-    return bool(written.get("trial_id") == trial_id and meaning.get("metric") == metric)
+    same = written.get("trial_id") == trial_id and written.get("conditions") == conditions
+    return bool(same and meaning.get("metric") == metric)
+
+
+def conditions_in(folder: Path) -> set[str]:
+    """Return the hashes of the conditions under which the networks of an export were trained."""
+    found = set[str]()
+    for place in (folder, *sorted((folder / "members").glob("*"))):
+        with contextlib.suppress(UserError, OSError):  # missing, or no object: named elsewhere
+            found.add(str(read_json(place, "evidence.json").get("conditions") or ""))
+    return found - {""}
 
 
 def check_files(folder: Path, *names: str) -> None:

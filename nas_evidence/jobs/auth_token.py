@@ -7,7 +7,7 @@ RAY_AUTH_MODE=disabled. Does not import ray, which reads the mode once, at impor
 import os
 from pathlib import Path
 
-from nas_evidence.plumbing.proxies import is_loopback
+from nas_evidence.plumbing.proxies import is_loopback, is_of_this_machine
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -48,15 +48,25 @@ def use_token_if_there_is_one() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
-def joins_in_clear(address: str) -> bool:
-    """Return whether joining the cluster at HOST:PORT sends its token over a network unencrypted.
+def sent_in_clear_to(address: str) -> str:
+    """Return where joining the cluster at HOST:PORT sends its token unencrypted; "" if nowhere.
 
-    Of `auto` the cluster is on this machine, as far as is known here.
+    `auto` is the cluster that Ray finds: $RAY_ADDRESS, else the one that `ray start` joined last.
     """
+    is_auto = address == "auto"
+    found = _of_auto() if is_auto else address
     encrypted = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")  # as Ray reads it
-    return bool(
-        address != "auto"
-        and not encrypted
-        and not is_loopback(address.rpartition(":")[0])
-        and read_token()
-    )
+    host = found.rpartition("://")[2].rpartition(":")[0]
+    stays_here = is_loopback(host) or (is_auto and is_of_this_machine(host))
+    return found if host and not encrypted and not stays_here and read_token() else ""
+
+
+def _of_auto() -> str:
+    """Return the address that Ray takes for `auto`; "" if it would look at processes."""
+    if named := os.environ.get("RAY_ADDRESS", ""):
+        return "" if named in ("auto", "local") else named
+    place = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    try:
+        return place.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -37,6 +37,18 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback or address.is_unspecified  # a connection to 0.0.0.0 stays here
 
 
+def is_of_this_machine(host: str) -> bool:
+    """Return whether an IP address is one of this machine's own."""
+    address = host.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.bind((address, 0))  # sends nothing
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
 def pass_proxies_by(*places: str) -> None:
     """Add loopback addresses to `no_proxy` of this process, if its environment names a proxy.
 

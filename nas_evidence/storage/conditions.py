@@ -137,6 +137,19 @@ def study_of_trials(folder: Path) -> StudySpec | None:
     return known[-1][1].study if known else None
 
 
+def how_to_restore(folder: Path) -> str:
+    """Return how the study file of a folder can be restored; "" where no run had begun."""
+    if study_of_trials(folder):
+        return f"`nas-evidence repair {shell_word(folder)}` restores it."
+    if not any((folder / "logs").glob("events/*.jsonl")):
+        return ""
+    return (
+        "The sealed copy in logs/ is lost or damaged, too: put a copy of the file there, as from "
+        "a backup, or from another folder in which `nas-evidence search` began with the same data "
+        f"and settings; then `nas-evidence repair {shell_word(folder)}` checks it by the trials."
+    )
+
+
 def data_of_trials(folder: Path) -> str:
     """Return the hash of the data that trials of a folder were trained on, "" if not recorded."""
     return next((known.data for _, known in reversed(_sound(folder)) if known.data), "")

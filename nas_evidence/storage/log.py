@@ -42,7 +42,7 @@ from nas_evidence.plumbing.seals import (
 )
 from nas_evidence.storage.events import EVENT, Began, Event
 from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.holding import boot_id
+from nas_evidence.storage.holding import boot_id, holder_in
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.state import State
 
@@ -105,13 +105,26 @@ class Log:
             StudyStoppedError: if not.
         """
         if os.path.lexists(self._next):
-            raise taken_over(self._next.read_bytes(), self._folder)
+            raise self._taken_over(self._next)
         if self._file is not None and _size(self._file.name) < _size(self._file.fileno()):
             raise StudyStoppedError(
                 f"{self._file.name} is not the file that this process writes any more: "
                 f"{self._folder} was moved, removed or replaced. This process has stopped; resume "
                 "the study where its folder is now."
             ).with_code("folder-moved")
+
+    def _taken_over(self, path: Path) -> StudyStoppedError:
+        """Return the error that stops this process, as another one has created the next file."""
+        if b"\n" in (content := path.read_bytes()):
+            return taken_over(content, self._folder)
+        lock = self._folder / "lock"  # it has written its name there, but no line yet
+        holder = holder_in(lock.read_bytes() if lock.exists() else b"")
+        known = holder is not None and not holder.is_me
+        return StudyStoppedError(
+            f"{holder if known else 'another process'} is about to take over {self._folder}; this "
+            "one has stopped and written nothing since. Nothing is lost: resume the study if that "
+            "process has stopped, too."
+        ).with_code("about-to-be-taken-over")
 
     def close(self) -> None:
         """Close the file."""
@@ -124,7 +137,7 @@ class Log:
         try:
             file = path.open("xb", buffering=0)
         except FileExistsError:  # another process was faster
-            raise taken_over(path.read_bytes(), self._folder) from None
+            raise self._taken_over(path) from None
         self._next = self._folder / piece(self._past.last + 2)  # to read on moves `last`
         try:
             sync_folder(path.parent)

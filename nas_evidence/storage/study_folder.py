@@ -13,10 +13,11 @@ from pathlib import Path
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.mounts import is_shared
+from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import differences, dump_study, load_study
-from nas_evidence.storage.conditions import check_conditions, keep_copy, study_of_trials
+from nas_evidence.spec.toml import StudyError, differences, dump_study, load_study
+from nas_evidence.storage.conditions import check_conditions, how_to_restore, keep_copy
 from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
 from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.requests import withdraw
@@ -85,17 +86,31 @@ def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
         export = any((folder / name).is_file() for name in ("meaning.json", "ensemble.json"))
         if export:
             hint = " It is an export: nas_evidence.Predictor.load reads it."
-        elif study_of_trials(folder):
-            hint = f" `nas-evidence repair {shell_word(folder)}` restores it."
+        elif how := how_to_restore(folder):
+            hint = f" {how}"
         else:
             hint = _near(folder)
         raise UserError(f"{folder} is not a study folder: it has no study.toml.{hint}").with_code(
             "not-a-study-folder"
         )
     refuse_links(folder)
-    study = load_study(folder / "study.toml")
+    study = restorable(folder)
     check_conditions(folder, study)
     return load_study(folder / "study.toml", overrides) if (overrides := [*overrides]) else study
+
+
+def restorable(folder: Path) -> StudySpec:
+    """Return the study of a folder's file.
+
+    Raises:
+        StudyError: for each mistake in it; says how it is restored, if trials have ended.
+    """
+    try:
+        return load_study(folder / "study.toml")
+    except StudyError as error:
+        how = how_to_restore(folder)
+        more = [Mistake("study-file-lost", f"{folder}/study.toml is lost or damaged. {how}")]
+        raise StudyError([*error.mistakes, *(more if how else [])]) from None
 
 
 def _near(folder: Path) -> str:
@@ -137,6 +152,8 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
             os.pwrite(file.fileno(), content.ljust(_LOCK_BYTES), 0)
 
         def is_left(holder: Holder) -> bool:
+            if is_shared(folder):  # another container of this host may have a mount of its own
+                return holder.is_dead_here()
             return holder.boot_id == boot_id()  # on this host the lock decides
 
         with announced(folder, (folder / "lock").read_bytes, put, is_left, steal=steal):

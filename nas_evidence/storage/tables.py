@@ -350,6 +350,10 @@ class StudyTables:
         """Return the row of a finished trial in `trials`."""
         return self.trials[self.trials["trial_id"] == trial_id].iloc[0]
 
+    def conditions(self, trial_id: int) -> str:
+        """Return the hash of the conditions under which a finished trial ran, "" if not known."""
+        return self.row(trial_id)["content_hash"] or ""
+
     @cached_property
     def standings(self) -> Standings:
         """The architectures in the order of their objective."""

@@ -109,8 +109,10 @@ def test_data_of_a_study_that_goes_on_are_those_of_its_folder_and_checked(wave: 
     search(wave, n_trials=1, **options)
     kept = Path("runs/wave/data/train.parquet")
     pd.read_parquet(kept).assign(a=0.0).to_parquet(kept)
-    with refused("data-changed"):
-        search(wave, n_trials=2, **options)
+    with refused("kept-data-lost"):
+        nas_evidence.resume("runs/wave", n_trials=2, progress=False)
+    search(wave, n_trials=2, **options)  # has the right ones
+    assert [path.name for path in Path("runs/wave/damaged").iterdir()] == ["data-train.parquet"]
 
 
 @pytest.mark.slow

@@ -73,8 +73,11 @@ def test_changed_data_are_refused_by_name(tmp_path: Path) -> None:
     table(36).to_parquet(tmp_path / "study0" / "data" / "train.parquet")
     np.savez(tmp_path / "a.npz", x=np.random.rand(30, 3), y=["p", "q"] * 15)
     np.save(tmp_path / "study2" / "data" / "y_train.npy", np.arange(24) % 2)
-    for i, name in enumerate(("train.parquet", "a.npz", "data")):
-        with refused("data-changed", name):
+    own = "kept-data-lost"  # the study's own copies
+    for i, (name, code) in enumerate(
+        (("train.parquet", own), ("a.npz", "data-changed"), ("data", own))
+    ):
+        with refused(code, name):
             load(given[i].spec, seed=0, base=tmp_path / f"study{i}")
 
 

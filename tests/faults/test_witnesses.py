@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import TINY, hashes, write_study
-from fakes import FakeExecutor, facts_in, finished, last_log
+from fakes import FakeExecutor, FakeProposer, compacted, drive, facts_in, finished, last_log
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
+from soak.harness import differing, tables_of
 
 from nas_evidence.api.runs import begun
 from nas_evidence.data.digest import data_digest
@@ -26,11 +27,12 @@ from nas_evidence.exporting.soundness import written_whole
 from nas_evidence.plumbing.sums import write_sums
 from nas_evidence.plumbing.table_checksum import sealed
 from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.conditions import note_conditions
 from nas_evidence.storage.events import Launched, Stopped
-from nas_evidence.storage.log import Log, mend_log, read_log
+from nas_evidence.storage.log import LOG, Log, mend_log, read_log
 from nas_evidence.storage.study_folder import open_study, read_study
-from nas_evidence.storage.tables import file_digest, read_study_tables
+from nas_evidence.storage.tables import TABLES, file_digest, read_study_tables
 
 pytestmark = pytest.mark.slow
 
@@ -225,6 +227,40 @@ def test_two_sound_files_that_contradict_each_other_stop_the_study(tmp_path: Pat
     shutil.copy(last_log(tmp_path / "b"), last_log(tmp_path / "a"))
     with refused("files-contradict", "proposal 0 is mlp"):
         run(spec.model_copy(update={"n_trials": 8}), tmp_path / "a")
+
+
+class Wider(FakeProposer):
+    """Proposes other networks, as another run of the same asynchronous study does."""
+
+    def ask(self) -> ArchitectureSpec:
+        super().ask()
+        self.widths[-1] += 1
+        return self.proposals()[-1]
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_two_sound_replicates_that_contradict_each_other_are_named_with_their_files(
+    tmp_path: Path, merged: bool
+) -> None:
+    spec, a, b = study(n_trials=6, replicates=2), tmp_path / "a", tmp_path / "b"
+    drive(open_study(a, spec), a)
+    drive(spec, b, proposer=Wider)
+    before = tables_of(a)
+    for table in TABLES:
+        shutil.copy(b / table / "000003-a1.parquet", a / table)
+    shutil.rmtree(a / LOG)  # it named the right one
+    if merged:
+        compacted(a)
+    [stem] = {path.stem for path in (a / "trials").glob("part-*")} if merged else ["000003-a1"]
+    other = stem if merged else "000002-a1"
+    names = (f"trials/{other}.parquet", f"trials/{stem}.parquet", "proposal 1")
+    assert any(all(name in one.problem for name in names) for one in verify(a))
+    with refused("replicates-contradict", *names):
+        drive(spec, a)
+    for table in TABLES:
+        (a / table / f"{stem}.parquet").unlink()
+    drive(spec, a)
+    assert differing(tables_of(a), before) == []
 
 
 def test_lines_of_a_superseded_process_count_for_nobody(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ from nas_evidence.workers.executor import Executor, Watcher
 
 CAMPAIGNS = (
     "kills", "crashes", "merges", "thousands", "faults", "damage", "pairs", "memory", "disks",
-    "locales", "hosts", "slurm",
+    "locales", "hosts", "shared", "slurm",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 Tables = dict[str, pd.DataFrame]

@@ -28,7 +28,7 @@ from soak.harness import Found, Result, Studies, differing, n_launches, tables_o
 from nas_evidence.storage.events import AttemptLost
 from nas_evidence.storage.log import events
 
-NAMES = ("head", "node-1", "node-2", "desk", "desk-2")
+NAMES = ("head", "node-1", "node-2", "desk", "desk-2", "desk-3")
 #: Longest that one driver may take, seconds, and most drivers of one study.
 PATIENCE, DRIVERS = 900.0, 5
 PORT = 6379
@@ -37,11 +37,16 @@ PORT = 6379
 class Hosts:
     """Network namespaces as hosts, joined by a bridge; a context manager that removes them.
 
-    home  folder that all see; each has a folder of its own in it, which it sees as `/tmp`
+    home    folder that all see; each has a folder of its own in it, which it sees as `/tmp`
+    late    seconds after which a host sees in `shared` what others did there; 0 if at once
+    shared  folder that the hosts see in `home`; `behind` has its files, seen from here
     """
 
-    def __init__(self, home: Path) -> None:
-        self.home, self._mark = home, f"nas{os.getpid()}"
+    def __init__(self, home: Path, late: float = 0.0) -> None:
+        self.home, self.late, self._mark = home, late, f"nas{os.getpid()}"
+        self.shared, self.behind = home / "shared", home / "behind" if late else home / "shared"
+        for folder in (self.shared, self.behind):
+            folder.mkdir(exist_ok=True)
         self._init: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Hosts":
@@ -69,14 +74,27 @@ class Hosts:
 
     def start(self, name: str, *command: object) -> "subprocess.Popen[str]":
         """Start a command on a host; its standard output has its errors too."""
-        init = self._init.get(name) or self._boot(name)
-        (first,) = Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()
+        if name not in self._init:
+            self._boot(name)
+        there = ("--target", self._first(name), "--all", f"--wdns={self.home}")
         return subprocess.Popen(
-            [*map(str, ("nsenter", "--target", first, "--all", f"--wdns={self.home}", *command))],
+            [*map(str, ("nsenter", *there, *command))],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def signal(self, name: str, word: str, number: int) -> None:
+        """Send a signal to the processes of a host whose command has a word."""
+        for pid in self._ip("netns", "pids", self._of(name)).split():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    os.kill(int(pid), number)
+
+    def _first(self, name: str) -> str:
+        """Return the number of the first process of a host, as it is seen from here."""
+        pid = self._init[name].pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
 
     def runs(self, name: str, command: str) -> bool:
         """Return whether a process of a name runs on a host."""
@@ -104,6 +122,11 @@ class Hosts:
         self._init[name] = subprocess.Popen(command)
         while not self.runs(name, "sleep"):
             time.sleep(0.05)
+        if self.late:
+            program = ("-m", "soak.late", self.behind, self.shared, self.late)
+            self.start(name, sys.executable, *program)
+            while str(self.shared) not in Path(f"/proc/{self._first(name)}/mounts").read_text():
+                time.sleep(0.05)
         return self._init[name]
 
     def cut_off(self, name: str, seconds: float) -> None:
@@ -228,7 +251,8 @@ def disturbed(case: str, *, hosts: Hosts, study: Path, calm: Path) -> Found:
         `seconds` from then to the end, the longest `silence` in the log meanwhile, how many
         `drivers` it took, and why trials were `lost`.
     """
-    folder, wrong, began = hosts.home / re.sub(r"\W+", "-", case), list[str](), list[float]()
+    name, wrong, began = re.sub(r"\W+", "-", case), list[str](), list[float]()
+    place, folder = hosts.shared / name, hosts.behind / name
     if case == "node added":
         hosts.kill("node-2")
     hosts.with_ray("head", "node-1", *(() if case == "node added" else ("node-2",)))
@@ -236,9 +260,7 @@ def disturbed(case: str, *, hosts: Hosts, study: Path, calm: Path) -> Found:
         where = "desk-2" if drivers > 1 and case == "driver's host killed" else "desk"
         hosts.with_ray(where)
         verb = (
-            ("resume", folder, "--steal")
-            if folder.exists()
-            else ("search", study, "--out", folder)
+            ("resume", place, "--steal") if folder.exists() else ("search", study, "--out", place)
         )
         command = (sys.executable, "-m", "nas_evidence", *verb, "--address")
         driver = hosts.start(where, *command, f"{hosts.address('head')}:{PORT}")

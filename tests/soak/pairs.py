@@ -12,7 +12,9 @@ draws a study and its damages. Beside those of `damage.py` a damage is
     same     `repair` ends with exit code 0, `verify` finds nothing, `resume` gives the results of
              the sound study
     named    `repair` says what is left, with exit code 1 or 2, and `verify` finds it; `resume`
-             gives the results of the sound study, or refuses in a sentence
+             gives the results of the sound study, or refuses in a sentence. After what the
+             sentences say to do, `verify` finds nothing, and `resume` gives these results
+    stuck    as named, but without such an end: must not occur
     silent   other results with exit code 0: must not occur
     left     `verify` finds something after `repair` had ended with exit code 0: must not occur
     error    an unexpected error or a traceback: must not occur
@@ -39,8 +41,9 @@ N = 500
 MORE = ("another trial's", "another study's", "exchanged")
 OF_THE_LOG = ("lost line", "lost lines")
 #: What must not occur.
-WRONG = ("silent", "left", "error")
+WRONG = ("silent", "left", "stuck", "error")
 OUTCOMES = ("same", "named", *WRONG)
+_HOW = ("--executor", "inline", "--trials", "3")
 _NUMBERED = re.compile(r"(trials|evidence|terms|curves)/\d+-a\d+\.parquet|models/\d+\.safetensors")
 
 
@@ -80,9 +83,32 @@ def outcome(
             return "error", whole
         if met.code == 0 and met.product != sound:
             return "silent", whole
-        if code == 0:
-            return ("left" if left else "same" if met.code == 0 else "named"), whole
-        return "named", whole
+        if code == 0 and left:
+            return "left", whole
+        if code == 0 and met.code == 0:
+            return "same", whole
+        after = followed(whole, folder, studies[name][0], other.parent / "study.toml")
+        left, found = called("verify", folder)
+        met = meet("resume", folder)
+        is_healed = not left and met.code == 0 and met.product == sound
+        return "named" if is_healed else "stuck", "\n".join([whole, *after, found, met.said])
+
+
+def followed(said: str, folder: Path, sound: Path, study: Path) -> list[str]:
+    """Do what sentences of `repair` and `resume` say to do; return what was said then."""
+    done = []
+    if "take it over with --steal" in said:
+        done.append(called("repair", folder, "--steal")[1])
+        said += done[-1]
+    if "put a copy of the file there" in said:
+        shutil.copyfile(sound / "study.toml", folder / "study.toml")  # as from a backup
+        done.append(called("repair", folder)[1])
+        said += done[-1]
+    if "with the same data and settings" in said:
+        done.append(called("search", study, "--out", folder, *_HOW)[1])
+    if done:
+        done.append(called("repair", folder)[1])
+    return done
 
 
 def _do(cell: Cell, folder: Path, studies: Mapping[str, tuple[Path, Path]], other: Path) -> None:
@@ -121,8 +147,7 @@ def studies(home: Path, seed: int) -> Iterator[Studies]:
         made = made_studies(Path(folder))
         patch.setattr(search, "_conclude", lambda *_, **__: None)  # `damage.py` looks at reports
         other = Path(folder) / "other"
-        how = ("--executor", "inline", "--trials", "3", "--seed", "5")
-        called("search", Path(folder) / "study.toml", "--out", other, *how)
+        called("search", Path(folder) / "study.toml", "--out", other, *_HOW, "--seed", "5")
         sound = dict[str, str]()
         for name, (whole, _) in made.items():
             with tempfile.TemporaryDirectory() as scratch:

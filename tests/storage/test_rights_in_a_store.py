@@ -1,5 +1,6 @@
 """Who may read a study folder may read its copy at `file://`, and nobody else."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from stat import S_IMODE
 import pytest
 
 from nas_evidence.driver.mirror import Mirror
-from nas_evidence.storage.store import Store
+from nas_evidence.storage.store import Store, StoreError
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +59,16 @@ def test_a_copy_that_was_open_to_all_is_closed_with_its_next_content(tmp_path: P
     assert rights(there, "train.parquet") == ["0o644"]
     Store(f"file://{tmp_path}/st").upload({"data/train.parquet": path})
     assert rights(there, "train.parquet") == ["0o600"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_hard_links_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def link(old: Path, new: Path) -> None:
+        raise OSError(number, "not here", str(old), None, str(new))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StoreError, match=f"{tmp_path}.* is on a file system without hard links"):
+        Store(f"file://{tmp_path}/st").put("logs/events/000000.jsonl", b"1", if_absent=True)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

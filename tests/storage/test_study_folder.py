@@ -4,7 +4,8 @@ import os
 import shutil
 import socket
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,13 @@ from messages import refused
 import nas_evidence.storage.holding as holding
 from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.status import study_status
+from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.spec.study import BudgetSpec
+from nas_evidence.storage import study_folder
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.events import Launched, Stopped
 from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.holding import Holder, boot_id
 from nas_evidence.storage.log import (
     LOG,
     Log,
@@ -68,6 +72,30 @@ def test_a_holder_on_another_host_that_is_heard_of_is_left_alone_and_named(tmp_p
         with refused("study-held", heard_of, 4321, "elsewhere"):
             locked(tmp_path, steal=steal).__enter__()
     assert holder_of(tmp_path) == holder
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_lock_of_this_machine_decides_only_on_its_own_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr(study_folder, "is_shared", lambda folder: shared)
+    now, other = time.time(), "pid:[1]"
+    for silent, code in ((1.0, "study-held"), (61.0, "holder-silent")):
+        there = Holder(1, "container-2", boot_id(), now - silent, now - 99, other)
+        (tmp_path / "lock").write_text(sealed_json(asdict(there)).ljust(512))
+        with refused(code, "container-2") if shared else nullcontext(), locked(tmp_path):
+            pass
+
+
+def test_who_is_about_to_take_a_study_over_is_named_before_it_has_written_a_line(
+    tmp_path: Path,
+) -> None:
+    with closing(Log(tmp_path)) as log:
+        log.write(Launched(trial_id=0, attempt=1))
+        leave_holder(tmp_path, seconds_ago=1)
+        (tmp_path / piece(1)).touch()
+        with refused("about-to-be-taken-over", 4321, "elsewhere", tmp_path):
+            log.write(Launched(trial_id=0, attempt=2))
 
 
 def test_a_silent_holder_on_another_host_needs_steal(tmp_path: Path) -> None:
@@ -230,7 +258,7 @@ def test_a_process_looks_for_the_very_next_file_however_many_went_before(
     with closing(Log(tmp_path)) as asleep:
         asleep.write(Launched(trial_id=1, attempt=1))
         (tmp_path / piece(n_before + 1)).touch()
-        with refused("taken-over"):
+        with refused("about-to-be-taken-over"):
             asleep.check()
 
 
@@ -250,7 +278,7 @@ def test_a_process_whose_predecessor_still_writes_does_not_begin(tmp_path: Path)
             first.write(Launched(trial_id=1, attempt=1))
             with refused("still-at-work", os.getpid()):
                 second.write(Launched(trial_id=0, attempt=2))
-        with refused("taken-over"):
+        with refused("about-to-be-taken-over"):
             first.write(Launched(trial_id=2, attempt=1))
     assert read_log(tmp_path).state.under_way == {0: 1, 1: 1}
 
@@ -281,7 +309,7 @@ def test_who_takes_over_removes_nothing_that_was_stored_since_it_read_the_log(
 ) -> None:
     open_study(tmp_path, study())
     first = Early(tmp_path)
-    with refused("taken-over"):
+    with refused("about-to-be-taken-over"):
         drive(study(), tmp_path, first)
     assert len(first.there) == 2
     assert contents(tmp_path / "trials") == first.there
@@ -321,7 +349,7 @@ def test_a_begin_that_a_crash_cut_short_is_no_damage_and_fences_all_the_same(
             dead.write(Launched(trial_id=0, attempt=2))
         path = tmp_path / piece(1)
         path.write_bytes(path.read_bytes().splitlines(keepends=True)[0][: size or None][:size])
-        with refused("taken-over", "another process has taken over" if size >= 0 else ""):
+        with refused("about-to-be-taken-over"):
             log.write(Launched(trial_id=0, attempt=3))
     past = read_log(tmp_path)
     assert (past.problems, past.state.under_way, past.last) == ([], {0: 1}, 1)

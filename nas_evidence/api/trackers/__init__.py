@@ -16,6 +16,9 @@ broken one never holds up the search, and its first failure is one warning. A re
 writes the finished trials that its tracker has not seen.
 """
 
+import configparser
+import contextlib
+import netrc
 import os
 import re
 from collections.abc import Iterable
@@ -74,13 +77,50 @@ def sent_in_clear(text: str) -> str:
     if name not in _SERVERS:
         return ""
     server, *tokens = _SERVERS[name]
-    url = (place if name == "mlflow" else "") or os.environ.get(server, "")
-    used = next((token for token in tokens if os.environ.get(token)), "")
+    url = (place if name == "mlflow" else "") or os.environ.get(server, "") or _configured(name)
     parts = urlsplit(url)
-    if parts.scheme != "http" or is_loopback(parts.hostname or "") or not used:
+    if parts.scheme != "http" or is_loopback(parts.hostname or ""):
+        return ""
+    used = next((token for token in tokens if os.environ.get(token)), "")
+    used = used or _in_a_file(name, parts.hostname or "")
+    if not used:
         return ""
     through = f" through the proxy {proxy}" if (proxy := proxy_of(url)) else ""
     return f"{used} is sent unencrypted to {masked(url)}{through}; use https or an SSH tunnel"
+
+
+def _configured(name: str) -> str:
+    """Return the server in the settings file of W&B, "" if there is none."""
+    if name != "wandb":
+        return ""
+    home = os.environ.get("WANDB_CONFIG_DIR") or Path.home() / ".config" / "wandb"
+    for folder in (Path("wandb"), Path(home)):
+        if url := _value(folder / "settings", "default", "base_url"):
+            return url
+    return ""
+
+
+def _in_a_file(name: str, host: str) -> str:
+    """Return the file in which a tracker's client finds a password for a host, "" if in none."""
+    credentials = Path.home() / ".mlflow" / "credentials"
+    if name == "mlflow" and _value(credentials, "mlflow", "mlflow_tracking_password"):
+        return f"the password in {credentials}"
+    named = os.environ.get("NETRC")
+    places = [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]
+    for place in places:
+        with contextlib.suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
+            if netrc.netrc(place.expanduser()).authenticators(host):
+                return f"the password in {place}"
+    return ""
+
+
+def _value(place: Path, section: str, key: str) -> str:
+    """Return a value of a file of settings, "" if it has none."""
+    read = configparser.ConfigParser(default_section="", interpolation=None)
+    with contextlib.suppress(OSError, configparser.Error, UnicodeDecodeError):
+        read.read(place, encoding="utf-8")
+        return read.get(section, key, fallback="")
+    return ""
 
 
 def _check_url(url: str, *, installed: bool) -> None:
