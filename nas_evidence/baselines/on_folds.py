@@ -121,6 +121,12 @@ def judged_on_folds(
         errors={name: factor * error for name, error in errors.items()},
         **drawn(found[0], y) if kept else {},
     )
+    if candidates is not None:
+        each = tuple(
+            one.model_copy(update={"metrics": candidates.metrics_of_target(k, one.metrics)})
+            for k, one in enumerate(alone.by_target)
+        )
+        alone = alone.model_copy(update={"by_target": each})
     # The simple models so far: beside the winner, and their log densities of each row [n].
     beside_winner: list[Baseline] = []
     densities: list[Floats] = []

@@ -105,6 +105,20 @@ class Candidates:
             found["crps"] = mean_left_out(each, self.choice, self.draws)
         return found
 
+    def metrics_of_target(self, k: int, apparent: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of one of several real targets, like `metrics`.
+
+        Args:
+            k: its position.
+            apparent: its metrics by the winner on all rows.
+        """
+
+        def measure(predicted: Sequence[Prediction], y: NDArray[Any]) -> dict[str, float]:
+            each = [one.metrics_of_each(y)[k] for one in predicted]
+            return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+
+        return self.corrected(measure, apparent)
+
     def corrected(self, measure: Measure, apparent: Mapping[str, float]) -> dict[str, float]:
         """Return other measures of the same; the winner's own where draws leave one undefined.
 

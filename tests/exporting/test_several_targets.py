@@ -1,6 +1,7 @@
 """Several real targets as delivered: coverage and metrics of each, in Python, page and card."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -85,3 +86,15 @@ def test_the_rmse_of_a_trial_is_the_mean_over_targets(study: nas_evidence.Study)
     each = [one.metrics["rmse"] for one in found.by_target]
     assert trial == pytest.approx(np.mean(each), rel=1e-3)
     assert found.metrics["rmse"] == pytest.approx(np.mean(each))
+
+
+def test_each_target_is_judged_on_rows_that_did_not_choose_the_winner(tmp_path: Path) -> None:
+    study = nas_evidence.search(
+        frame(60, 0), target=_NAMES, n_trials=3, progress=False, out=tmp_path / "study",
+        settings={"plan.epochs": 2, "finalists": 0},
+    )  # fmt: skip
+    study.summary()
+    found = read_comparison(study.folder)
+    assert (found.on, found.chosen_among, found.corrected) == ("folds", 3, True)
+    each = [one.metrics["mae"] for one in found.by_target]
+    assert found.metrics["mae"] == pytest.approx(np.mean(each))
