@@ -22,6 +22,7 @@ show, but nobody would act on.
 Clopper & Pearson (1934).
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,8 +80,8 @@ class Failure:
 def by_quartile(predictive: Normals | OnScale, targets: Floats) -> list[Quarter]:
     """Return the coverage of one target in each quarter of the rows, smallest predictions first.
 
-    Nothing for fewer than `FEWEST` rows. Equal predictions are in an order drawn with a fixed
-    seed: in the order of a file that is sorted by its target, their quarters would differ.
+    Nothing for fewer than `FEWEST` rows. Equal predictions are in an order drawn with a seed
+    that the targets give: in that of a file sorted by its target, their quarters would differ.
 
     >>> rng = np.random.default_rng(0)
     >>> f = rng.normal(size=(4000, 1))
@@ -100,7 +101,7 @@ def by_quartile(predictive: Normals | OnScale, targets: Floats) -> list[Quarter]
     for level in (0.5, LEVEL):
         low, high = predictive.interval(level)
         inside.append(((low <= targets) & (targets <= high))[:, 0])
-    order = np.lexsort((np.random.default_rng(0).random(n), mean))
+    order = np.lexsort((np.random.default_rng(zlib.crc32(targets.tobytes())).random(n), mean))
     return [
         Quarter(
             len(rows),

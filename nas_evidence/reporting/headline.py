@@ -40,6 +40,8 @@ from nas_evidence.spec.study import parameters_of
 #: only means are stored (of many data without a test split).
 #: benchmarks/first_screen.py finds 0.36 to 0.74.
 SPREAD = 0.5
+#: Differences below this, nats per datum, are no more than rounding to a reader.
+LEAST = 1e-4
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
 _PLAIN = ("majority class", "mean")
@@ -48,6 +50,8 @@ MANY_FOLDS = 5
 #: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
 #: rows that chose nothing, by whether the targets are classes (benchmarks/claims_sentences.py).
 USUAL_RHO = {True: 0.63, False: 0.47}
+#: By how much more the upper end of rho's interval is below that: of few pairs it is a little low.
+_CLEARLY = 0.1
 #: Scores that rank by rows that were not trained on, of which another one may be advised.
 _ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
 
@@ -536,7 +540,7 @@ def _misranked(study: Study, trust: Trust | None) -> str:
         if (row.target, row.group) == (study.targets[0], ALL) and row.statistics.rho is not None
     }
     own = rows.get(study.ranks_by) or rows.get(trust.main if trust is not None else "")
-    if own is None or own.rho_interval is None or own.rho_interval.high >= usual:
+    if own is None or own.rho_interval is None or own.rho_interval.high >= usual - _CLEARLY:
         return ""
     assert own.rho is not None
     low, high = own.rho_interval.low, own.rho_interval.high
@@ -569,8 +573,10 @@ def _in_unit(study: Study, difference: float) -> str:
 
 
 def _about(study: Study, difference: float) -> str:
-    """Return a positive difference with its leading digits, of any size."""
+    """Return a positive difference with its leading digits, or what it is less than."""
     if study.objective_unit == "nats per datum" and math.isfinite(difference):
+        if difference < LEAST:
+            return f"less than {LEAST:g} nats per datum"
         return f"about {loss_text(difference)} nats per datum"
     return f"about {_in_unit(study, difference)}"
 

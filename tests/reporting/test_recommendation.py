@@ -96,6 +96,8 @@ def test_a_gain_below_three_decimals_is_said_as_it_is(tmp_path: Path) -> None:
     study = load(tmp_path, hill()[:49])
     said = together_sentence(study, replace(of(recommendation(study)), gain=0.00012))
     assert said == "10 further trials would gain about 0.0001 nats per datum on average."
+    tiny = together_sentence(study, replace(of(recommendation(study)), gain=2e-18))
+    assert tiny == "10 further trials would gain less than 0.0001 nats per datum on average."
 
 
 @pytest.mark.slow
