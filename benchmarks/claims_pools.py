@@ -7,8 +7,8 @@ networks trained with several seeds; rho is Spearman's, of the score of one seed
 loss of the other seeds. Intervals are 90 %, drawing pools alone (`DRAWS` resamples, seed 0).
 
     all       the 53 pools of up to 1,000 rows behind README's table
-    aside     the 27 of them that chose neither score nor prior: those kept aside in the first
-              look, and those of the second look (docs/experiments/estimate.md)
+    aside     the 27 of them that did not tune the estimate: those kept aside in the first look,
+              and those of the second look (docs/experiments/estimate.md)
     second    the 16 of the second look alone, which were trained after every choice; that the
               estimate is of the mean of both scores was seen on all pools before them
 
@@ -226,7 +226,7 @@ def claims(figures: Mapping[str, Any]) -> list[dict[str, str]]:
         })  # fmt: skip
         rows.append({
             "claim": f"rho of the default with the test log loss, {kind}, up to 1,000 rows",
-            "promise": "the mean of pools that did not choose what ranks",
+            "promise": "the mean of pools that did not tune what ranks",
             "before": trusted(f"all, {kind}"),
             "after": f"{trusted(f'aside, {kind}')}; on the {order[f'second, {kind}']['pools']} "
                      f"trained after every choice {trusted(f'second, {kind}')}",

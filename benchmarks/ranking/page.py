@@ -160,7 +160,7 @@ def trust(folds: Mapping[str, Any], large: Sequence[Pool], worth: Mapping[str, A
 
 
 def kept_aside(worth: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pools that chose neither what ranks nor its prior, by group.
+    """Return the pools that did not tune the estimate, by group.
 
     These are the pools of `rank` that were kept aside, and those of the second look.
     """
