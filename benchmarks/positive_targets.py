@@ -226,6 +226,12 @@ def by_table(found: pd.DataFrame) -> str:
          "`auto` chose"], lines)  # fmt: skip
 
 
+def written(page: str) -> str:
+    """Return the page with its tables as the committed results give them."""
+    found = results(RESULTS)
+    return filled(page, {"points": points(found)[0], "by-table": by_table(found)})
+
+
 def main() -> None:
     """Train, judge, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -237,12 +243,11 @@ def main() -> None:
         warnings.filterwarnings("ignore")
         run(given.to, given.splits)
         return
-    found = results(given.to)
-    made = {"points": points(found)[0], "by-table": by_table(found)}
     if given.what == "page":
-        PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), made), encoding="utf-8")
-    else:
-        print("\n".join(made.values()))
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
+    found = results(given.to)
+    print(points(found)[0], by_table(found), sep="\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import glossary_reference
 import mutants
 import page as ranking
 import performance_tables
+import positive_targets
 import pytest
 import spread
 import study_reference
@@ -40,6 +41,10 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
     ),
     "docs/experiments/scale.md": ("benchmarks/performance_tables.py", performance_tables.written),
     "docs/experiments/spread.md": ("benchmarks/spread.py page", spread.written),
+    "docs/experiments/positive-targets.md": (
+        "benchmarks/positive_targets.py page",
+        positive_targets.written,
+    ),
     "docs/experiments/tables.md": (
         "benchmarks/tables.py page",
         tables.written,

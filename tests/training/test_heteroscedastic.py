@@ -209,7 +209,7 @@ def test_scores_and_metrics_of_several_targets_are_those_of_their_definition(
     assert outputs.shape == (30, 4)
     means = Heteroscedastic().mean(outputs)
     error = (means - data.y_test) * data.y_std
-    assert record.test_rmse == pytest.approx(float(error.square().mean().sqrt()), rel=1e-5)
+    assert record.test_rmse == pytest.approx(float(error.square().mean(0).sqrt().mean()), rel=1e-5)
     spread = record.spread_factor * predictive_spread(
         state, given.plan, data.x_train, data.y_train
     )(data.x_test)
