@@ -1,7 +1,7 @@
 """Claims about the winner beside simple models: its own stored predictions, on the same rows."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from lone_trials import linear_assignment
 from sklearn.metrics import balanced_accuracy_score, r2_score, roc_auc_score
 
-from nas_evidence.baselines import on_folds
+from nas_evidence.baselines import models, on_folds
 from nas_evidence.baselines.comparison import (
     Baseline,
     Comparison,
@@ -20,7 +20,7 @@ from nas_evidence.baselines.comparison import (
     write_comparison,
 )
 from nas_evidence.baselines.measures import beside
-from nas_evidence.baselines.models import OnFolds, predict_folds
+from nas_evidence.baselines.models import Model, OnFolds, baseline_models, predict_folds
 from nas_evidence.baselines.on_folds import judged_on_folds
 from nas_evidence.baselines.stored_comparison import is_compared, kept_comparison
 from nas_evidence.data import ArrayData, load
@@ -307,8 +307,20 @@ def chosen_on_folds(
     study = search(
         x, (y > 0).astype(np.int64) if labels else y, n_trials=3, settings=quick, out=out,
         task="classification" if labels else "regression", progress=False,
+        executor="inline",
     )  # fmt: skip
     return study.folder
+
+
+@pytest.fixture
+def without_boosting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the simple model that takes longest; two are enough to be chosen from."""
+
+    def few(arrays: ArrayData) -> Mapping[str, Model]:
+        return {name: one for name, one in baseline_models(arrays).items() if "boost" not in name}
+
+    for module in (models, on_folds):
+        monkeypatch.setattr(module, "baseline_models", few)
 
 
 def judged_anew(folder: Path) -> Comparison:
@@ -321,6 +333,7 @@ def judged_anew(folder: Path) -> Comparison:
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_boosting")
 def test_rows_that_chose_the_winner_judge_it_only_where_draws_leave_them_out(
     chosen_on_folds: Path,
 ) -> None:
@@ -359,6 +372,7 @@ def test_rows_that_chose_the_winner_judge_it_only_where_draws_leave_them_out(
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_boosting")
 def test_where_predictions_are_missing_the_rows_that_chose_are_named(
     chosen_on_folds: Path, tmp_path: Path
 ) -> None:
@@ -391,6 +405,7 @@ def test_where_predictions_are_missing_the_rows_that_chose_are_named(
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_boosting")
 def test_the_model_card_is_free_of_the_choice_too(chosen_on_folds: Path, tmp_path: Path) -> None:
     tables = read_study_tables(chosen_on_folds)
     arrays = load(tables.spec.dataset, seed=tables.spec.seed, base=chosen_on_folds.resolve())
