@@ -377,6 +377,12 @@ def _first_mistake(error: ValueError) -> ValueError:
     return error
 
 
+def own_families(families: Sequence[Any] | str | None) -> list[Any]:
+    """Return the families that are given as classes or objects, not by name."""
+    given = () if families is None or isinstance(families, str) else families
+    return [family for family in given if not isinstance(family, str)]
+
+
 def with_families(
     spec: StudySpec, families: Sequence[Any] | str | None, code: Code
 ) -> tuple[StudySpec, Code]:
@@ -389,7 +395,7 @@ def with_families(
         return spec, code
     chosen = {}
     families = [families] if isinstance(families, str) else families
-    own = [family for family in families if not isinstance(family, str)]
+    own = own_families(families)
     code = with_objects(own, code, outside_names(spec)) if own else code
     for family in families:
         if isinstance(family, str):

@@ -19,6 +19,7 @@ from nas_evidence.api.request import (
     check_one,
     of_memory,
     overrides_of,
+    own_families,
     with_families,
     with_workers,
 )
@@ -752,9 +753,11 @@ def search(
         study.leaderboard()
     """
     from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.outside_code import only_here
 
     check_known("search", SearchOptions, options)
     run, overrides = run_of(options), overrides_of(options)
+    check_reaches(only_here(own_families(families)), run.executor)  # before data are read
     if isinstance(data, str | Path):
         if y is not None:
             raise UserError(

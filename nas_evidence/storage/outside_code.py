@@ -131,6 +131,12 @@ def code_of_folder(folder: Path, study: StudySpec, *, allowed: bool) -> Code:
     return admitted(study, [Path.cwd()], allowed=True, kept=kept)[1] if allowed else Code()
 
 
+def only_here(families: Iterable[Any]) -> Code:
+    """Return those families, given as classes or objects, that no file holds."""
+    given = {reference_of(family): family for family in families}
+    return Code(local={name: one for name, one in given.items() if _home_of(name, one) is None})
+
+
 def with_objects(families: Iterable[Any], code: Code, names: Sequence[str]) -> Code:
     """Return code that has families given as classes or objects, too.
 
@@ -146,13 +152,13 @@ def with_objects(families: Iterable[Any], code: Code, names: Sequence[str]) -> C
         ValueError: for what is no family, or is not what its file says.
     """
     given = {reference_of(family): family for family in families}
+    code |= only_here(given.values())
     for reference, family in given.items():
-        home, known = _home_of(reference, family), own_name(_kind(family).__module__)[1]
-        if known is not None:
+        if reference in code.local:
+            continue
+        if (known := own_name(_kind(family).__module__)[1]) is not None:
             code |= known
-        elif home is None:
-            code = Code(code.files, code.origins, {**code.local, reference: family})
-        else:
+        elif (home := _home_of(reference, family)) is not None:
             code = code_of([reference], [home], code)
     with code.in_use():
         import_outside([*names, *given])
@@ -416,6 +422,8 @@ def _home_of(reference: str, family: Any) -> Path | None:
     """Return the folder that the module of a family is imported from, None without such a file."""
     name, _, attribute = reference.partition(":")
     file = getattr(sys.modules[_kind(family).__module__], "__file__", None)
+    if own_name(_kind(family).__module__)[1] is not None:
+        return Path(str(file)).parent  # of a copy
     if name == "__main__" or "<locals>" in attribute or file is None:
         return None
     return _home(name, Path(file))

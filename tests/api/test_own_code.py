@@ -227,17 +227,19 @@ def test_a_sound_export_with_own_code_names_the_option_that_it_needs(
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "key", ["objective=sc:NPY", 'estimators=["diag_ef","sc:NPY"]', "family.mine.module=nets:Fam"]
-)
+@pytest.mark.parametrize("name", ["sc:NPY", "nets:Fam"])
 def test_code_named_beside_data_is_asked_for_and_found_in_this_folder(
-    key: str, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     study_in(tmp_path, A)
     (tmp_path / "sc.py").write_text(SCORES.format(value="1.0"))
+    keys = {
+        "sc:NPY": ["--set", 'estimators=["diag_ef","sc:NPY"]', "--set", "objective=sc:NPY"],
+        "nets:Fam": ["--set", "family.mine.module=nets:Fam", "--set", 'estimators=["diag_ef"]',
+                     "--set", "objective=diag_ef"],
+    }[name]  # fmt: skip
     words = ["search", "t.csv", "--target", "label", "--trials", "1", "--set", "finalists=0",
-             "--set", "plan.epochs=2", "--executor", "inline", "--set", key]  # fmt: skip
-    name = key.split("=")[-1].removesuffix("]").split(",")[-1].strip('"')
+             "--set", "plan.epochs=2", "--executor", "inline", *keys]  # fmt: skip
     refusal = run(*words, "--out", "no", folder=tmp_path, code=2).stderr
     assert name in refusal
     assert "--allow-code" in refusal
@@ -260,8 +262,9 @@ def test_python_asks_for_code_named_in_settings(
     monkeypatch.chdir(tmp_path)
     data = {"frame": table(), "file": "t.csv", "study": "st.toml"}[given]
     target = {} if given == "study" else {"target": "label"}
+    settings = {"estimators": ["diag_ef", "sc:NPY"], "objective": "sc:NPY"}
     with refused("code-not-allowed", "sc:NPY", "allow_code=True"):
-        nas_evidence.search(data, settings={"objective": "sc:NPY"}, out="no", **target)  # type: ignore[arg-type]
+        nas_evidence.search(data, settings=settings, out="no", **target)  # type: ignore[arg-type]
     assert not (tmp_path / "no").exists()
 
 

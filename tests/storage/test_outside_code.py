@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from commands import environment
@@ -256,6 +258,24 @@ def test_without_a_choice_two_codes_of_one_reference_are_not_guessed(tmp_path: P
         code_of(["both_have_it:S"], [home])
     with pytest.raises(RuntimeError, match="2 studies"):
         declared("both_have_it:S")
+
+
+def test_each_thread_looks_into_the_code_that_it_uses(tmp_path: Path) -> None:
+    codes = {}
+    for value in (41, 42):
+        reference = study(tmp_path / str(value), "beside", value)
+        codes[value] = code_of([reference], [tmp_path / str(value)])
+    both = Barrier(2, timeout=60)
+
+    def used(value: int) -> float:
+        with codes[value].in_use():
+            both.wait()
+            found = float(implementation_of(declared(reference))(None))
+            both.wait()
+            return found
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(used, codes)) == [41, 42]
 
 
 def test_a_traceback_shows_the_line_of_the_users_file(tmp_path: Path) -> None:
