@@ -174,17 +174,15 @@ def tolerance_of(model: nn.Module, inputs: Tensor) -> float:
 
     It is that of the coarsest floating point of a pass, which `torch.autocast` in `forward` sets.
     """
-    with torch.no_grad(), _Coarsest() as seen:
+    with torch.no_grad(), _Coarsest() as seen:  # type: ignore[no-untyped-call]
         model(inputs.clone())
-    return min(0.1, max(_ROUNDING, 1e3 * seen.eps))
+    return min(0.1, max(_ROUNDING, 1e3 * float(seen.eps)))
 
 
-class _Coarsest(TorchDispatchMode):
+class _Coarsest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the largest rounding unit of the floating-point results of operators."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.eps = 0.0
+    eps = 0.0
 
     def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))

@@ -111,7 +111,7 @@ def _visited(loader: "DataLoader[Any]") -> Sequence[int]:
         return range(n // size * size if drops else n)
     if type(sampler) is RandomSampler:
         shuffled = range(len(sampler.data_source))
-    elif type(sampler) is DistributedSampler:
+    elif isinstance(sampler, DistributedSampler):
         shuffled = range(len(sampler.dataset))  # type: ignore[arg-type]
     elif type(sampler) is SubsetRandomSampler:
         shuffled = sorted(sampler.indices)
@@ -234,7 +234,7 @@ def _stream(loader: "DataLoader[Any]") -> Rows:
     """Return the rows of a data set that can only be read from its beginning to its end."""
     one, other = (_once(loader) for _ in range(2))
     sums = [tuple(float(part.double().sum()) for part in read) for read in (one, other)]
-    if len(one[0]) != len(other[0]) or not np.allclose(*sums, equal_nan=True):
+    if len(one[0]) != len(other[0]) or not np.allclose(sums[0], sums[1], equal_nan=True):
         raise UserError(
             f"the stream, a {type(loader.dataset).__name__}, gives {len(one[0])} rows when it is "
             f"read and {len(other[0])}, or others, when it is read again; let it begin anew in "

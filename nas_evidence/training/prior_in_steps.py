@@ -134,7 +134,7 @@ class PriorInSteps:
                     "sparse=False in its module"
                 ).with_code("own-loop-sparse-gradient")
         signs = decay.new_tensor([-1.0 if id(p) in rising else 1.0 for _, p in named])
-        parameters = [parameter for _, parameter in named]
+        parameters: list[Tensor] = [parameter for _, parameter in named]
         with torch.no_grad():
             factors = self._factors_of(decay * signs, parameters)
             # Frozen since the loop began: no step, so no prior in it.
@@ -148,8 +148,8 @@ class PriorInSteps:
                 torch.zeros_like(p) if g is None else g for p, g in zip(given, raw, strict=True)
             ]
             summed = torch._foreach_addcmul(whole, factors, given)
-            for parameter, gradient in zip(given, summed, strict=True):
-                parameter.grad = gradient
+            for one, gradient in zip(given, summed, strict=True):
+                one.grad = gradient
         self._before = list(zip(given, raw, summed, strict=True))
 
     def _restore(self) -> None:
@@ -239,7 +239,8 @@ def _refuse_decay(optimiser: torch.optim.Optimizer) -> None:
 
 
 def _refuse_in_graph() -> None:
-    capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    on_a_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    capturing = on_a_gpu and torch.cuda.is_current_stream_capturing()
     if capturing or torch.compiler.is_compiling():
         raise UserError(
             "`optimiser.step()` is being recorded in a graph, which would keep the present prior "

@@ -152,5 +152,7 @@ def test_mistakes_are_refused_in_words() -> None:
         Gaussian(1.0).log_likelihood(torch.zeros(3, 1), torch.zeros(3))
     with pytest.raises(ValueError, match="int64"):
         Categorical().log_likelihood(torch.zeros(3, 2), torch.zeros(3))
-    with pytest.raises(ValueError, match="C >= 2"):
+    with pytest.raises(ValueError, match="one output, but labels need one for each class"):
         Categorical().nll_mean(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="C >= 2"):
+        Categorical().nll_mean(torch.zeros(3, 2, 2), torch.zeros(3, dtype=torch.int64))

@@ -261,7 +261,7 @@ def test_an_axis_as_long_as_the_batch_is_not_taken_for_the_data(
 
 def test_what_changes_the_data_in_a_rare_branch_changes_a_copy() -> None:
     def forward(m: Net, x: Tensor) -> Tensor:
-        if float(x.sum()) == 0:  # no row of the data, but a batch of them
+        if len(x) == 2 and bool((x[0] == -x[1]).all()):  # one batch of the data
             x += 1
         return m.head(m.first(x).tanh())
 

@@ -155,6 +155,11 @@ def _sgd(model: nn.Module, **more: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), **({"lr": 0.3} | more))
 
 
+def _child(model: nn.Module) -> torch.optim.Optimizer:
+    _sgd(model)  # from the first one on the step of the parent runs hooks, too
+    return Child(model.parameters(), lr=0.3)
+
+
 def _groups(model: nn.Module) -> torch.optim.Optimizer:
     optimiser = torch.optim.SGD([{"params": [], "lr": 0.01}], lr=0.2)
     optimiser.add_param_group({"params": list(model.parameters()), "lr": 0.3})
@@ -166,8 +171,8 @@ QUICK: dict[str, tuple[Loop, Callable[[nn.Module], Any], int]] = {
     "closure": (by_closure, _sgd, 150),
     "closure by keyword": (by_keyword, _sgd, 150),
     "closure twice": (by_closure, lambda m: Twice(m.parameters(), lr=0.3), 150),
-    "subclass": (plain, lambda m: Child(m.parameters(), lr=0.3), 150),
-    "subclass, closure": (by_closure, lambda m: Child(m.parameters(), lr=0.3), 150),
+    "subclass": (plain, _child, 150),
+    "subclass, closure": (by_closure, _child, 150),
     "zeros kept": (zeros_kept, _sgd, 150),
     "accumulated": (accumulated, _sgd, 150),
     "maximize": (ascending, lambda m: _sgd(m, maximize=True), 150),
