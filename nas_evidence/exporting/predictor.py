@@ -132,7 +132,7 @@ class Predictor:
         thresholds, weights = (self.meaning.get(k, {}) for k in ("thresholds", "class_weight"))
         [float(one) for one in (*thresholds.values(), *weights.values())]
         if not self.classes and self.scale.centre.shape != (len(self.targets),):
-            raise ValueError(f"{len(self.targets)} targets have another number of means")
+            raise LookupError(f"{len(self.targets)} targets have another number of means")
 
     @classmethod
     def _ensemble(cls, folder: Path, *, allow_code: bool) -> "Predictor":
@@ -142,7 +142,7 @@ class Predictor:
         with fitting_together(folder):
             named = [(float(one["weight"]), Path(one["folder"]).name) for one in whole["members"]]
             if not named:
-                raise ValueError(f"{ENSEMBLE} names no member")
+                raise LookupError(f"{ENSEMBLE} names no member")
         if lost := [name for _, name in named if name not in homes]:
             raise UserError(
                 f"{folder}/{ENSEMBLE} names the member {lost[0]!r}, which is not in "

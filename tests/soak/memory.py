@@ -193,7 +193,8 @@ def called(
     ended = subprocess.run(
         [str(SCRIPT), *map(str, arguments)], cwd=home, text=True, preexec_fn=enter, check=False,
         env=environment(HUNGRY=str(mark), HUNGRY_IN=where, PYTHONPATH=paths),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        timeout=PATIENCE,
     )  # fmt: skip
     return ended.returncode, ended.stdout
 
