@@ -64,7 +64,9 @@ def test_an_ensemble_is_exported_with_its_gain_and_predicts_with_a_reliability_p
         text,
     )
     options = ("--reliability", "r.svg", "--ood", "pets.csv")
-    said = run("predict", "both", "pets.csv", *options, "--to", "p.csv", folder=home).stdout
+    said = run(
+        "predict", "both", "pets.csv", *options, "--to", "p.csv", "--force", folder=home
+    ).stdout
     assert "ood auroc\t0.5000" in said
     assert "calibration error\t" in said
     assert (home / "r.svg").read_text().startswith("<svg xmlns=")
@@ -116,7 +118,9 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
 
     new = pets(20).assign(town="lima")
     new.to_csv(home / "new.csv", index=False)
-    predicted = run("predict", "runs/pets/export", "new.csv", "--to", "p.csv", folder=home).stdout
+    predicted = run(
+        "predict", "runs/pets/export", "new.csv", "--to", "p.csv", "--force", folder=home
+    ).stdout
     assert "accuracy\t" in predicted
     assert "predictions: p.csv (20 rows)" in predicted
     lines = run("predict", "runs/pets/export", "new.csv", folder=home).stdout.splitlines()

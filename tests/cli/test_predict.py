@@ -49,13 +49,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_predict_says_which_rows_were_trained_on(home: Path) -> None:
     for place in ("runs/ills", "runs/ills/export"):
-        said = run("predict", place, "old.csv", "--to", "p.csv", folder=home)
+        said = run("predict", place, "old.csv", "--to", "p.csv", "--force", folder=home)
         assert (
             "60 of 60 rows were in the training data: these metrics are not of new data"
             in said.stderr
         )
         assert "accuracy\t" in said.stdout
-    said = run("predict", "runs/ills", "new.csv", "--to", "p.csv", folder=home)
+    said = run("predict", "runs/ills", "new.csv", "--to", "p-new.csv", folder=home)
     assert "training data" not in said.stderr
     assert "columns that the network does not use: key" in said.stderr
 
@@ -126,7 +126,7 @@ def test_wrong_arguments_of_predict_are_refused_before_torch_is_imported(home: P
         "runs/ills new.csv": "predictions.csv exists",
         "runs/ills new.csv --to new.csv": "would replace the data",
         "runs/ills new.csv --to none/p.csv": "a folder that does not exist",
-        "runs/ills new.csv --to p.csv --id kye": "did you mean 'key'",
+        "runs/ills new.csv --to k.csv --id kye": "did you mean 'key'",
         "runs/ills/export new.csv --trial 0": "is an export",
     }
     code = f"""

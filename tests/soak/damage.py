@@ -172,7 +172,7 @@ def meet(verb: str, folder: Path) -> Met:
     arguments: dict[str, tuple[object, ...]] = {
         "resume": (folder, "--executor", "inline"),
         "report": (folder, "--to", to),
-        "predict": (folder, folder.parent / "new.csv", "--to", folder.parent / "p.csv"),
+        "predict": (folder, folder.parent / "new.csv", "--to", folder.parent / "p.csv", "--force"),
         "export": (folder, "--to", to),
     }
     products: dict[str, Callable[[], str]] = {
