@@ -35,7 +35,6 @@ from nas_evidence.audit.known_problems import (
     logistic_problem,
     noise_problem,
 )
-from nas_evidence.audit.online import SOTL, sotl_row
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.audit.sampled import (
     OF_ONE_NOISE,
@@ -44,6 +43,7 @@ from nas_evidence.audit.sampled import (
     noise_of,
     sampled_rows,
 )
+from nas_evidence.audit.sum_of_losses import SOTL, sotl_row
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early

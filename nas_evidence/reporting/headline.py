@@ -494,7 +494,7 @@ def _at_edges(study: Study) -> list[str]:
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
     usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
-    found = []
+    found: list[str] = []
     for name, domain in study.spec.family.get(winner.family, {}).items():
         value = winner.values.get(name)
         if domain == usual.get(winner.family, {}).get(name):

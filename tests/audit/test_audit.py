@@ -9,16 +9,16 @@ import torch
 from messages import refused
 from torch import nn
 
-from nas_evidence.audit import online
 from nas_evidence.audit import run as audit
 from nas_evidence.audit import sampled as auditing_sampled
+from nas_evidence.audit import sum_of_losses
 from nas_evidence.audit.known_problems import (
     Problem,
     definition,
     linear_problem,
 )
-from nas_evidence.audit.online import sotl_row
 from nas_evidence.audit.run import AuditRow, Claim, run_audit
+from nas_evidence.audit.sum_of_losses import sotl_row
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES, SCORES
@@ -51,8 +51,8 @@ def test_a_sum_of_training_losses_bounds_the_evidence_and_a_wrong_one_is_a_miss(
     row = sotl_row(problem, 0)
     assert row.holds
     assert row.value < problem.truth
-    right = online.sotl
-    monkeypatch.setattr(online, "sotl", lambda losses: right(wrong(losses)))
+    right = sum_of_losses.sotl
+    monkeypatch.setattr(sum_of_losses, "sotl", lambda losses: right(wrong(losses)))
     assert not sotl_row(problem, 0).holds
 
 

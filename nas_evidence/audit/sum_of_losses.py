@@ -19,8 +19,9 @@ from functools import partial
 
 import torch
 
-from nas_evidence.audit.known_problems import Problem, mode_of_linear, noise_of_linear
+from nas_evidence.audit.known_problems import Problem, noise_of_linear
 from nas_evidence.audit.rows import AuditRow, Claim, judged, measured
+from nas_evidence.evidence.exact_linear import mode_of_linear
 from nas_evidence.scores.sotl import sotl
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import derive_seed
