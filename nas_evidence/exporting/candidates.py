@@ -10,6 +10,9 @@ that an estimate ranks, and if they are few enough.
     RMSE            root of the mean square over draws of that of the rows left out
     other metrics   mean over draws of that of the rows left out
 
+Where the winner's own value on all rows is worse, it is taken instead: what ranks is no sum over
+rows, and may choose worse than the mean.
+
 What they leave out: trials were proposed by scores on the same rows, and pruned trials are no
 candidates.
 """
@@ -41,6 +44,7 @@ from nas_evidence.maths.metrics import Floats
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.scores.folds import OUTPUTS, all_folds
 from nas_evidence.spec.divisions import kept_division
+from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.parts import order_of_data
@@ -91,18 +95,21 @@ class Candidates:
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The metrics of what is chosen like the winner, on rows that did not choose it."""
-        found = self.corrected(
-            partial(mean_metrics, with_crps=False), mean_metrics(self.predictions[0], self.y)
-        )
+        own = mean_metrics(self.predictions[0], self.y)
+        found = self.corrected(partial(mean_metrics, with_crps=False), own)
         if len(self.predictions) == 1:
             return found
         found["log_loss"] = -mean_left_out(self.log_densities, self.choice, self.draws)
         if "crps" in found:
             each = np.zeros_like(self.log_densities)
             for k in np.unique(self.choice):
-                own = [crps(p.real, self.y).mean(1) for p in self.predictions[k]]
-                each[:, k] = np.mean(own, axis=0)
+                densities = [p.real for p in self.predictions[k]]
+                each[:, k] = np.mean([crps(d, self.y).mean(1) for d in densities], axis=0)
             found["crps"] = mean_left_out(each, self.choice, self.draws)
+        # What ranks may choose worse than the mean log density does: then the winner's own.
+        for name in found.keys() - {"coverage"}:
+            worse = max if name in LESS_IS_BETTER else min
+            found[name] = worse(found[name], own[name])
         return found
 
     def metrics_of_target(self, k: int, apparent: Mapping[str, float]) -> dict[str, float]:

@@ -22,10 +22,13 @@ parts; their argument is a heuristic, and docs/experiments/claims.md measures wh
 folds have c = 1.5. Rows left out have trained the networks that chose, too, so d is still
 optimistic: for the lower end c o is taken off.
 
-    low = min(q_2.5 of d_b, d - max(0, (c - 1) o) - c w_low)     high = max(q_97.5, d + c w_high)
+    low = min(q_2.5 of d_b, d - max(0, (c - 1) o) - c w_low) - h
+    high = max(q_97.5 of d_b, d + c w_high)
 
     w  distances of the ends of the paired interval (`paired.py`) of the winner from its mean
 
+What ranks is no mean over rows, so the winner w may be behind what the mean chooses:
+h = max(0, v - mean l_w) with v the mean of the l_i,a_b as in d. It is taken off the point, too.
 The quantiles of d_b know the spread of the choice, w the skewness of losses and rare mistakes.
 """
 
@@ -50,8 +53,9 @@ class Chosen:
 
     own      architecture [B]; `other` the simple model [B]
     gaps     d_b [B], nats
-    gap      d, nats
-    value    mean log density of the architectures alone on rows left out, nats
+    gap      d - h, nats
+    value    v - h, nats
+    behind   h, nats
     optimism o, nats
     """
 
@@ -60,6 +64,7 @@ class Chosen:
     gaps: Floats
     gap: float
     value: float
+    behind: float
     optimism: float
 
 
@@ -87,13 +92,14 @@ def draws_of_rows(n: int, units: NDArray[np.int64] | None = None, *, seed: int =
     return found
 
 
-def chosen(own: Floats, others: Floats, draws: Counts) -> Chosen:
+def chosen(own: Floats, others: Floats, draws: Counts, *, winner: int = 0) -> Chosen:
     """Return what each draw chooses by the mean, and how good that is on the rows left out.
 
     Args:
         own: log densities of the architectures [n, K], nats.
         others: of the simple models [n, M]; zeros [n, 1] without any.
         draws: see `draws_of_rows`.
+        winner: number of the architecture that is judged.
 
     >>> own, none = np.array([[0.0, 1.0], [2.0, 0.0]]), np.zeros((2, 1))
     >>> chosen(own, none, np.array([[2.0, 0.0], [0.0, 2.0]])).gaps  # each draw has one of the rows
@@ -104,13 +110,15 @@ def chosen(own: Floats, others: Floats, draws: Counts) -> Chosen:
     sums = (left_out @ own)[each, first] - (left_out @ others)[each, second]
     value = mean_left_out(own, first, draws)
     mean = value - mean_left_out(others, second, draws)
+    behind = max(0.0, value - float(own[:, winner].mean()))
     apparent = float(own.mean(0).max() - others.mean(0).max())
     return Chosen(
         own=first,
         other=second,
         gaps=sums / left_out.sum(1),
-        gap=mean,
-        value=value,
+        gap=mean - behind,
+        value=value - behind,
+        behind=behind,
         optimism=apparent - mean,
     )
 
@@ -151,6 +159,6 @@ def interval_of(found: Chosen, winner: Paired, factor: float) -> tuple[float, fl
     low, high = np.quantile(found.gaps, [tail, 1 - tail])
     shared = max(0.0, (factor - 1) * found.optimism)
     return (
-        min(float(low), found.gap - shared - factor * (winner.mean - winner.low)),
-        max(float(high), found.gap + factor * (winner.high - winner.mean)),
+        min(float(low) - found.behind, found.gap - shared - factor * (winner.mean - winner.low)),
+        max(float(high), found.gap + found.behind + factor * (winner.high - winner.mean)),
     )

@@ -19,7 +19,7 @@ def test_each_draw_is_judged_on_the_rows_that_it_leaves_out() -> None:
     rng = np.random.default_rng(0)
     own, others = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
     draws = draws_of_rows(30, seed=1)
-    found = chosen(own, others, draws)
+    found = chosen(own, others, draws, winner=int(own.mean(0).argmax()))
     by_row: list[list[float]] = [[] for _ in own]
     for b, draw in enumerate(draws):
         rows = np.repeat(np.arange(30), draw.astype(int))
@@ -72,11 +72,24 @@ def test_the_interval_holds_that_of_the_winner_widened_by_the_folds() -> None:
 def test_the_lower_end_takes_off_what_shared_training_rows_add_to_the_choice() -> None:
     rng = np.random.default_rng(0)
     own, none = rng.normal(size=(60, 20)), np.zeros((60, 1))
-    found = chosen(own, none, draws_of_rows(60))
+    found = chosen(own, none, draws_of_rows(60), winner=int(own.mean(0).argmax()))
     assert found.optimism > 0.1
     far = Paired(0.0, -1.0, 1.0)
     low, high = interval_of(found, far, 2.0)
     assert (low, high) == pytest.approx((found.gap - found.optimism - 2.0, found.gap + 2.0))
+
+
+def test_a_winner_behind_what_the_mean_chooses_is_judged_by_its_own_rows() -> None:
+    rng = np.random.default_rng(0)
+    own, none = rng.normal(size=(60, 3)) - [2.0, 0.0, 0.5], np.zeros((60, 1))
+    draws, best = draws_of_rows(60), int(own.mean(0).argmax())
+    first, last = (chosen(own, none, draws, winner=k) for k in (best, 0))
+    assert first.behind == 0.0
+    assert last.gap == last.value == pytest.approx(own[:, 0].mean())
+    assert last.behind == pytest.approx(first.value - own[:, 0].mean())
+    point = Paired(0.0, 0.0, 0.0)
+    (low, high), (before, above) = (interval_of(one, point, 1.0) for one in (last, first))
+    assert (low, high) == pytest.approx((before - last.behind, above))
 
 
 @pytest.mark.parametrize(("k", "factor"), [(2, 3**0.5), (5, 1.5), (10, (19 / 9) ** 0.5)])
@@ -94,7 +107,7 @@ def test_of_equal_architectures_the_winner_is_above_its_truth_but_not_after_the_
     for _ in range(n_studies):  # the truth is 0
         own = 0.5 * rng.normal(size=(n, 24))
         winner = paired_interval(own[:, own.mean(0).argmax()])
-        found = chosen(own, rival, draws)
+        found = chosen(own, rival, draws, winner=int(own.mean(0).argmax()))
         below += winner.low > 0
         corrected += interval_of(found, winner, 1.5)[0] > 0
         means.append((winner.mean, found.gap))
