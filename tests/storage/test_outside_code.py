@@ -387,7 +387,7 @@ def test_processes_that_own_code_starts_find_it(tmp_path: Path) -> None:
                  "def f(i):\n    return i * VALUE\n"
                  "def run(context):\n"
                  "    with get_context('spawn').Pool(1) as pool:\n"
-                 "        return sum(pool.map(f, [1, 2]))\n"
+                 "        return sum(pool.map_async(f, [1, 2]).get(60))\n"
                  "S = Score('s', 's', run)\n",
     })  # fmt: skip
     code = code_of(["sc:S"], [tmp_path])
