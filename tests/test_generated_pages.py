@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import campaigns
 import cli_reference
 import first_hour_reference
 import gallery
@@ -43,6 +44,7 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
         "benchmarks/tables.py page",
         tables.written,
     ),
+    "docs/experiments/fault-campaigns.md": ("benchmarks/campaigns.py", campaigns.written),
     "docs/experiments/gpu.md": ("benchmarks/gpu/page.py", gpu_page.written),
     "docs/experiments/training-speed.md": (
         "benchmarks/training_speed.py",

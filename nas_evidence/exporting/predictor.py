@@ -127,7 +127,7 @@ class Predictor:
         float(self.meaning.get("spread_factor", 1.0))
         thresholds, weights = (self.meaning.get(k, {}) for k in ("thresholds", "class_weight"))
         [float(one) for one in (*thresholds.values(), *weights.values())]
-        if not self.classes and self.scale.mean.shape != (len(self.targets),):
+        if not self.classes and self.scale.centre.shape != (len(self.targets),):
             raise LookupError(f"{len(self.targets)} targets have another number of means")
 
     @classmethod
