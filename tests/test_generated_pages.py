@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import campaigns
 import claims
 import cli_reference
 import first_hour_reference
@@ -50,6 +51,7 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
         tables.written,
     ),
     "docs/experiments/claims.md": ("benchmarks/claims.py page", claims.written),
+    "docs/experiments/fault-campaigns.md": ("benchmarks/campaigns.py", campaigns.written),
     "docs/experiments/gpu.md": ("benchmarks/gpu/page.py", gpu_page.written),
     "docs/experiments/training-speed.md": (
         "benchmarks/training_speed.py",

@@ -1,14 +1,12 @@
-"""Memory runs out: the kernel ends a worker or the driver, or an allocation is refused.
+"""Memory runs out, and the kernel ends a worker or the driver.
 
 A family of its own takes more memory than there is, the first time that one width is trained, or
 each time. The command line runs in a control group of 3 GB, so that the kernel's out-of-memory
-killer ends the largest process (SIGKILL), or under a limit of address space, so that an
-allocation fails.
+killer ends the largest process (SIGKILL).
 
     worker killed once      the trial runs again, with the same result
     worker killed always    the trial is given up with a sentence about memory
     driver killed           with the trial in its own process; `resume` goes on
-    allocation refused      the trial ends as "out of memory", with a sentence
 
     same     the tables are those of the undisturbed study
     named    one trial ended with a sentence that names memory; the others are the same
@@ -17,10 +15,8 @@ allocation fails.
 """
 
 import contextlib
-import functools
 import itertools
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -45,8 +41,8 @@ from nas_evidence.storage.log import read_log
 from nas_evidence.storage.state import State
 
 OUTCOMES = ("same", "named", "lost", "silent")
-#: Bytes: of the control group, of the limit of address space, and what the family takes.
-GROUP, SPACE, TAKEN = 3 << 30, 12 << 30, 16 << 30
+#: Bytes: of the control group, and what the family takes.
+GROUP, TAKEN = 3 << 30, 16 << 30
 #: Longest that a driver may take, seconds.
 PATIENCE = 300.0
 _HUNGRY = '''
@@ -85,12 +81,11 @@ _HUNGRY = '''
             return nn.Sequential(nn.Linear(input_shape[0], width), *eats, nn.ReLU(),
                                  nn.Linear(width, n_outputs))
 '''
-#: Of each case: where trials run, how often memory runs out, and what limits it.
+#: Of each case: where trials run, and how often memory runs out.
 CASES = {
-    "worker killed once": ("local", "once", "group"),
-    "worker killed always": ("local", "always", "group"),
-    "driver killed": ("inline", "once", "group"),
-    "allocation refused": ("inline", "always", "space"),
+    "worker killed once": ("local", "once"),
+    "worker killed always": ("local", "always"),
+    "driver killed": ("inline", "once"),
 }
 
 
@@ -123,16 +118,12 @@ def control_group(n_bytes: int) -> Iterator[Callable[[], None]]:
 
 def disturbed(case: str, home: Path, calm: Tables) -> Found:
     """Let memory run out in one study, then resume it until it ends."""
-    where, often, limit = CASES[case]
+    where, often = CASES[case]
     folder, mark = home / "s", home / f"mark.{often}"
     shutil.rmtree(folder, ignore_errors=True)
     mark.unlink(missing_ok=True)
     ended, said, code = Counter[str](), "", 0
-    with contextlib.ExitStack() as stack:
-        if limit == "group":
-            enter = stack.enter_context(control_group(GROUP))
-        else:
-            enter = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (SPACE, SPACE))
+    with control_group(GROUP) as enter:
         for n in itertools.count():
             verb = (
                 ("resume", folder)
@@ -146,9 +137,7 @@ def disturbed(case: str, home: Path, calm: Tables) -> Found:
                 break
             ended["driver"] += 1
     if code:
-        return Found(
-            Counter({f"{case}: lost": 0}), [f"lost: {case}, exit code {code}: {said[-400:]}"]
-        )
+        return Found(Counter(), [f"lost: {case}, exit code {code}: {said[-400:]}"])
     found, state = tables_of(folder), read_log(folder).state
     return judged(case, found, calm, state, said, ended)
 

@@ -44,6 +44,19 @@ def home() -> Iterator[Path]:
         pytest.param("pairs", [*map(str, range(6))], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("faults", ["0", "5", "10"], marks=pytest.mark.slow),
         pytest.param("crashes", ["1", "4"], marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param("merges", ["19", "100"], marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param("thousands", ["100 trials"], marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param("memory", ["worker killed once"], marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param(
+            "disks",
+            ["times in seconds, a store", "exFAT, names that differ in case"],
+            marks=[pytest.mark.slow, pytest.mark.long],
+        ),
+        pytest.param(
+            "locales",
+            ["de_DE.ISO-8859-1, PYTHONUTF8=0"],
+            marks=[pytest.mark.slow, pytest.mark.long],
+        ),
         pytest.param("hosts", ["node cut off 10 s", "node killed"], marks=LONG_ON_RAY),
         pytest.param("slurm", ["requeued"], marks=[*LONG_ON_RAY, pytest.mark.soak]),
     ],
@@ -64,7 +77,7 @@ def test_the_committed_run_found_nothing_wrong_and_the_page_has_it(name: str) ->
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     assert result["wrong"] == {}
     page = (ROOT / "docs" / "experiments" / "fault-campaigns.md").read_text(encoding="utf-8")
-    if name in ("damage", "pairs", "faults", "hosts"):
+    if name not in ("kills", "crashes", "slurm"):
         assert campaign(name).table(result) in page
     counts = {what: n for what, n in result["counts"].items() if "torn" not in what}
     n = sum(counts.values())
@@ -75,6 +88,10 @@ def test_the_committed_run_found_nothing_wrong_and_the_page_has_it(name: str) ->
     elif name == "faults":
         assert n > 1000
         assert counts.keys() >= {"head cut off", "node lost, race", "host lost, export"}
+    elif name in ("merges", "thousands"):
+        assert n > 10
+    elif name in ("memory", "disks", "locales"):
+        assert n == result["done"] >= 3
     elif name == "slurm":
         for job, restarts in (("undisturbed", 0), ("killed", 1)):
             seconds, *state = result["cases"]["requeued"][job][-1]

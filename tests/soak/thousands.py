@@ -35,6 +35,8 @@ from nas_evidence.storage.faults import CRASH_POINTS
 OUTCOMES = ("same", "lost", "silent", "left")
 #: Most changes of files, and most passes of one step, before a driver is killed.
 MOST_CHANGES, MOST_STEPS = 12_000, 400
+#: No trial of this study is parked.
+STEPS = [step for step in CRASH_POINTS if step != "parked"]
 
 
 def long_study(n_trials: int) -> StudySpec:
@@ -76,7 +78,7 @@ def studies(home: Path, seed: int) -> Iterator[Studies]:
         while True:
             scale = min(1.0, n_trials / 3_000)  # so that a short study is killed, too
             at = chance.randrange(1, round(scale * MOST_CHANGES)) if chance.random() < 0.5 else 0
-            step = chance.choice(CRASH_POINTS)
+            step = chance.choice(STEPS)
             crash_at = f"{step}:{chance.randrange(1, round(scale * MOST_STEPS))}" if not at else ""
             order = chance.randrange(1000)
             code = in_a_process(partial(search, n_trials, folder, order, at), crash_at=crash_at)
