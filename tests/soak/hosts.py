@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -109,7 +110,10 @@ class Hosts:
         if init := self._init.pop(name, None):
             init.kill()
             init.wait()
-            while self._ip("netns", "pids", self._of(name)):
+            while pids := self._ip("netns", "pids", self._of(name)).split():
+                for pid in pids:  # who entered from outside, and may be stopped
+                    with contextlib.suppress(OSError):
+                        os.kill(int(pid), signal.SIGKILL)
                 time.sleep(0.05)
 
     def _boot(self, name: str) -> "subprocess.Popen[bytes]":

@@ -234,6 +234,7 @@ def table(result: Result) -> str:
     ]
     for case, found in result["cases"].items():
         words = ", ".join(result["wrong"].get(case, {}).get("found", [])) or "-"
-        facts = [found.get(name, "") for name in ("seconds", "commands", "superseded")]
+        facts = [found["seconds"], found.get("commands", found.get("drivers"))]
+        facts.append(found.get("superseded", "-"))
         lines.append(f"| {case} | {' | '.join(map(str, facts))} | {words} |")
     return "\n".join(lines)
