@@ -396,7 +396,8 @@ def ensemble(studies: int) -> Iterator[Row]:
             )
         yield _row(
             f"gain: a ± b of the best 3 of {k} ({n} rows)", "export", "2.5 % on each side",
-            told[0], told[1], studies, f"true {np.mean(true):.4f}", f"ensemble --studies {studies}",
+            told[0], told[1], studies, f"true {np.mean(true):.4f}",
+            f"ensemble --studies {studies}",
         )  # fmt: skip
 
 
