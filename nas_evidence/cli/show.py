@@ -55,8 +55,8 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
     n_ranked = sum(one.rank is not None for one in study.ranking)
     objective = str(study.spec.objective)
     said = trial_sentence(
-        tables, objective, own and own.rank, n_ranked, by=study.ranks_by,
-        ranked=own and study.value(own),
+        tables, objective, None if own is None else own.rank, n_ranked, by=study.ranks_by,
+        ranked=None if own is None else study.value(own),
     )  # fmt: skip
     print_line("trial", said)
     if out.is_terminal and not all_terms:
