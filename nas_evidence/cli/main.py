@@ -33,6 +33,7 @@ from nas_evidence.cli.verify import repair, verify
 from nas_evidence.cli.watch import watch
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
+from nas_evidence.plumbing.memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.toml import StudyError
@@ -40,7 +41,6 @@ from nas_evidence.storage.faults import (
     StudyStoppedError,
     about_disk,
     is_disk_full,
-    is_memory_full,
     is_memory_limited,
     is_out_of_place,
     is_read_only,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nas_evidence.plumbing.memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 
 #: Rounding of float32, relative to the largest output.
@@ -147,6 +148,8 @@ def _alone(model: nn.Module, few: Tensor) -> Tensor:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if is_memory_full(error):
+            raise
         if "more than 1 value per channel" in str(error):  # batch normalisation
             raise _dependent("") from error
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "

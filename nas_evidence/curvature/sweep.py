@@ -30,6 +30,7 @@ from nas_evidence.curvature.rows_alone import (
     is_trusted,
     rows_to_try,
 )
+from nas_evidence.plumbing.memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 
 Columns = Literal["exact", "sampled", "residual"]
@@ -75,6 +76,8 @@ class Sweep:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            if is_memory_full(error):
+                raise
             parameter = next(self.model.parameters())
             raise UserError(
                 f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "

@@ -16,6 +16,7 @@ from torch.func import vjp, vmap
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.vector_jacobian import vector_jacobian
+from nas_evidence.plumbing.memory import is_memory_full
 
 #: On a CPU, the most elements of the gradients formed at a time.
 _ELEMENTS = 1 << 22
@@ -50,7 +51,9 @@ def can_batch(module: nn.Module, parameters: Mapping[str, Tensor], a: Tensor, g:
         found = _batched(module, parameters, a, g)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        if is_memory_full(error):
+            raise
         return False  # an operation without a batching rule, or control flow by values
     expected = _one_by_one(module, parameters, a, g)
     largest = max(float(one.abs().max()) for one in expected)

@@ -53,12 +53,6 @@ _FULL_TEXT = re.compile(
     re.IGNORECASE,
 )
 
-_MEMORY = re.compile(
-    r"allocate memory|not enough memory|out of memory|failed to map segment|bad_alloc|"
-    r"can't start new thread",
-    re.IGNORECASE,
-)
-
 
 class StudyStoppedError(UserError):
     """The study cannot continue now; nothing is lost."""
@@ -95,12 +89,6 @@ def is_read_only(error: BaseException | str) -> bool:
 def is_out_of_place(error: BaseException) -> bool:
     """Return whether a place cannot be: a file where a folder belongs, or a name too long."""
     return isinstance(error, OSError) and error.errno in _OTHER
-
-
-def is_memory_full(error: BaseException) -> bool:
-    """Return whether an error means that memory is used up, or limited."""
-    no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
-    return isinstance(error, MemoryError) or no_memory or bool(_MEMORY.search(str(error)))
 
 
 def is_memory_limited() -> bool:

@@ -31,6 +31,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
+from nas_evidence.plumbing.memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
@@ -396,7 +397,7 @@ class _Failures:
         if not isinstance(error, Exception) or isinstance(error, OSError):
             return False
         trial = self.trial
-        out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        out_of_memory = isinstance(error, torch.OutOfMemoryError) or is_memory_full(error)
         if isinstance(error, DivergedError):
             trial.status = TrialStatus.DIVERGED
         elif out_of_memory:

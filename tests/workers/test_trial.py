@@ -226,6 +226,7 @@ def test_what_the_input_cannot_carry_is_infeasible_with_its_reason(
     ("error", "status"),
     [
         (torch.OutOfMemoryError("CUDA out of memory"), TrialStatus.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), TrialStatus.OUT_OF_MEMORY),
         (RuntimeError("a bug in the model"), TrialStatus.FAILED),
     ],
 )
