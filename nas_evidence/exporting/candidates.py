@@ -52,7 +52,7 @@ from nas_evidence.training.parts import order_of_data
 #: Most seeds of an architecture that count, and most values (inputs times outputs of all data) for
 #: more than one: all simple models are fitted twice for each.
 MOST_SEEDS, MOST_VALUES = 3, 300_000
-#: Most numbers that are read of all architectures: their factors take about 2 s per million.
+#: Most numbers that are read of all architectures.
 MOST_READ = 5_000_000
 #: Draws behind a metric that is no mean over rows, and most rows of each.
 _N_DRAWS, _MOST_ROWS = 100, 2000
@@ -203,11 +203,12 @@ def _read(tables: StudyTables, arrays: ArrayData) -> Candidates | None:
         return None
     units = arrays.units
     of_rows = None if units is None or units.in_time else np.asarray(units.of)[rows]
-    made = Candidates(found, arrays.y_train[rows], of_rows, _factor(arrays, given))
+    made = Candidates(found, arrays.y_train[rows], of_rows, factor_of(arrays, given))
     return made if len(made.draws) else None
 
 
-def _factor(arrays: ArrayData, given: Assignment) -> float:
+def factor_of(arrays: ArrayData, given: Assignment) -> float:
+    """Return c of the folds of a trial, see `maths/bias_corrected.py`."""
     division = kept_division(given.plan, given.estimators, arrays.n_train)
     order = order_of_data(arrays.n_train, given, arrays.units)
     tasks = all_folds(division, order, arrays.units)
