@@ -11,8 +11,9 @@ LISTED, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs" / "experiments
 _HEAD = """\
 # What happens to a study that others attack, damage or clean away?
 
-**Verdict.** Each class of attacks that once did harm is now held by tests. Two classes were new
-in the last round: hosts over a folder that shows news late, and exports of another study.
+**Verdict.** Each class of attacks that once did harm is now held by tests. The classes that
+are new since then: hosts over a folder that shows news late, exports of another study, kills
+inside merges, want of memory, coarse times, names that differ in case, and other locales.
 
 **Rule written before.** Nothing outside the study is changed, no secret leaves, nothing finished
 is lost, no answer is silently wrong. Whatever is not as it was written is named.
