@@ -26,7 +26,7 @@ from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import ALL, Trust
-from nas_evidence.reporting.headline import intervals_of_worth
+from nas_evidence.reporting.headline import rivals_as_judged
 from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
 from nas_evidence.reporting.svg import (
@@ -73,23 +73,22 @@ def measured(report: Report) -> Markup | None:
     judged = report.judged
     if judged is None or not judged.baselines:
         return None
-    tested = intervals_of_worth(judged)
-    ends = [end for interval in tested.values() for end in interval if math.isfinite(end)]
-    behind = [one.behind for one in judged.baselines]
+    tested = rivals_as_judged(judged)
+    ends = [end for _, interval in tested.values() for end in interval if math.isfinite(end)]
+    behind = [one.behind for one, _ in tested.values()]
     low, high = min([0.0, *ends, *behind]), max([1e-9, *ends, *behind])
     texts = [
-        f"{one.behind:.3f} ({tested[one.name][0]:.3f} to {tested[one.name][1]:.3f})"
-        for one in judged.baselines
+        f"{one.behind:.3f} ({least:.3f} to {most:.3f})" for one, (least, most) in tested.values()
     ]
     words = f"{metric_words('log_loss', labels=report.labels)} above the winner's, nats per datum"
     panel = Panel(
-        Axis(words, low, high), named_axis([one.name for one in judged.baselines]),
+        Axis(words, low, high), named_axis([*tested]),
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
     )  # fmt: skip
     panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
-    for i, (one, text) in enumerate(zip(judged.baselines, texts, strict=True)):
+    for i, ((one, interval), text) in enumerate(zip(tested.values(), texts, strict=True)):
         said = f"{one.name}: {text}"
-        least, most = (min(max(end, low), high) for end in tested[one.name])
+        least, most = (min(max(end, low), high) for end in interval)
         shade = GREY if least <= 0 <= most else colour(0)
         panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=said)
         panel.line(

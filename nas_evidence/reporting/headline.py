@@ -308,7 +308,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."
         )
-    best = comparison.against or min(comparison.baselines, key=lambda one: one.behind)
+    best = best_rival(comparison)
     low, high = limits_of(best, comparison.n)
     rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
@@ -461,13 +461,18 @@ def limits_of(one: Baseline, n: int, *, rivals: int = 1) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def intervals_of_worth(comparison: Comparison) -> dict[str, tuple[float, float]]:
-    """Return the interval of each simple model by which `worth_sentence` judges the best one."""
-    n, rivals = comparison.n, len(comparison.baselines)
-    best = min(comparison.baselines, key=lambda one: one.behind)
-    if limits_of(best, n)[0] > 0:
-        rivals = 1
-    return {one.name: limits_of(one, n, rivals=rivals) for one in comparison.baselines}
+def best_rival(comparison: Comparison) -> Baseline:
+    """Return the simple model that `worth_sentence` names; on folds as the draws choose it."""
+    return comparison.against or min(comparison.baselines, key=lambda one: one.behind)
+
+
+def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[float, float]]]:
+    """Return each simple model with the interval by which `worth_sentence` judges the best one."""
+    n, best = comparison.n, best_rival(comparison)
+    is_one = comparison.against is not None or limits_of(best, n)[0] > 0
+    rivals = 1 if is_one else len(comparison.baselines)
+    each = [best if one.name == best.name else one for one in comparison.baselines]
+    return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
 
 
 def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) -> list[str]:

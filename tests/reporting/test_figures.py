@@ -12,7 +12,7 @@ from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.figures import history, measured, scatter
 from nas_evidence.reporting.glossary import TERMS, explained
-from nas_evidence.reporting.headline import intervals_of_worth, worth_sentence
+from nas_evidence.reporting.headline import rivals_as_judged, worth_sentence
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.reporting.words import MOST
@@ -101,7 +101,7 @@ def test_the_first_picture_shows_the_differences_and_intervals_that_the_sentence
     svg = str(measured(report_on(study, judged)))
     said = worth_sentence(study, judged)
     assert said.startswith("No: clearly worse than ridge regression")
-    tested = intervals_of_worth(judged)
+    tested = {name: interval for name, (_, interval) in rivals_as_judged(judged).items()}
     low, high = tested["ridge regression"]  # corrected for two simple models, as in the sentence
     assert low < -0.16
     assert f"{-high:.3f} to {-low:.3f}, corrected for 2 simple models" in said
@@ -110,7 +110,14 @@ def test_the_first_picture_shows_the_differences_and_intervals_that_the_sentence
         for one in (stick, bare)
     ]
     yes = judged.model_copy(update={"baselines": (bare,)})
-    assert intervals_of_worth(yes) == {"mean": (0.1, 0.3)}
+    assert rivals_as_judged(yes) == {"mean": (bare, (0.1, 0.3))}
+    drawn = stick.model_copy(update={"behind": -0.2, "interval": (-0.3, -0.1)})
+    folds = judged.model_copy(
+        update={"on": "folds", "chosen_among": 9, "corrected": True, "against": drawn}
+    )
+    assert rivals_as_judged(folds)["ridge regression"] == (drawn, (-0.3, -0.1))
+    assert "0.100 to 0.300" in worth_sentence(study, folds)
+    assert "-0.200 (-0.300 to -0.100)" in str(measured(report_on(study, folds)))
     assert measured(report_on(study, judged.model_copy(update={"trial_id": 2}))) is None
 
 
