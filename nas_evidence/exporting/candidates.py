@@ -106,11 +106,7 @@ class Candidates:
                 densities = [p.real for p in self.predictions[k]]
                 each[:, k] = np.mean([crps(d, self.y).mean(1) for d in densities], axis=0)
             found["crps"] = mean_left_out(each, self.choice, self.draws)
-        # What ranks may choose worse than the mean log density does: then the winner's own.
-        for name in found.keys() - {"coverage"}:
-            worse = max if name in LESS_IS_BETTER else min
-            found[name] = worse(found[name], own[name])
-        return found
+        return _worse(found, own)
 
     def metrics_of_target(self, k: int, apparent: Mapping[str, float]) -> dict[str, float]:
         """Return the metrics of one of several real targets, like `metrics`.
@@ -124,7 +120,7 @@ class Candidates:
             each = [one.metrics_of_each(y)[k] for one in predicted]
             return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
-        return self.corrected(measure, apparent)
+        return _worse(self.corrected(measure, apparent), apparent)
 
     def corrected(self, measure: Measure, apparent: Mapping[str, float]) -> dict[str, float]:
         """Return other measures of the same; the winner's own where draws leave one undefined.
@@ -152,6 +148,19 @@ class Candidates:
                 mean = np.sqrt((values**2).mean()) if name == "rmse" else values.mean()
                 found[name] = max(0.0, float(mean)) if name == "ece" else float(mean)
         return found
+
+
+def _worse(found: Mapping[str, float], own: Mapping[str, float]) -> dict[str, float]:
+    """Return the worse of both values of each metric; a coverage as it is found.
+
+    What ranks may choose worse than the mean log density does: then the winner's own count.
+    """
+    kept = {name: value for name, value in found.items() if name.startswith("coverage")}
+    each = {
+        name: (max if name in LESS_IS_BETTER else min)(value, own[name])
+        for name, value in found.items()
+    }
+    return each | kept
 
 
 #: The candidates last read of each study: report and export share them.

@@ -129,8 +129,8 @@ def test_a_problem_or_an_estimator_can_be_asked_for_alone() -> None:
     assert audit.named("linear-3") == (["linear-3"], None)
     assert audit.named("thermodynamic")[1] == "thermodynamic"
     assert all(audit.named(name)[0] for name in CURVATURES)
-    with refused("audit-without-truth", "sotl"):
-        audit.named("sotl")
+    with refused("audit-without-truth", "elpd"):
+        audit.named("elpd")
     with refused("audit-problem-not-a-study", "lineer", "linear-3,"):
         audit.named("lineer")
 

@@ -96,5 +96,5 @@ def test_each_target_is_judged_on_rows_that_did_not_choose_the_winner(tmp_path: 
     study.summary()
     found = read_comparison(study.folder)
     assert (found.on, found.chosen_among, found.corrected) == ("folds", 3, True)
-    each = [one.metrics["mae"] for one in found.by_target]
-    assert found.metrics["mae"] == pytest.approx(np.mean(each))
+    shares = [one.metrics["coverage_90"] for one in found.by_target]
+    assert found.metrics["coverage"] == pytest.approx(np.mean(shares))

@@ -189,7 +189,8 @@ def test_without_test_rows_the_folds_are_judged_on_their_own_scales(tmp_path: Pa
         assert shown.metrics["rmse"] < frame["price"].std()
         rivals = {one.name: one.metrics["log_loss"] for one in shown.baselines}
         losses[scale, "mean"] = rivals["mean"]
-    assert losses["identity", "mean"] == losses["log", "mean"]
+    # On the scale "log" the mean is that of the logarithms, if its folds are better there.
+    assert losses["log", "mean"] < losses["identity", "mean"]
     assert losses["log"] < losses["identity"]
 
 
