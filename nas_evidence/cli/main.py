@@ -33,7 +33,7 @@ from nas_evidence.cli.verify import repair, verify
 from nas_evidence.cli.watch import watch
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
-from nas_evidence.plumbing.memory import is_memory_full
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.plumbing.version import __version__
 from nas_evidence.spec.toml import StudyError

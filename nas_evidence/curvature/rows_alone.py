@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nas_evidence.plumbing.memory import is_memory_full
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 
 #: Rounding of float32, relative to the largest output.

@@ -30,7 +30,7 @@ from nas_evidence.curvature.rows_alone import (
     is_trusted,
     rows_to_try,
 )
-from nas_evidence.plumbing.memory import is_memory_full
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 
 Columns = Literal["exact", "sampled", "residual"]

@@ -16,7 +16,7 @@ from torch.func import vjp, vmap
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.vector_jacobian import vector_jacobian
-from nas_evidence.plumbing.memory import is_memory_full
+from nas_evidence.plumbing.no_memory import is_memory_full
 
 #: On a CPU, the most elements of the gradients formed at a time.
 _ELEMENTS = 1 << 22

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
-from nas_evidence.plumbing.memory import is_memory_full
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError, is_disk_full

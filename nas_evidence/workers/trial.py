@@ -31,7 +31,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
-from nas_evidence.plumbing.memory import is_memory_full
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
 from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
