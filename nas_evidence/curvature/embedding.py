@@ -80,7 +80,8 @@ class EmbeddingLayer:
     def block(self, counts: Tensor, gradients: Tensor, n_data: int, n_positions: int) -> Kronecker:
         """Return the Kronecker block from the diagonal of SA [V] and SB [1, D, D]."""
         rounding = float(torch.finfo(self.module.weight.dtype).eps)
-        return Kronecker(gradients, torch.diag(counts)[None], n_data, n_positions, rounding)
+        sums = (gradients, torch.diag(counts)[None], n_data, n_positions, rounding)
+        return Kronecker(*sums, rounding_of_inputs=rounding)
 
     def n_positions(self, g: Tensor) -> int:
         """Return |T|, the number of positions of an output gradient."""

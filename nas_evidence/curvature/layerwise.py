@@ -13,6 +13,11 @@
          the residual (empirical Fisher); g, a as in `layers`.
 
 Up to `FLUSH_EVERY` terms are summed in the dtype of the model, these partial sums in float64.
+Some factors are summed in float64 throughout, from values in the dtype of the model: the inputs of
+the first layer and of wide linear layers, and gradients of few outputs. Products in float32 leave
+noise up to ε λ_max in each eigenvalue, those in float64 of float32 values up to ε² λ_max. With 784
+smooth inputs the noise was worth 2 to 37 nats at a prior precision of 0.01, in the null vector of
+a softmax 0.8.
 """
 
 from collections.abc import Callable
@@ -20,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import Collector, EachColumn
 from nas_evidence.curvature.embedding import EmbeddingLayer
@@ -32,15 +37,23 @@ from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kroneck
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.plumbing.user_error import UserError
 
+_DOUBLE = torch.finfo(torch.float64).eps
 #: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
 #: float64 for each batch would cost a third of the pass; 16 terms lose no more accuracy than a
 #: 16 times larger batch.
 FLUSH_EVERY = 16
 
+#: Inputs of a linear layer above which SA is summed in float64. A hidden layer of 256 smooth
+#: inputs loses up to 0.2 nats in float32 at a prior precision of 0.01, one of 600 3.8 nats.
+_WIDE_INPUTS = 256
+#: Outputs of a linear layer up to which SB is summed in float64. Most networks end in such a
+#: layer, and the gradients of a softmax sum to 0. Products of so few columns cost little.
+_FEW_OUTPUTS = 32
+
 
 @dataclass
 class Sums:
-    """Named sums, created on first use; float64 except for the last few terms."""
+    """Named sums, created on first use; float64 except for the last few terms of another dtype."""
 
     totals: dict[str, Tensor] = field(default_factory=dict)
     latest: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
@@ -141,6 +154,7 @@ class Inputs:
     rows: dict[str, tuple[Tensor, int]] = field(default_factory=dict)  # of wide layers; how many
     keys: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # of layers that read the data
     factors: dict[str, InputFactor] = field(default_factory=dict)
+    double: dict[str, bool] = field(default_factory=dict)  # whether SA is summed in float64
 
     def add(self, layer: WeightLayer, a: Tensor) -> None:
         """Add the input of a batch, unless an earlier pass has summed that of all."""
@@ -150,12 +164,18 @@ class Inputs:
         if not reduced and keeps_rows(layer.module, self._n_rows(a)):
             self._add_rows(layer.path, a)
             return
-        if self.kept is not None and not reduced and self._is_batch(a):
+        is_batch = self._is_batch(a)
+        if layer.path not in self.double:  # the first layer called reads the data, or nearly so
+            wide = isinstance(layer.module, nn.Linear) and layer.module.in_features > _WIDE_INPUTS
+            self.double[layer.path] = not self.double or is_batch or wide
+        if self.kept is not None and not reduced and is_batch:
             key = self._key(layer, a)
             if key in self.kept:
                 self.factors[layer.path] = self.kept[key]
                 return
             self.keys[layer.path] = key
+        if self.double[layer.path]:
+            a = a.double()
         gram = None if reduced else layer.input_gram(a)
         if gram is not None:
             self.sums.add(layer.path, gram)
@@ -197,6 +217,7 @@ class Inputs:
 
     def _add_rows(self, path: str, a: Tensor) -> None:
         if path not in self.rows:
+            self.double[path] = True  # `FewInputs` multiplies its rows in float64
             self.rows[path] = (a.new_empty(self._n_rows(a), a.shape[-1]), 0)
         rows, n_before = self.rows[path]
         batch = a.reshape(-1, a.shape[-1])
@@ -234,6 +255,7 @@ class KroneckerCollector(Collector):
                 self.sums.add(f"{layer.path}:B", gram)
             else:
                 rows = layer.total_rows(g) if reduced else layer.gradient_rows(g)
+                rows = rows.double() if _few_outputs(layer) else rows
                 self.sums.add_gram(f"{layer.path}:B", rows)
             if len(layer.names) == 2 and not self._bias_is_gradient_factor(layer):
                 self.sums.add_gram(layer.names[1], layer.gradient_totals(g)[None])
@@ -258,7 +280,8 @@ class KroneckerCollector(Collector):
                 elif isinstance(layer, EmbeddingLayer):
                     blocks.append(self._embedding_block(layer))
                 elif isinstance(layer, WeightLayer) and self._bias_is_gradient_factor(layer):
-                    blocks.append(Dense(self.sums.total(f"{layer.path}:B")[0], _rounding(layer)))
+                    gradients = self.sums.total(f"{layer.path}:B")[0]
+                    blocks.append(Dense(gradients, _rounding_of_gradients(layer)))
                 else:
                     blocks.append(Dense(self.sums.total(name)[0], _rounding(layer)))
         return BlockDiagonal(tuple(names), tuple(blocks))
@@ -268,8 +291,16 @@ class KroneckerCollector(Collector):
         n_positions = 1 if layer.path in self.inputs.reduced else self.n_positions[layer.path]
         inputs, once = self.inputs.factor(layer.path)
         block = FewInputs if layer.path in self.inputs.rows else Kronecker
-        sums = (inputs, gradients, self.n_data, n_positions, _rounding(layer), once)
-        return block(*sums, n_rows=self.n_data * n_positions)
+        return block(
+            inputs,
+            gradients,
+            self.n_data,
+            n_positions,
+            _rounding_of_gradients(layer),
+            once,
+            n_rows=self.n_data * n_positions,
+            rounding_of_inputs=_DOUBLE if self.inputs.double[layer.path] else _rounding(layer),
+        )
 
     def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
         counts = self.inputs.sums.total(layer.path)
@@ -360,6 +391,16 @@ def _drawn(
 
 def _rounding(layer: Layer) -> float:
     return float(torch.finfo(next(layer.module.parameters()).dtype).eps)
+
+
+def _rounding_of_gradients(layer: Layer) -> float:
+    """Return ε of the dtype that SB is summed in."""
+    return _DOUBLE if _few_outputs(layer) else _rounding(layer)
+
+
+def _few_outputs(layer: Layer) -> bool:
+    module = layer.module
+    return isinstance(module, nn.Linear) and module.out_features <= _FEW_OUTPUTS
 
 
 def _sides(layer: Layer, parameter: Tensor, n_data: int) -> tuple[int, ...]:

@@ -242,9 +242,10 @@ class Factors:
     gradients    SB = Σ_{n,t,c} g gᵀ  [groups, d_out, d_out]
     n_data       N
     n_positions  |T|
-    rounding     ε of the dtype that the sums were formed in
+    rounding     ε of the dtype that SB was formed in
     of_inputs    eigenvalues and eigenvectors of SA; one object for blocks with the same inputs
     n_rows       rows a that SA is the sum of, None if it is of something else
+    rounding_of_inputs  ε of the dtype that SA was formed in
     """
 
     inputs: Tensor
@@ -254,6 +255,7 @@ class Factors:
     rounding: float = _DOUBLE
     of_inputs: Once = field(default_factory=Once, repr=False, compare=False)
     n_rows: int | None = None
+    rounding_of_inputs: float = _DOUBLE
 
     @property
     def scale(self) -> float:
@@ -287,6 +289,7 @@ class Factors:
             rounding=max(self.rounding, other.rounding),
             of_inputs=Once(),
             n_rows=self.n_rows + other.n_rows if self.n_rows and other.n_rows else None,
+            rounding_of_inputs=max(self.rounding_of_inputs, other.rounding_of_inputs),
         )
 
 
@@ -315,7 +318,7 @@ class Kronecker(Factors):
         solved = eigenvalues(self.to_solve()) if solved is None else solved
         left, n_left = without_noise(solved[0], self.rounding)
         right, n_right = self.of_inputs.get(
-            "values", lambda: without_noise(solved[-1], self.rounding, self.n_rows)
+            "values", lambda: without_noise(solved[-1], self.rounding_of_inputs, self.n_rows)
         )
         return (self.scale * left[:, :, None] * right[:, None, :]).flatten(), n_left + n_right
 
@@ -329,8 +332,9 @@ class Kronecker(Factors):
             precision: δ.
         """
         inputs, _ = self.of_inputs.get("values", lambda: (values, values))
-        within = (inputs > 0) & (inputs < self.rounding * inputs.amax(-1, keepdim=True))
-        return within.any() & (precision.to(values) < 10 * self.rounding * values.max())
+        rounding = self.rounding_of_inputs
+        within = (inputs > 0) & (inputs < rounding * inputs.amax(-1, keepdim=True))
+        return within.any() & (precision.to(values) < 10 * rounding * values.max())
 
     def trace(self) -> Tensor:
         """Return the trace []."""
@@ -343,7 +347,7 @@ class Kronecker(Factors):
         b, left = torch.linalg.eigh(self.gradients)
         a, right = self.of_inputs.get("vectors", lambda: torch.linalg.eigh(self.inputs))
         b = without_noise(b, self.rounding)[0]
-        a = without_noise(a, self.rounding, self.n_rows)[0]
+        a = without_noise(a, self.rounding_of_inputs, self.n_rows)[0]
         return Rotated(self.scale * b[:, :, None] * a[:, None, :], left, right)
 
     def plus(self, other: "Kronecker") -> "Kronecker":

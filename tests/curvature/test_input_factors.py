@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import curvature_passes, layerwise
+from nas_evidence.curvature import curvature_passes, layerwise, sweep
 from nas_evidence.curvature.layers import WeightLayer
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.blocks import FewInputs, Kronecker
@@ -164,3 +164,34 @@ def test_no_more_factors_are_kept_than_the_limit_permits(monkeypatch: pytest.Mon
     monkeypatch.setattr(layerwise, "MOST_KEPT", 8 * 18 * 18 - 1)
     run(mlp(), x, y, kept, batch_size=5)
     assert not kept
+
+
+class _Branches(nn.Module):
+    """Two layers read the data, and a third what they make of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = nn.Linear(18, 3), nn.Linear(18, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.last(torch.tanh(self.one(x) + self.two(x)))  # type: ignore[no-any-return]
+
+
+def test_the_first_layer_and_all_that_read_the_data_are_summed_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    single, double = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
+    for trusted, expected in ((False, (double, single, single)), (True, (double, double, single))):
+        # A network that is not trusted gets a copy of its inputs.
+        monkeypatch.setattr(sweep, "is_trusted", lambda model, trusted=trusted: trusted)
+        blocks = [b for b in run(_Branches(), *data()).blocks if isinstance(b, Kronecker)]
+        assert tuple(block.rounding_of_inputs for block in blocks) == expected
+
+
+def test_an_embedding_has_the_rounding_of_its_gradients() -> None:
+    x, y = torch.arange(20).reshape(10, 2) % 5, torch.arange(10) % 3
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 3))
+    block = run(model, x, y).blocks[0]
+    assert isinstance(block, Kronecker)
+    assert block.rounding_of_inputs == torch.finfo(torch.float32).eps
