@@ -174,8 +174,9 @@ def test_no_spectrum_of_784_inputs_loses_a_fifth_of_a_nat(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_smooth_images_lose_no_fifth_of_a_nat_in_a_convolutional_network() -> None:
-    """With SA of the last layer, of 784 inputs, summed in float32: 6 nats."""
+    """With SA of the last layer, of 784 inputs, summed in float32: 2.9 nats."""
     model = random_weights(
         nn.Sequential(
             nn.Unflatten(1, (1, 28, 28)),
@@ -184,8 +185,7 @@ def test_smooth_images_lose_no_fifth_of_a_nat_in_a_convolutional_network() -> No
             nn.Flatten(), nn.Linear(784, 10),
         )
     )  # fmt: skip
-    for kind in ("kfac_ggn", "ekfac_ggn"):
-        assert abs(lost(kind, model, cosines(1000, 28, 3, 0), 0.01)) < 0.2
+    assert abs(lost("kfac_ggn_mc", model, cosines(600, 28, 3, 0), 0.01)) < 0.2
 
 
 class Halved(nn.Module):
