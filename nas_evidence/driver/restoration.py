@@ -19,7 +19,6 @@ from nas_evidence.driver.reconcile import complete, known_proposals
 from nas_evidence.driver.verification import Kind, Load, check_data, trial_of_weights, verify
 from nas_evidence.exporting.winner import train_again
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
@@ -256,15 +255,9 @@ def restored_study(folder: Path, done: list[str]) -> StudySpec:
         words = [
             one.replace("in the folder", "there").replace("asked", "again") for one in changed
         ]
-    except StudyError as error:
+    except StudyError:
         if known is None:
-            why = str(error).removesuffix(".").replace(str(folder), ".")
-            raise UserError(
-                f"{folder}: study.toml and its sealed copy in logs/ are both lost or damaged "
-                f"({why}), and nothing else says what was searched; put the study file with which "
-                "it began there as study.toml, then run `nas-evidence repair "
-                f"{shell_word(folder)}` again."
-            ).with_code("study-file-and-copy-lost") from None
+            raise
         study, words = known, [f"as it last ran, with n_trials = {known.n_trials}"]
     then = f"restored from the sealed copy: {'; '.join(words)}"
     if (folder / "study.toml").exists():

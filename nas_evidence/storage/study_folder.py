@@ -110,7 +110,9 @@ def restorable(folder: Path) -> StudySpec:
     except StudyError as error:
         how = how_to_restore(folder)
         more = [Mistake("study-file-lost", f"{folder}/study.toml is lost or damaged. {how}")]
-        raise StudyError([*error.mistakes, *(more if how else [])]) from None
+        is_lost = not (folder / "study.toml").exists()
+        found = [] if how and is_lost else error.mistakes
+        raise StudyError([*found, *(more if how else [])]) from None
 
 
 def _near(folder: Path) -> str:

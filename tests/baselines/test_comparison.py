@@ -307,6 +307,7 @@ def chosen_on_folds(
     out = tmp_path_factory.mktemp("chosen") / request.param
     study = search(
         x, (y > 0).astype(np.int64) if labels else y, n_trials=3, settings=quick, out=out,
+        families="mlp",
         task="classification" if labels else "regression", progress=False,
         executor="inline",
     )  # fmt: skip

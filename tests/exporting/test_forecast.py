@@ -77,7 +77,7 @@ def test_every_door_that_prints_says_how_long_it_takes_and_how_to_stop(
     predict(place, Path(wave), to=Path("p.csv"))
     assert said(capsys) == []  # by the export that is there
     shutil.rmtree(Path(place, "export"))
-    predict(place, Path(wave), to=Path("p.csv"))
+    predict(place, Path(wave), to=Path("p.csv"), force=True)
     (line,) = said(capsys)
     assert line.startswith("predict takes about 30 min")
 

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from soak.harness import Found, Result, Studies, differing, outcomes_by_kind, tables_of
+from commands import environment
+from soak.harness import ROOT, Found, Result, Studies, differing, outcomes_by_kind, tables_of
 
 OUTCOMES = ("same", "lost", "silent")
 #: Longest that the verbs may take under one locale, seconds.
@@ -78,9 +79,11 @@ def worked(home: Path, case: str, locale: dict[str, str]) -> tuple[Path, str]:
         k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "PYTHONUTF8"))
     }
     (home / "work.py").write_text(_WORK, encoding="utf-8")
+    paths = os.pathsep.join([environment()["PYTHONPATH"], str(ROOT / "tests")])
     ended = subprocess.run(
         [sys.executable, home / "work.py", "set" if "set" in case else ""],
-        cwd=home, env=plain | locale, capture_output=True, check=False, timeout=PATIENCE,
+        cwd=home, env=plain | locale | {"PYTHONPATH": paths}, capture_output=True, check=False,
+        timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     said = (ended.stdout + ended.stderr).decode("utf-8", "backslashreplace")

@@ -145,7 +145,9 @@ def studies(home: Path, seed: int) -> Iterator[Studies]:
         tempfile.TemporaryDirectory(dir=home) as folder,
     ):
         made = made_studies(Path(folder))
-        patch.setattr(search, "_conclude", lambda *_, **__: None)  # `damage.py` looks at reports
+        # `damage.py` looks at reports.
+        patch.setattr(search, "_conclude", lambda *_, **__: None)
+        patch.setattr(search, "exit_if_unranked", lambda *_: None)
         other = Path(folder) / "other"
         called("search", Path(folder) / "study.toml", "--out", other, *_HOW, "--seed", "5")
         sound = dict[str, str]()
