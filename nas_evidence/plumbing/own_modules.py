@@ -133,8 +133,9 @@ def _leave_for_others(code: Code) -> None:
     """
     if not _LEFT:
         _LEFT.append(Path(tempfile.mkdtemp(prefix="nas-evidence-code-")))
-        sys.path.append(str(_LEFT[0]))
         atexit.register(_remove, _LEFT[0], os.getpid())
+    if str(_LEFT[0]) not in sys.path:  # somebody may have put back an older path
+        sys.path.append(str(_LEFT[0]))
     place = _LEFT[0] / code.package
     place.mkdir(exist_ok=True)
     (place / "code").write_bytes(pickle.dumps(code))

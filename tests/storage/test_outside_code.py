@@ -379,6 +379,21 @@ def test_a_family_defined_in_a_cell_keeps_its_study_when_the_cell_runs_again() -
     assert found == [(2,), (4,), (2,)]
 
 
+def test_processes_find_own_code_where_the_import_path_was_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def known(text: str) -> Code:
+        code = Code({"nets.py": text.encode()})
+        code.know()
+        return code
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    known(f"FIRST = {str(tmp_path)!r}")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "nas-evidence-code-" not in p])
+    code = known(f"SECOND = {str(tmp_path)!r}")
+    assert any(Path(place, code.package).is_dir() for place in sys.path)
+
+
 @pytest.mark.slow
 def test_processes_that_own_code_starts_find_it(tmp_path: Path) -> None:
     written(tmp_path, {
