@@ -28,7 +28,8 @@ with interruptible(late):
 
 
 def test_ctrl_c_while_the_modules_load_ends_without_a_traceback(tmp_path: Path) -> None:
-    slow = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
+    # Not one long sleep: a signal between Python's last look and the sleep would wait for its end.
+    slow = "import time\nprint('loading', flush=True)\nwhile True:\n    time.sleep(0.1)\n"
     (tmp_path / "typer.py").write_text(slow)
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
