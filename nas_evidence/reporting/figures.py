@@ -82,7 +82,7 @@ def measured(report: Report) -> Markup | None:
     ]
     words = f"{metric_words('log_loss', labels=report.labels)} above the winner's, nats per datum"
     panel = Panel(
-        Axis(words, low, high), named_axis([*tested]),
+        Axis("log loss above the winner's, nats per datum", low, high), named_axis([*tested]),
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
     )  # fmt: skip
     panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
