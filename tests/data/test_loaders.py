@@ -58,7 +58,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Of(Sampler[int]):
-    """A sampler of one's own; counts its epochs."""
+    """A sampler of the user; counts its epochs."""
 
     def __init__(self, draw: Callable[[int], list[int]]) -> None:
         self.draw, self.epoch = draw, 0

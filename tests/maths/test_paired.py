@@ -2,9 +2,9 @@
 
 import math
 
+import comparison_coverage
 import numpy as np
 import pytest
-import simulated_losses
 from scipy import stats
 
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
@@ -73,19 +73,19 @@ def test_a_mistake_too_rare_to_be_seen_counts_for_labels() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("situation", simulated_losses.REAL)
+@pytest.mark.parametrize("situation", comparison_coverage.REAL)
 def test_the_interval_of_real_targets_covers_within_two_points_at_any_noise_ratio(
     situation: str, ratio: float
 ) -> None:
     n_times = 2000  # four standard errors of a coverage of 0.95 are 0.02
-    found = simulated_losses.coverage_of("real", situation, ratio, 50, n_times, seed=1)
+    found = comparison_coverage.coverage_of("real", situation, ratio, 50, n_times, seed=1)
     assert found.covered == pytest.approx(0.95, abs=0.02 + 0.02)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("situation", simulated_losses.LABELS)
+@pytest.mark.parametrize("situation", comparison_coverage.LABELS)
 def test_the_interval_of_classes_covers_at_least_two_points_less_than_it_says(
     situation: str,
 ) -> None:
-    found = simulated_losses.coverage_of("labels", situation, 0.3, 60, 1000, seed=1)
+    found = comparison_coverage.coverage_of("labels", situation, 0.3, 60, 1000, seed=1)
     assert found.covered > 0.95 - 0.02 - 0.03  # four standard errors

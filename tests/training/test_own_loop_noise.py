@@ -1,4 +1,4 @@
-"""The noise of one's own loop: its maximum from any start, or an estimate that is not valid."""
+"""The noise of your own loop: its maximum from any start, or an estimate that is not valid."""
 
 import math
 

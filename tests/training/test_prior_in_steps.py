@@ -1,4 +1,4 @@
-"""The prior of one's own loop: whatever the optimiser does, the weights are those of ridge."""
+"""The prior of your own loop: whatever the optimiser does, the weights are those of ridge."""
 
 import copy
 import itertools
