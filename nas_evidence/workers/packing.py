@@ -14,7 +14,7 @@ from math import inf
 from typing import Any
 
 from nas_evidence.workers.executor import Launch
-from nas_evidence.workers.pool import ROOM_AFTER, Pool, Seat
+from nas_evidence.workers.pool import ROOM_AFTER, Place, Pool, Seat
 from nas_evidence.workers.rooms import Node, Room, room_for, rooms_beside
 from nas_evidence.workers.shares import SHARES
 
@@ -63,8 +63,11 @@ class PackingPool(Pool):
 
     # --- the book
 
-    def _rooms(self) -> list[Room]:
-        """Return what is free by the book; workers that only ask the cluster to grow take none."""
+    def _rooms(self) -> tuple[list[Room], bool]:
+        """Return what is free by the book, and whether each trial that waits finds room.
+
+        Workers that only ask the cluster to grow take none.
+        """
         held = [worker for worker in self.workers if worker.node or worker.launch]
         return rooms_beside(self._nodes_with_room(), held, self.resources.cpus)
 
@@ -80,7 +83,7 @@ class PackingPool(Pool):
         idle = self._idle(kept)
         if alike := [w for w in idle if w.share == share]:
             return min(alike, key=lambda w: (w.call is not None, w.ready_at is None)), []
-        found = room_for(share, self._rooms(), self.resources.cpus, idle=idle, kept=kept)
+        found = room_for(share, self._rooms()[0], self.resources.cpus, idle=idle, kept=kept)
         return found and (None, found[2])
 
     def _kept_for(self, trial_id: int) -> tuple[str, str] | None:
@@ -137,7 +140,7 @@ class PackingPool(Pool):
         before, self._kept = self._kept, None
         if self._passes.get(trial_id, 0) < MOST_PASSES or not share:
             return
-        free = {(r.node, gpu): left for r in self._rooms() for gpu, left in r.gpus.items()}
+        free = {(r.node, gpu): left for r in self._rooms()[0] for gpu, left in r.gpus.items()}
         if before and before[0] == trial_id and before[1] in free:
             self._kept = before
         elif free:
@@ -167,6 +170,11 @@ class PackingPool(Pool):
             else:
                 self._bind(worker, launch)
 
+    def _placed(self, worker: Seat, place: Place) -> None:
+        super()._placed(worker, place)
+        if self.packs and worker.launch is None and not self._rooms()[1]:
+            self._remove(worker)  # it asked for more nodes, and got the room of a trial
+
     def _bind(self, worker: Seat, launch: Launch) -> None:
         """Give a trial an idle worker."""
         worker.launch = launch
@@ -189,7 +197,8 @@ class PackingPool(Pool):
             elif idle:  # others hold what the book calls free
                 self._remove(max(idle, key=lambda w: (w.node, w.share)))
                 self._made_room_at = now
-        wanted = self._unmet[:] if now - self._unmet_at < GROWS_FOR else []
+        asks = now - self._unmet_at < GROWS_FOR and self._rooms()[1]
+        wanted = self._unmet[:] if asks else []
         for worker in [w for w in self.workers if not w.node and not w.launch]:
             if worker.share in wanted:
                 wanted.remove(worker.share)

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: One entry for each block of `stderr_to`; the first is a copy of the true standard error.
+_DIVERTED: list[int] = []
+_LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -58,15 +61,24 @@ def signals_deferred() -> Iterator[None]:
 def stderr_to(path: Path) -> Iterator[None]:
     """Send what Ray's processes print on standard error to a file during the block.
 
-    Child processes started inside keep writing to that file, as intended.
+    Child processes started inside keep writing to that file, as intended. If blocks of several
+    threads overlap, the file of the first one gets the lines of all.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+    with _LOCK:
+        if not _DIVERTED:
+            sys.stderr.flush()
+            _DIVERTED.append(os.dup(2))
+            with path.open("ab") as file:
+                os.dup2(file.fileno(), 2)
+        else:
+            _DIVERTED.append(-1)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            first = _DIVERTED[0]
+            _DIVERTED.pop()
+            if not _DIVERTED:
+                os.dup2(first, 2)
+                os.close(first)

@@ -54,15 +54,19 @@ def by_node(workers: Iterable[_Worker]) -> defaultdict[str, list[_Worker]]:
     return found
 
 
-def rooms_beside(nodes: Iterable[Node], workers: Sequence[Held], cpus: float) -> list[Room]:
-    """Return what is free beside these workers, those that wait for room included.
+def rooms_beside(
+    nodes: Iterable[Node], workers: Sequence[Held], cpus: float
+) -> tuple[list[Room], bool]:
+    """Return what is free beside these workers, and whether each that waits finds room there.
+
+    Those that wait take the room that they find.
 
     Args:
         nodes: of the cluster.
         workers: that hold `cpus` CPUs each.
         cpus: of a worker.
     """
-    rooms, on_node = [], by_node(workers)
+    rooms, on_node, all_find_room = [], by_node(workers), True
     for node in nodes:
         here = on_node[node.name]
         ids = sorted({worker.gpu for worker in here if worker.gpu})
@@ -72,12 +76,14 @@ def rooms_beside(nodes: Iterable[Node], workers: Sequence[Held], cpus: float) ->
         rooms.append(Room(node.name, node.cpus - cpus * len(here), free))
     for worker in on_node[""]:
         found: tuple[Room, str, list[Held]] | None = room_for(worker.share, rooms, cpus)
-        if found:
-            room, gpu, _ = found
-            room.cpus -= cpus
-            if gpu:
-                room.gpus[gpu] -= worker.share
-    return rooms
+        if not found:
+            all_find_room = False
+            continue
+        room, gpu, _ = found
+        room.cpus -= cpus
+        if gpu:
+            room.gpus[gpu] -= worker.share
+    return rooms, all_find_room
 
 
 def room_for(

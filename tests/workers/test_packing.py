@@ -194,9 +194,14 @@ def test_whatever_happens_each_trial_runs_once_and_no_gpu_is_overfull(
             pool.lose(data.draw(st.sampled_from(running)), "died")
         elif step == "nodes" and not pool.workers:
             pool.nodes = data.draw(st.sampled_from([nodes, nodes[:1], nodes[1:]]))
-        pool.settle()
+        settles = step != "launch" or data.draw(st.booleans())
+        if settles:  # else the next trial is launched before this one finds room
+            pool.settle()
         pool._paused_until = 0.0
         assert max(pool.shares().values()) <= 1.0
+        if settles and any(w.launch and not w.node for w in pool.workers):
+            idle = [w for w in pool.workers if w.node and not w.launch]
+            assert all(w.n_trials for w in idle), "more nodes were asked for, at a trial's cost"
         ran += [
             w.launch.assignment.trial_id
             for w in pool.workers
@@ -258,6 +263,21 @@ def test_trials_without_room_are_the_demand_for_more_nodes_as_many_as_there_are_
     assert first_of(pool, 1.0, 0.5) == 0
 
 
+def test_a_worker_that_only_asks_for_more_nodes_takes_no_room_from_a_trial_that_waits(
+    clock: list[float],
+) -> None:
+    pool = Growing([Node("a", 16, 1)], workers="auto")
+    start(pool, [0.5, 0.5])
+    assert first_of(pool, SHARES[-1]) is None
+    pool._refill()  # asks for a node that holds the smallest share
+    finish(pool, 1)
+    for trial_id in (2, 3):
+        pool.launch(next(launches_of({trial_id: Job(0.25, 1.0)})))
+    pool.settle()  # the cluster gives the room to whom it will
+    assert pool.worker_of(2).started
+    assert pool.worker_of(3).started
+
+
 def test_demand_that_nobody_has_any_more_is_withdrawn(clock: list[float]) -> None:
     pool = Growing([Node("a", 4, 1)], workers="auto")
     start(pool, [1.0])
@@ -285,7 +305,7 @@ def test_a_worker_goes_where_it_leaves_the_least_free_as_on_ray() -> None:
 def test_gpus_of_a_node_that_no_worker_has_named_are_free() -> None:
     pool = VirtualPool([Node("n", 8, 3)], workers="auto")
     start(pool, [0.5])
-    (room,) = rooms_beside(pool.nodes, pool.workers, 1)
+    (room,), _ = rooms_beside(pool.nodes, pool.workers, 1)
     assert sorted(room.gpus.values()) == [0.5, 1.0, 1.0]
     assert room.cpus == 7
 
