@@ -92,11 +92,15 @@ def start(*arguments: object, folder: Path, **options: object) -> subprocess.Pop
     )
 
 
+#: The folder for what `shortcuts.py` keeps, if shortcuts are taken.
+KEPT: list[Path] = []
+
+
 @functools.cache
 def _forking() -> subprocess.Popen[str]:
     """Return the process that forks for each command; it ends with this one."""
     return subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).with_name("forking.py"))],
+        [sys.executable, "-P", str(Path(__file__).with_name("forking.py")), *map(str, KEPT)],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -78,6 +78,27 @@ def require_service() -> Callable[[str, bool], None]:
             pytest.skip(f"{name} is not installed here")
 
     return require
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Take the shortcuts of `shortcuts.py`; return the folder of what is kept."""
+    import commands
+    import shortcuts
+
+    folder = tmp_path_factory.mktemp("kept")
+    shortcuts.take(folder)
+    commands.KEPT.append(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def no_shortcuts() -> Iterator[None]:
+    """Take no shortcuts in the tests of a module."""
+    import shortcuts
+
+    with shortcuts.none_taken():
+        yield
 
 
 @pytest.fixture

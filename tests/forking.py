@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 #: What most commands load; not Ray, which reads the environment while it is loaded.
 _LOADED = (
@@ -50,6 +51,19 @@ def _wait_for_requests() -> None:
     os._exit(0)
 
 
+def _take_shortcuts(folder: str) -> None:
+    """Take those of `shortcuts.py`, and load the templates of the report."""
+    sys.path.append(str(Path(__file__).parent))
+    import shortcuts
+
+    from nas_evidence.reporting.templating import environment
+
+    sys.path.pop()
+    shortcuts.take(Path(folder))
+    for name in ("study.html.j2", "study.md.j2", "captions.html.j2"):
+        environment().get_template(name)
+
+
 def _end(code: int) -> None:
     """End without unloading the libraries, which takes another second."""
     atexit._run_exitfuncs()
@@ -63,6 +77,8 @@ if __name__ == "__main__":
     for name in _LOADED:
         importlib.import_module(name)
     os.fsync = lambda descriptor: None  # as in conftest.py
+    if given := sys.argv[1:]:
+        _take_shortcuts(given[0])
     gc.collect()
     gc.freeze()
     _wait_for_requests()

@@ -43,6 +43,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
     assert not [name for name in SLOW if name in sys.modules]
 
 
+@pytest.mark.usefixtures("no_shortcuts")
 def test_a_forecast_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> float:
         raise MemoryError("the largest network does not fit here")
