@@ -12,6 +12,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray makes its workers nice; beside tests that are not, those would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+import matrix
 import pytest
 import torch
 from hypothesis import settings
@@ -50,8 +51,10 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are chosen by
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first."""
+    """Leave most cases of crossed parameters to `make matrices`, and put the long files first."""
+    matrix.leave_out(items)
     rank = {name: i for i, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(_LONG)))
 

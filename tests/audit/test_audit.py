@@ -56,6 +56,7 @@ def test_a_sum_of_training_losses_bounds_the_evidence_and_a_wrong_one_is_a_miss(
     assert not sotl_row(problem, 0).holds
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ef", "full_ef"])
 @pytest.mark.parametrize("relative", [1e-6, -1e-6])
 def test_a_value_off_by_a_millionth_is_a_miss(

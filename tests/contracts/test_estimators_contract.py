@@ -33,6 +33,7 @@ from nas_evidence.spec.study import DatasetSpec
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("relation", ["EXACT_ON_LINEAR", "LOWER_BOUND"])
 @pytest.mark.parametrize("n_data", [2, 40])  # fewer and more rows than parameters
 @pytest.mark.parametrize("scale", [1e-2, 1e2])  # of the inputs: flat and sharp posteriors

@@ -63,6 +63,7 @@ def agree(found: BlockDiagonal, expected: BlockDiagonal) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("n_data", [1, 3, 7, 40])
