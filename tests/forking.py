@@ -1,7 +1,8 @@
 """A process that has loaded the libraries and forks itself for each command that it is given.
 
-A command is then a real process, with an exit code, streams and an environment of its own, without
-the seconds that loading takes. Tests of the start, of the end and of signals take a fresh one.
+A command, of ours or a program in Python, is then a real process, with an exit code, streams and
+an environment of its own, without the seconds that loading takes. Tests of the start, of the end
+and of signals take a fresh one.
 """
 
 import atexit
@@ -9,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import sys
 from pathlib import Path
@@ -85,8 +87,16 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from nas_evidence.__main__ import main
 
+    script = sys.argv[0]
     try:
-        main()
+        if script.endswith(".py"):
+            sys.path.insert(0, str(Path(script).resolve().parent))
+            runpy.run_path(script, run_name="__main__")
+        else:
+            main()
     except SystemExit as end:
         _end(int(end.code or 0))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        _end(1)
     _end(0)
