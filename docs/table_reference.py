@@ -2,8 +2,8 @@
 
     python docs/table_reference.py > docs/reference/columns.md
 
-Names and types are those of `store.COLUMNS` and `reporting.correlations.COLUMNS`; the meanings are
-below. A column without a meaning, or a meaning without a column, is an error.
+Names and types are those of `storage.tables.COLUMNS` and `reporting.correlations.COLUMNS`; the
+meanings are below. A column without a meaning, or a meaning without a column, is an error.
 """
 
 import sys
@@ -19,7 +19,7 @@ SHARED: Mapping[str, tuple[str, str]] = {
     "trial_id": ("", "Number of the trial, from 0; those of the race begin at 1,000,000."),
     "attempt": (
         "",
-        "How often the trial had been started before: 0, 1, ... Readers use the last.",
+        "Which start of the trial, from 1. Readers use the last.",
     ),
     "epoch": ("epochs", "Epochs finished when the row was made; 0 is before the main training."),
     "estimator": ("", "Name of the score, as in a study file."),

@@ -1,7 +1,6 @@
 """Small models with data, one for each kind of layer and wiring; float64 throughout."""
 
 import json
-import pickle
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas_evidence import EvidenceEstimate, estimate_evidence
-from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal, Structured
@@ -176,28 +174,6 @@ def laplace_value(
     """The Laplace evidence in nats, differentiable in fit, precisions and scale of curvature."""
     ratio = curvature.log_det_ratio(precision / scale).sum()
     return fit - 0.5 * ((precision * norms).sum() + ratio)
-
-
-def pickled_passes(name: str, kinds: tuple[str, ...], start: int, stop: int | None) -> bytes:
-    """Passes over some rows of a case, in a form that leaves a process."""
-    c = case(name)
-    generator = torch.Generator().manual_seed(0)
-    rows = slice(start, stop)
-    return pickle.dumps(
-        [
-            curvature_pass(
-                kind,
-                c.model,
-                c.x[rows],
-                c.y[rows],
-                c.likelihood,
-                batch_size=2,
-                generator=generator,
-                diagnose=True,
-            )
-            for kind in kinds
-        ]
-    )
 
 
 GOLDEN = ("digits_mlp", "digits_cnn", "diabetes_mlp")

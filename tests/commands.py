@@ -92,11 +92,15 @@ def start(*arguments: object, folder: Path, **options: object) -> subprocess.Pop
     )
 
 
+#: The folder for what `shortcuts.py` keeps, if shortcuts are taken.
+KEPT: list[Path] = []
+
+
 @functools.cache
 def _forking() -> subprocess.Popen[str]:
     """Return the process that forks for each command; it ends with this one."""
     return subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).with_name("forking.py"))],
+        [sys.executable, "-P", str(Path(__file__).with_name("forking.py")), *map(str, KEPT)],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -114,8 +118,17 @@ def run(*arguments: object, folder: Path, code: int = 0) -> subprocess.Completed
     return subprocess.CompletedProcess(command, code, out, err)
 
 
+def forked_script(code: str, folder: Path) -> tuple[int, str, str]:
+    """Run a program in Python in a folder; return its exit code and what it wrote."""
+    (folder / "script.py").write_text(code)
+    return forked([str(folder / "script.py")], folder, environment())
+
+
 def forked(command: list[str], folder: Path, given: dict[str, str]) -> tuple[int, str, str]:
-    """Run `nas-evidence ...` in this environment; return its exit code and what it wrote."""
+    """Run `nas-evidence ...` in this environment; return its exit code and what it wrote.
+
+    A command that ends in `.py` is a program in Python.
+    """
     server = _forking()
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
         request = {"arguments": command, "folder": str(folder), "environment": given}

@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,6 +12,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray makes its workers nice; beside tests that are not, those would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+import matrix
 import pytest
 import torch
 from hypothesis import settings
@@ -25,7 +26,7 @@ os.fsync = lambda descriptor: None
 
 #: Files that take longest: first, so that two workers end at the same time.
 _LONG = (
-    "test_submit_cluster", "test_kill", "test_audit", "test_cluster_files", "test_chaos",
+    "test_submit_cluster", "test_kill", "test_audit", "test_cluster_files",
     "test_ray_cluster", "test_shared_cluster", "test_autoscaling", "test_crash_points",
     "test_cli", "test_scale", "test_service_machine",
     "test_executors_contract", "test_thermodynamic", "test_mirror", "test_proposer",
@@ -50,8 +51,10 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are chosen by
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first."""
+    """Leave most cases of crossed parameters to `make matrices`, and put the long files first."""
+    matrix.leave_out(items)
     rank = {name: i for i, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(_LONG)))
 
@@ -78,6 +81,27 @@ def require_service() -> Callable[[str, bool], None]:
             pytest.skip(f"{name} is not installed here")
 
     return require
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Take the shortcuts of `shortcuts.py`; return the folder of what is kept."""
+    import commands
+    import shortcuts
+
+    folder = tmp_path_factory.mktemp("kept")
+    shortcuts.take(folder)
+    commands.KEPT.append(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def no_shortcuts() -> Iterator[None]:
+    """Take no shortcuts in the tests of a module."""
+    import shortcuts
+
+    with shortcuts.none_taken():
+        yield
 
 
 @pytest.fixture

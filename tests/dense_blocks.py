@@ -28,7 +28,7 @@ def _matrix(block: Block) -> Tensor:
     if isinstance(block, Dense):
         return block.matrix
     if isinstance(block, LowRank):
-        return block.as_dense().matrix
+        return block.rows.double().mT @ block.rows.double()
     if isinstance(block, Rotated):
         triples = zip(block.left, block.right, block.values, strict=True)
         parts = [(torch.kron(b, a), v.flatten()) for b, a, v in triples]

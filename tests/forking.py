@@ -1,7 +1,8 @@
 """A process that has loaded the libraries and forks itself for each command that it is given.
 
-A command is then a real process, with an exit code, streams and an environment of its own, without
-the seconds that loading takes. Tests of the start, of the end and of signals take a fresh one.
+A command, of ours or a program in Python, is then a real process, with an exit code, streams and
+an environment of its own, without the seconds that loading takes. Tests of the start, of the end
+and of signals take a fresh one.
 """
 
 import atexit
@@ -9,8 +10,10 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import sys
+from pathlib import Path
 
 #: What most commands load; not Ray, which reads the environment while it is loaded.
 _LOADED = (
@@ -50,6 +53,19 @@ def _wait_for_requests() -> None:
     os._exit(0)
 
 
+def _take_shortcuts(folder: str) -> None:
+    """Take those of `shortcuts.py`, and load the templates of the report."""
+    sys.path.append(str(Path(__file__).parent))
+    import shortcuts
+
+    from nas_evidence.reporting.templating import environment
+
+    sys.path.pop()
+    shortcuts.take(Path(folder))
+    for name in ("study.html.j2", "study.md.j2", "captions.html.j2"):
+        environment().get_template(name)
+
+
 def _end(code: int) -> None:
     """End without unloading the libraries, which takes another second."""
     atexit._run_exitfuncs()
@@ -63,14 +79,24 @@ if __name__ == "__main__":
     for name in _LOADED:
         importlib.import_module(name)
     os.fsync = lambda descriptor: None  # as in conftest.py
+    if given := sys.argv[1:]:
+        _take_shortcuts(given[0])
     gc.collect()
     gc.freeze()
     _wait_for_requests()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from nas_evidence.__main__ import main
 
+    script = sys.argv[0]
     try:
-        main()
+        if script.endswith(".py"):
+            sys.path.insert(0, str(Path(script).resolve().parent))
+            runpy.run_path(script, run_name="__main__")
+        else:
+            main()
     except SystemExit as end:
         _end(int(end.code or 0))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        _end(1)
     _end(0)

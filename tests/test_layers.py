@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -134,6 +135,19 @@ def circles(imports: dict[str, set[str]]) -> list[str]:
         if kept == left:
             return sorted(left)
         left = kept
+
+
+def test_git_tracks_no_folder_that_the_page_of_the_architecture_does_not_name() -> None:
+    root = PACKAGE.parent
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    names = listed.stdout.splitlines()
+    text = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    assert [folder for folder in sorted(folders) if f"`{folder}/" not in text] == []
+    studies = [name for name in names if Path(name).name in ("study.toml", "study.db", "lock")]
+    assert [name for name in studies if not name.startswith("tests/golden/")] == []
 
 
 def test_a_circle_is_found_through_any_number_of_files() -> None:

@@ -1,7 +1,7 @@
-"""Who is told of a study while it runs: what shows it, callbacks, and trackers in threads.
+"""The watchers of a running study: its display, callbacks, and trackers in threads of their own.
 
-The driver tells one watcher, `Callbacks`, which tells the others. The first thing that another one
-raises is one warning; it is told nothing more, and the study goes on.
+The driver calls one watcher, `Callbacks`, which calls the others. If one of them raises, the
+exception becomes one warning, that watcher is called no more, and the study goes on.
 """
 
 import logging

@@ -12,7 +12,7 @@ from nas_evidence.spec.study import StudySpec
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.driver.mirror import WorkingCopy
-    from nas_evidence.driver.verification import Load, Problem
+    from nas_evidence.driver.verification import Finding, Load
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Verification:
     data_differ  whether the data at hand, and nothing else, are not those of the trials
     """
 
-    problems: "tuple[Problem, ...]"
+    problems: "tuple[Finding, ...]"
     not_checked: tuple[str, ...]
     data_differ: bool = False
 

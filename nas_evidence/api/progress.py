@@ -16,7 +16,7 @@ from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_r
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.executor import Lost, Watcher
 
-#: Most lines printed for successful trials where there is no live table.
+#: Maximum number of lines printed for successful trials where there is no live table.
 MAX_LINES = 80
 
 
@@ -41,7 +41,7 @@ class _Python(Audience):
         write(line)
 
     def watching(self, spec: StudySpec, n_done: int) -> AbstractContextManager[Watcher]:
-        shown = Block(spec, n_done, show=_display()) if self.notebook else None
+        shown = NotebookProgress(spec, n_done, show=_display()) if self.notebook else None
         return nullcontext(shown or Progress(spec, n_done, say=write))
 
 
@@ -183,7 +183,7 @@ class Progress(Watcher):
 
 
 @dataclass
-class Block(Progress):
+class NotebookProgress(Progress):
     """Keeps one block of a notebook up to date: progress, time left, the best of this run.
 
     `show` shows HTML in place of what it showed before.

@@ -107,7 +107,7 @@ def _changes(options: DataOptions) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """A study to run, and its data if they are the user's own.
 
     arrays    the data as they would load
@@ -147,7 +147,7 @@ def asked_for(
     allow_code: bool = False,
     data_root: Path | None = None,
     elsewhere: bool = False,
-) -> Asked:
+) -> Request:
     """Return the study that a study file, the name of a shipped one, or a data file stands for.
 
     Args:
@@ -176,7 +176,7 @@ def asked_for(
     return replace(found, code=code)
 
 
-def _of_study(spec: StudySpec, *, base: Path, data_root: str | None, elsewhere: bool) -> Asked:
+def _of_study(spec: StudySpec, *, base: Path, data_root: str | None, elsewhere: bool) -> Request:
     if spec.first:
         from nas_evidence.proposing.startup import first_points
 
@@ -188,9 +188,9 @@ def _of_study(spec: StudySpec, *, base: Path, data_root: str | None, elsewhere: 
                 '`target_scale = "auto"` needs data that are read here, but those of '
                 f"{spec.dataset.path} are read by the workers; name a scale"
             ).with_code("target-scale-auto-elsewhere")
-        return Asked(spec)
+        return Request(spec)
     if name not in OWN_DATA:
-        return Asked(spec)
+        return Request(spec)
     return _with_source(spec, base=base, data_root=data_root)
 
 
@@ -231,7 +231,7 @@ def is_data(study: str) -> bool:
 
 def of_data_file(
     path: Path, overrides: Sequence[str], options: DataOptions, *, allow_code: bool = False
-) -> Asked:
+) -> Request:
     """Return the study that fits a data file."""
     from nas_evidence.data.source import source_of
 
@@ -248,7 +248,7 @@ def of_memory(
     overrides: Sequence[str],
     *,
     allow_code: bool = False,
-) -> Asked:
+) -> Request:
     """Return the study that fits data in memory."""
     from nas_evidence.data.source import NAME, source_in_memory
 
@@ -266,7 +266,7 @@ def of_source(
     *,
     name: str | None = None,
     allow_code: bool = False,
-) -> Asked:
+) -> Request:
     """Return the study that fits your data."""
     from nas_evidence.data.proposed import name_of, proposed_text
     from nas_evidence.data.units import check_units
@@ -291,7 +291,7 @@ def of_source(
         spec = settled(spec, arrays)
         check_units(spec, arrays.units, arrays.n_train)
         spec, source, arrays = _with_scale(spec, source.with_spec(spec.dataset), arrays)
-        return Asked(spec, source, arrays, proposed=True, code=code)
+        return Request(spec, source, arrays, proposed=True, code=code)
 
 
 def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
@@ -331,7 +331,7 @@ def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
         raise _first_mistake(error) from None
 
 
-def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked:
+def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Request:
     from nas_evidence.data.source import source_of
     from nas_evidence.data.units import check_units
 
@@ -340,7 +340,7 @@ def _with_source(spec: StudySpec, *, base: Path, data_root: str | None) -> Asked
     arrays = source.arrays(seed=spec.seed)
     spec = settled(spec.model_copy(update={"dataset": source.spec}), arrays)
     check_units(spec, arrays.units, arrays.n_train)
-    return Asked(*_with_scale(spec, source.with_spec(spec.dataset), arrays))
+    return Request(*_with_scale(spec, source.with_spec(spec.dataset), arrays))
 
 
 def _with_scale(

@@ -294,7 +294,7 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
 
 @dataclass
 class Left:
-    """What is left of a study.
+    """The part of a study that has not run yet, and how to run it.
 
     spec      the study as stored
     store     its place

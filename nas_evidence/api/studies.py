@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import (
-    Asked,
+    Request,
     asked_for,
     check_not_fewer,
     check_one,
@@ -900,7 +900,7 @@ def _run(
     return study
 
 
-def _folder_of(asked: Asked, *, named: bool) -> Path:
+def _folder_of(asked: Request, *, named: bool) -> Path:
     """Return runs/<name>; for data in memory, which have none, with the start of their hash."""
     from nas_evidence.storage.study_folder import default_folder
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for
 from nas_evidence.api.python_words import option_of, speaking_python
-from nas_evidence.api.request import Asked, asked_for, check_not_fewer, overrides_of, with_workers
+from nas_evidence.api.request import (
+    Request,
+    asked_for,
+    check_not_fewer,
+    overrides_of,
+    with_workers,
+)
 from nas_evidence.api.runs import begun, check_reaches
 from nas_evidence.api.shared_options import (
     ResubmitOptions,
@@ -160,7 +166,7 @@ def resubmit(
     return send(connect(address, warn), name, store, arguments=["resume", store, *words])
 
 
-def _begin_there(store: str, spec: StudySpec, asked: Asked, say: Callable[[str], None]) -> None:
+def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str], None]) -> None:
     """Begin a study in its store, with its data, which no other user can read."""
     from nas_evidence.driver.mirror import working_copy
     from nas_evidence.storage.outside_code import keep_code, with_kept

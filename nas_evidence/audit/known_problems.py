@@ -30,7 +30,7 @@ _TRUTH = LadderPlan(n_ladders=8, n_nodes=20, n_burn_in=150, n_samples=200)
 
 
 @dataclass(frozen=True)
-class Problem:
+class KnownProblem:
     """A model at its mode, with data, likelihood, precision of each tensor, and the truth.
 
     power  κ, on the likelihood; with another than 1 the truth is log ∫ p(y|θ)^κ p(θ) dθ
@@ -62,7 +62,7 @@ def linear_problem(
     n_outputs: int,
     noise_std: float = NOISE_STD,
     power: float = 1.0,
-) -> Problem:
+) -> KnownProblem:
     """Return linear regression at its mode with the exact evidence."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(n_data, n_features, dtype=torch.float64, generator=generator)
@@ -74,7 +74,7 @@ def linear_problem(
     return _regression(name, x, phi @ w + noise_std * noise, noise_std, power)
 
 
-def early_half(problem: Problem) -> Problem:
+def early_half(problem: KnownProblem) -> KnownProblem:
     """Return the linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
     return _regression(
@@ -82,13 +82,13 @@ def early_half(problem: Problem) -> Problem:
     )
 
 
-def noise_of_linear(problem: Problem) -> float:
+def noise_of_linear(problem: KnownProblem) -> float:
     """Return the noise of a linear regression."""
     assert isinstance(problem.likelihood, Gaussian)
     return problem.likelihood.noise_std
 
 
-def _regression(name: str, x: Tensor, y: Tensor, noise_std: float, power: float) -> Problem:
+def _regression(name: str, x: Tensor, y: Tensor, noise_std: float, power: float) -> KnownProblem:
     precision = torch.tensor([1.0, 4.0], dtype=torch.float64)  # of weight and bias
     phi = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     each = precision[[0] * x.shape[1] + [1]]
@@ -98,7 +98,7 @@ def _regression(name: str, x: Tensor, y: Tensor, noise_std: float, power: float)
         model.weight.copy_(mode[:-1].T)
         model.bias.copy_(mode[-1])
     truth = tempered_evidence(phi, y, prior_precision=each, noise_std=noise_std, power=power)
-    return Problem(name, model, x, y, Gaussian(noise_std), precision, truth, power=power)
+    return KnownProblem(name, model, x, y, Gaussian(noise_std), precision, truth, power=power)
 
 
 def tempered_evidence(
@@ -116,7 +116,7 @@ def tempered_evidence(
 
 
 def exact_ensembles(
-    problem: Problem, plan: EnsemblePlan, generator: torch.Generator, *, n_runs: int = 200
+    problem: KnownProblem, plan: EnsemblePlan, generator: torch.Generator, *, n_runs: int = 200
 ) -> tuple[float, float]:
     """Return the mean of L_k on linear regression and its standard error, by exact draws.
 
@@ -144,7 +144,7 @@ def exact_ensembles(
     return float(found.mean()), float(found.std()) / n_runs**0.5
 
 
-def definition(problem: Problem, kind: str) -> float | None:
+def definition(problem: KnownProblem, kind: str) -> float | None:
     """Return the Laplace evidence in nats by dense algebra, None if that needs other layer rules.
 
     Jacobians, gradients and Hessians of the outputs come from autograd, without
@@ -221,7 +221,7 @@ def _inputs_of_layers(model: nn.Module, x: Tensor) -> list[tuple[Tensor, bool]] 
     return found
 
 
-def entropy_bound_of_linear(problem: Problem, plan: EntropyPlan) -> float:
+def entropy_bound_of_linear(problem: KnownProblem, plan: EntropyPlan) -> float:
     """Return the largest expectation over steps of the one-product entropy bound, nats.
 
     θ_t is Gaussian: mean m − A^t m and covariance A^t diag(δ)⁻¹ A^t with A = I − α K, for the
@@ -258,7 +258,7 @@ def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor
     return (basis * (basis.mT @ block @ basis).diagonal()) @ basis.mT
 
 
-def logistic_problem(name: str, seed: int, power: float = 1.0) -> Problem:
+def logistic_problem(name: str, seed: int, power: float = 1.0) -> KnownProblem:
     """Return a classifier with two parameters."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(12, 1, dtype=torch.float64, generator=generator)
@@ -266,7 +266,7 @@ def logistic_problem(name: str, seed: int, power: float = 1.0) -> Problem:
     return _on_grid(name, x, y, Categorical(), 14, 401, power)
 
 
-def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
+def noise_problem(name: str, seed: int, n_data: int = 24) -> KnownProblem:
     """Return real targets whose two natural outputs are proportional to one input."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(24, 1, dtype=torch.float64, generator=generator)
@@ -277,7 +277,7 @@ def noise_problem(name: str, seed: int, n_data: int = 24) -> Problem:
 
 def _on_grid(
     name: str, x: Tensor, y: Tensor, likelihood: Likelihood, half: int, n: int, power: float = 1.0
-) -> Problem:
+) -> KnownProblem:
     """Return a model with two weights, whose evidence is a sum over a grid of n by n."""
     model = nn.Linear(1, 2, bias=False).double()
     nn.init.zeros_(model.weight)
@@ -288,14 +288,14 @@ def _on_grid(
     log_prior = (precision / (2 * math.pi)).log() - 0.5 * precision * grid.square().sum(1)
     cell = 2 * math.log(float(axis[1] - axis[0]))
     truth = float((power * density(grid)[0] + log_prior).logsumexp(0)) + cell
-    problem = Problem(name, model, x, y, likelihood, precision, truth, power=power)
+    problem = KnownProblem(name, model, x, y, likelihood, precision, truth, power=power)
     put_at_mode(problem)
     return problem
 
 
 def ladder_problem(
     name: str, seed: int, model: nn.Module, *, n_data: int, n_features: int, symmetries: int = 1
-) -> Problem:
+) -> KnownProblem:
     """Return a classifier at a mode, with its truth from a long ladder."""
     generator = torch.Generator().manual_seed(derive_seed(seed, name))
     x = torch.randn(n_data, n_features, dtype=torch.float64, generator=generator)
@@ -309,12 +309,14 @@ def ladder_problem(
         generator=generator,
     )  # fmt: skip
     error = long.standard_error or 0.0
-    problem = Problem(name, model, x, y, Categorical(), precision, long.value, error, symmetries)
+    problem = KnownProblem(
+        name, model, x, y, Categorical(), precision, long.value, error, symmetries
+    )
     put_at_mode(problem)
     return problem
 
 
-def put_at_mode(problem: Problem) -> None:
+def put_at_mode(problem: KnownProblem) -> None:
     """Move the parameters of the model to a maximum of the log joint."""
     parameters = list(problem.model.parameters())
     optimiser = torch.optim.LBFGS(

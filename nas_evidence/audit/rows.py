@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.audit.known_problems import Problem
+from nas_evidence.audit.known_problems import KnownProblem
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate
 
@@ -65,7 +65,7 @@ def judged(row: AuditRow, claim: Claim) -> AuditRow:
     )
 
 
-def measured(problem: Problem, name: str, call: Callable[[], EvidenceEstimate]) -> AuditRow:
+def measured(problem: KnownProblem, name: str, call: Callable[[], EvidenceEstimate]) -> AuditRow:
     """Return the row of one estimate, measured but not yet checked."""
     with _peak_memory() as peak:
         started = time.process_time()

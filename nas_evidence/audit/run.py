@@ -27,7 +27,7 @@ from torch import nn
 
 from nas_evidence.audit.known_problems import (
     NOISE_STD,
-    Problem,
+    KnownProblem,
     definition,
     early_half,
     ladder_problem,
@@ -137,7 +137,7 @@ def estimators_in(problem: str) -> set[str]:
     return found
 
 
-def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
+def rows_of(problem: KnownProblem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
     rows = {k: measured(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
@@ -146,7 +146,9 @@ def rows_of(problem: Problem, seed: int) -> list[AuditRow]:
     return found + sampled_rows(problem, seed)
 
 
-def conditional_row(problem: Problem, half: Problem, claim: str, error: float) -> AuditRow:
+def conditional_row(
+    problem: KnownProblem, half: KnownProblem, claim: str, error: float
+) -> AuditRow:
     """Return the row of `conditional_evidence`: all data given one half.
 
     Args:
@@ -160,7 +162,7 @@ def conditional_row(problem: Problem, half: Problem, claim: str, error: float) -
     return judged(row, around(late.truth, error, claim))
 
 
-def _late_given_early(problem: Problem, half: Problem) -> EvidenceEstimate:
+def _late_given_early(problem: KnownProblem, half: KnownProblem) -> EvidenceEstimate:
     layer = last_layer_of(half.model, problem.x, problem.precision)
     found = late_given_early(
         layer, problem.y, len(half.x), problem.likelihood, power=problem.power
@@ -168,7 +170,7 @@ def _late_given_early(problem: Problem, half: Problem) -> EvidenceEstimate:
     return EvidenceEstimate(estimator=_CONDITIONAL, value=found.value)
 
 
-def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
+def _laplace_claim(problem: KnownProblem, rows: Mapping[str, AuditRow], kind: str) -> Claim:
     exact = CURVATURES[kind].approximates
     if exact is not None:
         # Noise in the curvature increases the evidence (Jensen), here by less than P / n.
@@ -181,7 +183,7 @@ def _laplace_claim(problem: Problem, rows: Mapping[str, AuditRow], kind: str) ->
     return around(value, _ROUNDING * abs(value), "closed form of its definition")
 
 
-def _laplace(problem: Problem, kind: str, seed: int) -> EvidenceEstimate:
+def _laplace(problem: KnownProblem, kind: str, seed: int) -> EvidenceEstimate:
     gaussian = isinstance(problem.likelihood, Gaussian)
     of_classes = isinstance(problem.likelihood, Categorical)
     return estimate_evidence(

@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 
-from nas_evidence.audit.known_problems import Problem, entropy_bound_of_linear, exact_ensembles
+from nas_evidence.audit.known_problems import (
+    KnownProblem,
+    entropy_bound_of_linear,
+    exact_ensembles,
+)
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.maths.precisions import Precisions
@@ -37,13 +41,13 @@ _SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
 _ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 
 
-def noise_of(problem: Problem) -> float:
+def noise_of(problem: KnownProblem) -> float:
     """Return the noise of a regression, 1 for labels or a noise of each datum."""
     likelihood = problem.likelihood
     return likelihood.noise_std if isinstance(likelihood, Gaussian) else 1.0
 
 
-def sampled_rows(problem: Problem, seed: int) -> list[AuditRow]:
+def sampled_rows(problem: KnownProblem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators of `SAMPLED` on a problem with a truth."""
     rows = []
     for name, call in _sampled_calls(problem).items():
@@ -73,7 +77,7 @@ def sampled_rows(problem: Problem, seed: int) -> list[AuditRow]:
     return rows
 
 
-def _entropy_claim(problem: Problem, slack: float, seed: int) -> Claim:
+def _entropy_claim(problem: KnownProblem, slack: float, seed: int) -> Claim:
     """Return the limits of the entropy bound: closed form, or full Hessians, and the truth."""
     plan = _descent(problem)
     if isinstance(problem.likelihood, Gaussian):
@@ -100,7 +104,7 @@ def _entropy_claim(problem: Problem, slack: float, seed: int) -> Claim:
     )  # fmt: skip
 
 
-def _descent(problem: Problem) -> EntropyPlan:
+def _descent(problem: KnownProblem) -> EntropyPlan:
     """Return a plan with steps of 0.3 divided by the largest curvature at most."""
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
@@ -109,7 +113,7 @@ def _descent(problem: Problem) -> EntropyPlan:
 
 
 def _sampled_calls(
-    problem: Problem,
+    problem: KnownProblem,
 ) -> dict[str, Callable[[torch.Generator], EvidenceEstimate]]:
     given: tuple[Any, ...] = (problem.model, problem.x, problem.y)
     known: dict[str, Any] = {

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from nas_evidence.audit.known_problems import Problem, noise_of_linear
+from nas_evidence.audit.known_problems import KnownProblem, noise_of_linear
 from nas_evidence.audit.rows import AuditRow, Claim, judged, measured
 from nas_evidence.evidence.exact_linear import mode_of_linear
 from nas_evidence.scores.sotl import sotl
@@ -32,7 +32,7 @@ _N_RUNS = 400
 _STANDARD_ERRORS = 4.0
 
 
-def sotl_row(problem: Problem, seed: int) -> AuditRow:
+def sotl_row(problem: KnownProblem, seed: int) -> AuditRow:
     """Return the row of `sotl` on linear regression: one pass, one datum at a time."""
     generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, SOTL))
     losses, expected = _pass(problem, generator)
@@ -51,7 +51,7 @@ def sotl_row(problem: Problem, seed: int) -> AuditRow:
     )
 
 
-def _pass(problem: Problem, generator: torch.Generator) -> tuple[torch.Tensor, float]:
+def _pass(problem: KnownProblem, generator: torch.Generator) -> tuple[torch.Tensor, float]:
     """Return the loss of each datum in each run [n, runs], nats, and the expected minus sum."""
     noise = noise_of_linear(problem)
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)

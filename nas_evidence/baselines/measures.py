@@ -29,10 +29,12 @@ from nas_evidence.maths.metrics import (
 )
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 
-#: Most pairs of true and predicted values that are kept.
+#: Maximum number of pairs of true and predicted values that are kept.
 MOST_PAIRS = 500
-#: Most data of a resample, and how many are drawn: an error bar needs no more.
-MOST_DRAWN, _N_DRAWS = 2000, 100
+#: Maximum number of rows of a resample: an error bar needs no more.
+MOST_DRAWN = 2000
+#: Resamples.
+_N_DRAWS = 100
 #: Intervals whose coverage is drawn: of probability 0.1, 0.2, ..., 0.9.
 _N_LEVELS = 9
 

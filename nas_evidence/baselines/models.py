@@ -49,10 +49,12 @@ from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.parts import order_of_data
 
-#: Most input values [n * d] of a linear model, and most of boosting times the classes.
-MOST_VALUES, MOST_BOOSTED = 5_000_000, 20_000_000
-#: Most input values [n * d] that are fitted on one thread: several threads cost seconds on a busy
-#: machine.
+#: Maximum number of input values [n * d] of a linear model.
+MOST_VALUES = 5_000_000
+#: Maximum of that number times the classes for boosting.
+MOST_BOOSTED = 20_000_000
+#: Maximum number of input values [n * d] that are fitted on one thread: several threads cost
+#: seconds on a busy machine.
 ONE_THREAD = 200_000
 #: Penalties that are tried for logistic regression, as scikit-learn's C, and for ridge regression.
 PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

@@ -261,7 +261,8 @@ def _plan_the_end(limit: TimeLimit) -> None:
 def _options(run: Run) -> str:
     """Return the options that the next run also needs, as text for whoever reads it.
 
-    A job finds the cluster that it runs on by itself; its reader, on another machine, does not.
+    A job knows the address of its own cluster. Whoever reads its output on another machine needs
+    the address as an option.
     """
     words = as_arguments(
         data_root=run.data_root, address=run.address, track=run.track, allow_code=run.allow_code

@@ -5,17 +5,13 @@
 A kind chooses the vectors that are sent back through the network, and the structure of the matrix
 built from them. A bare name is exact (all roots of Λ), `_mc` draws one root per datum, `ef` sends
 the residual.
-
-Everything is a sum over data, so passes over the shards of a data set, made anywhere, add up to
-the pass over all of it (`merge`).
 """
 
 import difflib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +24,7 @@ from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
+from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import CURVATURES
 
@@ -65,47 +61,6 @@ class CurvaturePass:
     n_outputs: int
     squared_error: float | None = None
     gradient: Tensor | None = None
-
-    def __add__(self, other: "CurvaturePass") -> "CurvaturePass":
-        """Return the pass over the combined data, up to rounding; seconds are added too.
-
-        Raises:
-            ValueError: if models or kinds differ, or the kind is not a sum over data.
-        """
-        return CurvaturePass(
-            curvature=add_curvatures(self.curvature, other.curvature),
-            log_likelihood=self.log_likelihood + other.log_likelihood,
-            n_data=self.n_data + other.n_data,
-            n_correct=_sum(self.n_correct, other.n_correct),
-            seconds=self.seconds + other.seconds,
-            n_outputs=self.n_outputs,
-            squared_error=_sum(self.squared_error, other.squared_error),
-            gradient=_sum(self.gradient, other.gradient),
-        )
-
-
-T = TypeVar("T", int, float, Tensor)
-
-
-def _sum(one: T | None, other: T | None) -> T | None:
-    return None if one is None or other is None else one + other
-
-
-def merge(passes: Sequence[CurvaturePass]) -> CurvaturePass:
-    """Return the pass over all data, from passes of one kind over disjoint shards.
-
-    Works for all kinds except ekfac_ggn, whose basis depends on all data. block_ggn and the
-    full kinds choose their form by the size of their data; shards of either form add up to the
-    form of all data.
-
-    Raises:
-        ValueError: if `passes` is empty, or they cannot be added.
-    """
-    if not passes:
-        raise UserError("`passes` must hold at least one pass, but is empty").with_code(
-            "no-passes"
-        )
-    return reduce(CurvaturePass.__add__, passes)
 
 
 def curvature_pass(

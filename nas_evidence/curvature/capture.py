@@ -76,9 +76,9 @@ class Collector:
 
 @dataclass
 class EachColumn(Collector):
-    """Gives the d-th column of every batch to the d-th collector, as its only one.
+    """Passes column d of every batch to collector d, which sees no other column.
 
-    The first keeps the inputs for all.
+    Only the first collector keeps the inputs of the layers; the others share them.
     """
 
     collectors: Sequence[Collector]

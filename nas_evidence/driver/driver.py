@@ -49,7 +49,7 @@ from nas_evidence.storage.faults import StudyStoppedError, crash_point, disk_sto
 from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import DoneTrials, adopt, find_done, set_aside_wrong
 from nas_evidence.storage.requests import Requests
-from nas_evidence.storage.state import Losses
+from nas_evidence.storage.state import LossCounts
 from nas_evidence.storage.study_names import remove_attempts
 from nas_evidence.storage.tables import (
     COMPACT_AT,
@@ -443,7 +443,7 @@ class Driver:
                 kind=loss.kind,
             )
         )
-        losses = self._state.losses.get(loss.trial_id, Losses())
+        losses = self._state.losses.get(loss.trial_id, LossCounts())
         if not losses.too_many(self._study.retries):
             self._again(loss, assignment)
             return

@@ -29,14 +29,20 @@ from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.workers.choice import FEW_WORKERS
 from nas_evidence.workers.trial import device_for
 
-#: Architectures timed per family, and by default the seconds of work after which it is only one.
-TIMED_PER_FAMILY, _PATIENCE = 3, 6.0
-#: Most epochs timed in a row: a trial runs as many as its evaluations are apart.
+#: Architectures timed per family.
+TIMED_PER_FAMILY = 3
+#: Seconds of work, by default, after which one architecture of each further family is timed.
+_PATIENCE = 6.0
+#: Maximum number of epochs timed in a row: a trial runs as many as its evaluations are apart.
 _EPOCHS = 4
-#: Seconds after which what is timed has taken long enough, and from which once is enough.
-_ENOUGH, _SLOW = 0.03, 0.5
-#: Overhead: workers share memory and caches; each trial has a start, a test and files.
-_SHARED, _TRIAL_SECONDS = 1.4, 0.4
+#: Seconds after which what is timed has taken long enough.
+_ENOUGH = 0.03
+#: Seconds from which something is timed once, not twice.
+_SLOW = 0.5
+#: Factor for workers that share memory and caches.
+_SHARED = 1.4
+#: Seconds of the start, the test and the files of a trial.
+_TRIAL_SECONDS = 0.4
 
 
 @dataclass(frozen=True)

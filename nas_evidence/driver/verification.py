@@ -62,7 +62,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Problem:
+class Finding:
     """Something that is not as it was written.
 
     place   relative to the study folder
@@ -73,14 +73,14 @@ class Problem:
     problem: str
 
 
-def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
+def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Finding]:
     """Return all that is wrong in a study folder, in order of place.
 
     Args:
         folder: A study folder.
         with_checkpoints: Whether checkpoints are there; of a store only their names are fetched.
     """
-    found: list[Problem] = []
+    found: list[Finding] = []
     study = _study(folder, found)
     finds = find_done(folder)
     found += _tables(folder, finds)
@@ -94,7 +94,7 @@ def verify(folder: Path, *, with_checkpoints: bool = True) -> list[Problem]:
     return sorted(found, key=lambda finding: finding.place)
 
 
-def check_data(folder: Path, load: Load) -> tuple[list[Problem], str]:
+def check_data(folder: Path, load: Load) -> tuple[list[Finding], str]:
     """Compare the data set with what the trials were trained on.
 
     Args:
@@ -117,12 +117,12 @@ def check_data(folder: Path, load: Load) -> tuple[list[Problem], str]:
         now = data_digest(load(study))
     except ValueError as error:
         if kept or isinstance(error, ChangedDataError):
-            return [Problem(Kind.DATA, place, str(error))], ""
+            return [Finding(Kind.DATA, place, str(error))], ""
         return [], f"it is not at hand: {str(error).removesuffix('.')}"
     if now == recorded or not recorded:
         return [], ""
     problem = f"not what the trials were trained on (the hash was {recorded}, now {now})"
-    return [Problem(Kind.DATA, place, problem)], ""
+    return [Finding(Kind.DATA, place, problem)], ""
 
 
 def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") -> list[str]:
@@ -143,17 +143,17 @@ def not_checked(folder: Path, *, with_checkpoints: bool = True, data: str = "") 
     return left
 
 
-def _study(folder: Path, found: list[Problem]) -> StudySpec | None:
+def _study(folder: Path, found: list[Finding]) -> StudySpec | None:
     try:
         return read_study(folder)
     except StudyError as error:
-        found += [Problem(Kind.STUDY, "study.toml", message) for message in error.messages]
+        found += [Finding(Kind.STUDY, "study.toml", message) for message in error.messages]
     except ValueError as error:
-        found.append(Problem(Kind.STUDY, "study.toml", str(error)))
+        found.append(Finding(Kind.STUDY, "study.toml", str(error)))
     return study_of_trials(folder)
 
 
-def _tables(folder: Path, finds: DoneTrials) -> Iterator[Problem]:
+def _tables(folder: Path, finds: DoneTrials) -> Iterator[Finding]:
     """Yield damaged and missing files with the trials that lost rows by them."""
     state = finds.past.state
     held: dict[str, list[int]] = {}
@@ -162,57 +162,57 @@ def _tables(folder: Path, finds: DoneTrials) -> Iterator[Problem]:
     for path, reason in finds.wrong.items():
         lost = ", ".join(map(str, held.get(path.stem, [])))
         rows = f" (rows of trial {lost})" if lost else ""
-        yield Problem(Kind.TABLE, path.relative_to(folder).as_posix(), f"{reason}{rows}")
+        yield Finding(Kind.TABLE, path.relative_to(folder).as_posix(), f"{reason}{rows}")
     for path in foreign_files(folder):
-        yield Problem(Kind.TABLE, path.relative_to(folder).as_posix(), FOREIGN)
+        yield Finding(Kind.TABLE, path.relative_to(folder).as_posix(), FOREIGN)
     if finds.found:
         ids = sorted({row.trial_id for one in finds.found for row in one.rows})
         stored = ", ".join(map(str, ids))
         problem = f"it lacks the end of trials that are stored: {stored}"
-        yield Problem(Kind.LOG, LOG, problem)
+        yield Finding(Kind.LOG, LOG, problem)
     hashes = {row.content_hash for row in finds.done.values() if row.content_hash}
     if len(hashes) > 1:
         problem = f"the trials ran under {len(hashes)} different conditions"
-        yield Problem(Kind.TABLE, "trials", problem)
+        yield Finding(Kind.TABLE, "trials", problem)
 
 
-def _conditions(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
+def _conditions(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Finding]:
     """Yield what is wrong with the sealed copy of the study, beside the hash in the rows."""
     damaged = damaged_conditions(folder)
-    yield from (Problem(Kind.CONDITIONS, place, _OTHER) for place in damaged)
+    yield from (Finding(Kind.CONDITIONS, place, _OTHER) for place in damaged)
     if study is not None and study_of_trials(folder) is None and not damaged:
         hashes = {row.content_hash for row in finds.done.values() if row.content_hash}
         for lost in sorted(hashes - {content_hash(study, "")}):
-            yield Problem(Kind.CONDITIONS, f"logs/conditions-{lost}.toml", "missing")
+            yield Finding(Kind.CONDITIONS, f"logs/conditions-{lost}.toml", "missing")
 
 
-def _small_files(folder: Path) -> Iterator[Problem]:
+def _small_files(folder: Path) -> Iterator[Finding]:
     if (folder / COMPARISON).exists() and not is_sealed_json(folder / COMPARISON):
-        yield Problem(Kind.COMPARISON, COMPARISON, _OTHER)
+        yield Finding(Kind.COMPARISON, COMPARISON, _OTHER)
     try:
         lock = folder / "lock"
         if lock.exists() and is_damaged(lock.read_bytes()):
-            yield Problem(Kind.LOCK, "lock", f"{_OTHER}; --steal takes the study over")
+            yield Finding(Kind.LOCK, "lock", f"{_OTHER}; --steal takes the study over")
     except OSError as error:
-        yield Problem(Kind.LOCK, "lock", f"it cannot be read: {error.strerror}")
-    yield from (Problem(Kind.CODE, f"code/{name}", _OTHER) for name in wrong_code(folder))
+        yield Finding(Kind.LOCK, "lock", f"it cannot be read: {error.strerror}")
+    yield from (Finding(Kind.CODE, f"code/{name}", _OTHER) for name in wrong_code(folder))
     if (folder / "report" / SUMS).is_file():  # else it was not written to its end
         for name in wrong_sums(folder / "report"):
-            yield Problem(Kind.REPORT, f"report/{name}", f"{_OTHER}; `report` writes it again")
+            yield Finding(Kind.REPORT, f"report/{name}", f"{_OTHER}; `report` writes it again")
 
 
-def _exports(folder: Path, finds: DoneTrials) -> Iterator[Problem]:
+def _exports(folder: Path, finds: DoneTrials) -> Iterator[Finding]:
     known = {row.content_hash for row in finds.done.values()}
     for export in sorted(path for path in folder.glob("export*") if path.is_dir()):
         wrong = wrong_files(export)
         for name in wrong:
-            yield Problem(Kind.EXPORT, f"{export.name}/{name}", f"missing, or {_OTHER}")
+            yield Finding(Kind.EXPORT, f"{export.name}/{name}", f"missing, or {_OTHER}")
         if not wrong and known and conditions_in(export) - known:
-            yield Problem(Kind.EXPORT, export.name, "it is of another study")
+            yield Finding(Kind.EXPORT, export.name, "it is of another study")
 
 
-def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
-    yield from (Problem(Kind.LOG, LOG, problem) for problem in finds.past.problems)
+def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Finding]:
+    yield from (Finding(Kind.LOG, LOG, problem) for problem in finds.past.problems)
     if study is None:
         return
     known = finds.past.state.proposals
@@ -224,18 +224,18 @@ def _log(finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
     if lacking := sorted(ran.keys() - known.keys()):
         noun = "proposal" + "s" * (len(lacking) > 1)
         problem = f"it lacks {len(lacking)} {noun} that ran, first {lacking[0]}"
-        yield Problem(Kind.LOG, LOG, problem)
+        yield Finding(Kind.LOG, LOG, problem)
     between = contradictions(study, known, finds.done, finds.past.state.stems)
     for problem in [*between, *finds.against]:
-        yield Problem(Kind.LOG, LOG, problem)
+        yield Finding(Kind.LOG, LOG, problem)
 
 
-def _warm_start(folder: Path) -> Iterator[Problem]:
+def _warm_start(folder: Path) -> Iterator[Finding]:
     try:
         read_warm_start(folder)
     except ValueError as error:
         problem = _short(error, folder / WARM_START).partition(";")[0]
-        yield Problem(Kind.WARM_START, WARM_START, problem)
+        yield Finding(Kind.WARM_START, WARM_START, problem)
 
 
 def trial_of_weights(place: str) -> int | None:
@@ -244,7 +244,7 @@ def trial_of_weights(place: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Problem]:
+def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterator[Finding]:
     for path in sorted((folder / "models").glob("*")):
         trial_id = trial_of_weights(f"models/{path.name}")
         row = None if trial_id is None else finds.done.get(trial_id)
@@ -255,25 +255,25 @@ def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterato
                 given = assignment_of(row.architecture, row.trial_id, row.replicate, study)
                 read_weights(folder, given)
         except (OSError, DamagedError) as error:
-            yield Problem(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
+            yield Finding(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
 
 
-def _checkpoints(folder: Path) -> Iterator[Problem]:
+def _checkpoints(folder: Path) -> Iterator[Finding]:
     for home in sorted((folder / "checkpoints").glob("*")):
         if home.name == "retrained":
             continue
         if not _HOME.fullmatch(home.name) or not home.is_dir():
-            yield Problem(Kind.CHECKPOINT, f"checkpoints/{home.name}", "not the folder of a trial")
+            yield Finding(Kind.CHECKPOINT, f"checkpoints/{home.name}", "not the folder of a trial")
             continue
         for path in sorted(home.glob("attempt-*/epoch-*.pt")):
             try:
                 of = parsed_json(read_checkpoint(path).get("same_trial", "{}")).get("trial_id")
                 if of not in (None, int(home.name)):
                     name = path.relative_to(folder).as_posix()
-                    yield Problem(Kind.CHECKPOINT, name, f"damaged: it is of trial {of}.")
+                    yield Finding(Kind.CHECKPOINT, name, f"damaged: it is of trial {of}.")
             except (OSError, ValueError) as error:
                 name = path.relative_to(folder).as_posix()
-                yield Problem(Kind.CHECKPOINT, name, _short(error, path))
+                yield Finding(Kind.CHECKPOINT, name, _short(error, path))
 
 
 def _short(error: Exception, path: Path) -> str:

@@ -35,12 +35,14 @@ from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most N² d of a layer with d features, at most N, and N data: minutes a fold on one core.
+#: Largest N² d of a layer with d features, at most N, and N data: minutes a fold on one core.
 MOST_WORK = 5e11
 #: On a CPU, numbers of a part of S in memory.
 _AT_ONCE = 1 << 22
-#: Most L-BFGS steps; slope and relative change at which they end.
-_STEPS, _SMALL_SLOPE, _SMALL_CHANGE = 500, 1e-7, 1e-14
+#: Maximum number of L-BFGS steps.
+_STEPS = 500
+#: Slope, and relative change of the value, at which they end.
+_SMALL_SLOPE, _SMALL_CHANGE = 1e-7, 1e-14
 #: At b* the gain left, ½ gᵀ H⁻¹ g, is below this part of the number of data.
 _AT_MODE = 1e-6
 

@@ -32,8 +32,10 @@ from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 
-#: Most parameters for all of Σ, and most stored numbers for Kronecker factors of all layers.
-MOST_FULL, MOST_STORED = 500, 16_000_000
+#: Maximum number of parameters for all of Σ.
+MOST_FULL = 500
+#: Maximum of the numbers stored for Kronecker factors of all layers.
+MOST_STORED = 16_000_000
 #: Numbers of Jacobians held at once.
 _AT_ONCE = 1 << 25
 

@@ -33,9 +33,10 @@ from nas_evidence.maths.conjugate_gradients import Solution, solve
 from nas_evidence.maths.lanczos import log_forms
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most parameters, without axes that have no effect, and most multiplications of rows by the
-#: square of them, for which log|H| is that of a dense matrix.
-MOST_DENSE, MOST_WORK = 6000, 3e11
+#: log|H| is that of a dense matrix up to this number of parameters, without axes of no effect, ...
+MOST_DENSE = 6000
+#: ... and up to this product of the rows and the square of these parameters.
+MOST_WORK = 3e11
 #: Random signs, most Lanczos steps, and their error in nats per datum.
 _N_PROBES, _N_STEPS, _LANCZOS_ERROR = 16, 60, 1e-5
 #: Nats per datum that the axes left out can change, all together.

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,9 @@ from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
 from nas_evidence.workers.trial import versions
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def model_card(
@@ -137,6 +141,22 @@ def _metadata(
     return "\n".join(lines)
 
 
+@cache
+def _environment() -> "Environment":
+    """Return the templates of the cards, each compiled once."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # late: only cards need it
+
+    found = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {"number": format, "shortened": shortened, "md": markdown}
+    return found
+
+
 def _card(
     template: str,
     study: StudySpec,
@@ -147,28 +167,22 @@ def _card(
     **values: Any,
 ) -> str:
     """Return a template with what every card says of the data, and more values."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # late: only cards need it
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"number": format, "shortened": shortened, "md": markdown}
     low, high = value_range(arrays.x_train)
-    text = environment.get_template(template).render(
-        study=study,
-        arrays=arrays,
-        meaning=arrays.meaning,
-        class_weights=listed_weights(arrays.meaning.class_weight),
-        data=_data(study, arrays),
-        labels=arrays.task == "labels",
-        shape=" x ".join(map(str, arrays.input_shape)),
-        low=low,
-        high=high,
-        **values,
+    text = (
+        _environment()
+        .get_template(template)
+        .render(
+            study=study,
+            arrays=arrays,
+            meaning=arrays.meaning,
+            class_weights=listed_weights(arrays.meaning.class_weight),
+            data=_data(study, arrays),
+            labels=arrays.task == "labels",
+            shape=" x ".join(map(str, arrays.input_shape)),
+            low=low,
+            high=high,
+            **values,
+        )
     )
     return f"---\n{_metadata(study, arrays, license, results)}\n---\n\n{text}"
 

@@ -33,8 +33,10 @@ from scipy.special import log_ndtr, ndtr
 
 Floats = NDArray[np.float64]
 
-#: Most architectures that hyperparameters are fitted to, and most that are conditioned on.
-MOST_FITTED, MOST_KNOWN = 128, 1000
+#: Maximum number of architectures that hyperparameters are fitted to.
+MOST_FITTED = 128
+#: Maximum number of architectures that are conditioned on.
+MOST_KNOWN = 1000
 #: Standard deviations from the prediction of all others at which a network stands alone.
 FAR = 3.0
 #: Draws, and their mirror images, behind an expected gain.

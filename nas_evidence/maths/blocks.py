@@ -7,9 +7,8 @@
     Kronecker  SB ⊗ SA / (N |T|), one pair per convolution group
     FewInputs  the same with SA = Aᵀ A, kept as A: fewer rows than columns
 
-Everything here is float64, except the rows of `LowRank` and `FewInputs`, and a sum over data, so
-blocks of disjoint data can be added. A Kronecker block stores SA, SB and N separately, because the
-product of sums is not the sum of products.
+Everything here is float64, except the rows of `LowRank` and `FewInputs`. A Kronecker block stores
+SA, SB and N separately, because the product of sums is not the sum of products.
 
 `spectrum` takes the eigenvalues of the matrices of `to_solve` where those of all blocks have been
 computed together, and else computes them.
@@ -22,8 +21,7 @@ of few rows has no more eigenvalues above 0.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -60,14 +58,10 @@ class Diagonal:
         """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ [] or [size]."""
         return (vector.square() / (self.values.flatten().clamp(min=0) + precision)).sum()
 
-    def plus(self, other: "Diagonal") -> "Diagonal":
-        """Return the block of the combined data."""
-        return Diagonal(self.values + other.values)
-
 
 @dataclass(frozen=True)
 class Rotated:
-    """Diagonal in the eigenbasis of a Kronecker block; no sum over data, so it cannot be added.
+    """Diagonal in the eigenbasis of a Kronecker block; no sum over data.
 
     values  [groups, d_out, m]                    m <= d_in; all other eigenvalues are 0
     left    Q_B, columns [groups, d_out, d_out]
@@ -152,10 +146,6 @@ class Dense:
         eigenvalues, vectors = torch.linalg.eigh(self.matrix)
         return without_noise(eigenvalues, self.rounding)[0], vectors
 
-    def plus(self, other: "Dense") -> "Dense":
-        """Return the block of the combined data."""
-        return Dense(self.matrix + other.matrix, max(self.rounding, other.rounding))
-
 
 @dataclass(frozen=True)
 class LowRank:
@@ -202,17 +192,6 @@ class LowRank:
         basis, triangle = torch.linalg.qr(self.rows.double().mT)
         eigenvalues, vectors = torch.linalg.eigh(triangle @ triangle.mT)
         return without_noise(eigenvalues, _DOUBLE)[0], basis @ vectors
-
-    def as_dense(self) -> Dense:
-        """Return Jᵀ J [size, size]."""
-        rows = self.rows.double()
-        return Dense(rows.mT @ rows)
-
-    def plus(self, other: "LowRank") -> "LowRank | Dense":
-        """Return the block of the combined data: all rows, or the matrix if smaller."""
-        if len(self.rows) + len(other.rows) >= self.size:
-            return self.as_dense().plus(other.as_dense())
-        return LowRank(torch.cat([self.rows, other.rows]))
 
 
 class Once:
@@ -269,28 +248,6 @@ class Factors:
     def inverse_quadratic(self, vector: Tensor, precision: Tensor) -> Tensor:
         """Return vᵀ (H + δ)⁻¹ v [] for v [size] and δ []."""
         return self.decomposed().inverse_quadratic(vector, precision)
-
-    def _with(self, inputs: Tensor, other: Self) -> Self:
-        """Return the factors of the combined data, whose inputs are given.
-
-        Raises:
-            ValueError: if the numbers of positions differ.
-        """
-        if self.n_positions != other.n_positions:
-            raise ValueError(
-                f"Kronecker factors with {self.n_positions} and {other.n_positions} positions "
-                "cannot be added; all data must have one shape"
-            )
-        return replace(
-            self,
-            inputs=inputs,
-            gradients=self.gradients + other.gradients,
-            n_data=self.n_data + other.n_data,
-            rounding=max(self.rounding, other.rounding),
-            of_inputs=Once(),
-            n_rows=self.n_rows + other.n_rows if self.n_rows and other.n_rows else None,
-            rounding_of_inputs=max(self.rounding_of_inputs, other.rounding_of_inputs),
-        )
 
 
 @dataclass(frozen=True)
@@ -350,14 +307,6 @@ class Kronecker(Factors):
         a = without_noise(a, self.rounding_of_inputs, self.n_rows)[0]
         return Rotated(self.scale * b[:, :, None] * a[:, None, :], left, right)
 
-    def plus(self, other: "Kronecker") -> "Kronecker":
-        """Return the block of the combined data: the product of the sums.
-
-        Raises:
-            ValueError: if the numbers of positions differ.
-        """
-        return self._with(self.inputs + other.inputs, other)
-
 
 @dataclass(frozen=True)
 class FewInputs(Factors):
@@ -401,57 +350,8 @@ class FewInputs(Factors):
         rows = self.inputs.double()
         return without_noise(torch.linalg.eigvalsh(rows @ rows.mT), _DOUBLE)
 
-    def as_kronecker(self) -> Kronecker:
-        """Return the block with SA [1, d_in, d_in]."""
-        rows = self.inputs.double()
-        inputs = (rows.mT @ rows)[None]
-        of = (self.gradients, self.n_data, self.n_positions, self.rounding)
-        return Kronecker(inputs, *of, n_rows=len(rows))
-
-    def plus(self, other: "FewInputs") -> "FewInputs | Kronecker":
-        """Return the block of the combined data, with all rows, or with SA if it is smaller.
-
-        Raises:
-            ValueError: if the numbers of positions differ.
-        """
-        if len(self.inputs) + len(other.inputs) >= self.inputs.shape[1]:
-            return self.as_kronecker().plus(other.as_kronecker())
-        return self._with(torch.cat([self.inputs, other.inputs]), other)
-
 
 Block = Diagonal | Rotated | Dense | LowRank | Kronecker | FewInputs
-
-
-def add_blocks(one: Block, other: Block) -> Block:
-    """Return the block of the combined data.
-
-    Raises:
-        ValueError: if their kinds differ, or the kind is not a sum over data.
-    """
-    match one, other:
-        case Diagonal(), Diagonal():
-            return one.plus(other)
-        case Dense(), Dense():
-            return one.plus(other)
-        case LowRank(), LowRank():
-            return one.plus(other)
-        case Dense(), LowRank():
-            return one.plus(other.as_dense())
-        case LowRank(), Dense():
-            return one.as_dense().plus(other)
-        case Kronecker(), Kronecker():
-            return one.plus(other)
-        case FewInputs(), FewInputs():
-            return one.plus(other)
-        case Kronecker(), FewInputs():
-            return one.plus(other.as_kronecker())
-        case FewInputs(), Kronecker():
-            return one.as_kronecker().plus(other)
-        case _:
-            raise ValueError(
-                f"a {type(one).__name__} and a {type(other).__name__} block cannot be added; "
-                "merge passes of one kind, except ekfac_ggn, whose basis depends on all data"
-            )
 
 
 def padded(eigenvalues: Tensor, size: int) -> Tensor:

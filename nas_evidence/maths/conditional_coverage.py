@@ -39,8 +39,10 @@ TOLERATED = {LEVEL: (0.86, 0.94), 0.5: (0.35, 0.65)}
 #: Total variation distance of the PIT from uniform that nobody would act on. That noise
 #: has 0.07, exponential noise 0.24.
 TOLERATED_SHAPE = 0.15
-#: Fewest rows that are divided into quarters, and fewest whose PIT is tested.
-FEWEST, FEWEST_PIT = 20, 50
+#: Minimum number of rows that are divided into quarters.
+FEWEST = 20
+#: Minimum number of rows whose PIT is tested.
+FEWEST_PIT = 50
 _QUARTERS, _ALPHA = 4, 0.05
 _TESTS = 2 * (_QUARTERS + 1) + 1
 _BINS = 10

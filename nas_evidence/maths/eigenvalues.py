@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-#: Most elements of a batch, 32 MB; of large matrices one is work enough.
+#: Maximum number of elements of a batch, 32 MB; of large matrices one is work enough.
 _ELEMENTS = 1 << 22
 
 

@@ -45,10 +45,14 @@ MIN_REPEATS = 3
 FAMILY_SPREAD = 0.5
 #: q above, the noise of one seed against the spread: `two_fold` of six pools has 0.25 to 1.2.
 NOISE_RATIO = 0.3
-#: Fewest architectures that enter with their values.
+#: Minimum number of architectures that enter with their values.
 MIN_EXACT = 6
-#: Points of the grid: of m for each shape, of t, and of s and s_f alike.
-_N_MEANS, _N_SPREADS, _N_NOISES = 25, 21, 25
+#: Points of the grid of m, for each shape.
+_N_MEANS = 25
+#: Points of the grid of t.
+_N_SPREADS = 21
+#: Points of the grids of s and of s_f.
+_N_NOISES = 25
 
 
 @dataclass(frozen=True)

@@ -29,20 +29,20 @@ _NARROWEST = 0.5 / 1.64  # of a normal kernel: 90 % of it lies in its own cell
 
 
 @dataclass(frozen=True)
-class Axis:
+class Grid:
     """The grid of one parameter: m cells, ordered or categorical."""
 
     cells: int
     ordered: bool
 
 
-def pearson_divergence(cells: Integers, axis: Axis, *, n_best: int) -> float:
+def pearson_divergence(cells: Integers, axis: Grid, *, n_best: int) -> float:
     """Return D of the first `n_best` trials from all; `cells` [n] are those of the best first."""
     best, everywhere = density(cells[:n_best], axis), density(cells, axis)
     return float((everywhere * (best / everywhere - 1) ** 2).sum())
 
 
-def density(cells: Integers, axis: Axis) -> Floats:
+def density(cells: Integers, axis: Grid) -> Floats:
     """Return the mixture [m] of a kernel at each of `cells` [n] and one broad kernel."""
     counts = np.bincount(cells, minlength=axis.cells).astype(np.float64)
     if not axis.ordered:

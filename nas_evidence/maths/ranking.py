@@ -48,12 +48,12 @@ MIN_PAIRS = 5
 MAX_RESAMPLES = 2000
 MIN_RESAMPLES = 500
 RESAMPLED_CELLS = 600_000
-#: Most data that are resampled.
+#: Maximum number of data that are resampled.
 MOST_RESAMPLED = 600
 #: Of so many data the best that decide a regret in a resample: fewer than ten of 64 never occur.
 _DECIDE = 64
 LEVEL = 0.95
-#: Fewest pairs for which a percentile interval is long enough by itself.
+#: Minimum number of pairs for which a percentile interval is long enough by itself.
 FEW = 12
 
 

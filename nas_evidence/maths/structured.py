@@ -33,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.blocks import Block, Diagonal, add_blocks, clamped
+from nas_evidence.maths.blocks import Block, Diagonal, clamped
 from nas_evidence.maths.eigenvalues import eigenvalues
 from nas_evidence.maths.precisions import Precisions
 
@@ -186,11 +186,6 @@ class BlockDiagonal:
         triples = zip(self.blocks, parts, self._per_block(prior_precision), strict=True)
         return torch.stack([b.inverse_quadratic(v, delta) for b, v, delta in triples]).sum()
 
-    def plus(self, other: "BlockDiagonal") -> "BlockDiagonal":
-        """Return the curvature of the combined data."""
-        pairs = zip(self.blocks, other.blocks, strict=True)
-        return BlockDiagonal(self.names, tuple(add_blocks(a, b) for a, b in pairs))
-
     def _per_block(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
         precision = prior_precision.to(self.spectra()[0])
         precisions = Precisions(precision, self.sizes)
@@ -273,10 +268,6 @@ class FullMatrix:
         coordinates = vectors.mT @ (root * vector.to(root))
         return (coordinates.square() / (1 + eigenvalues)).sum()
 
-    def plus(self, other: "FullMatrix") -> "FullMatrix":
-        """Return the curvature of the combined data."""
-        return FullMatrix(self.names, self.sizes, self.matrix + other.matrix)
-
     def _root(self, prior_precision: Tensor) -> Tensor:
         """Return the diagonal of Δ^{-1/2} [P]."""
         root = prior_precision.to(self.matrix).rsqrt()
@@ -358,13 +349,6 @@ class FullKernel:
         eigenvalues, vectors = self._decomposed(prior_precision)
         return plain - ((vectors.mT @ projected).square() / (1 + eigenvalues)).sum()
 
-    def plus(self, other: "FullKernel") -> "FullKernel | FullMatrix":
-        """Return the curvature of the combined data: all rows, or the matrix if smaller."""
-        if len(self.rows[0]) + len(other.rows[0]) >= self.n_parameters:
-            return self.as_matrix().plus(other.as_matrix())
-        pairs = zip(self.rows, other.rows, strict=True)
-        return FullKernel(self.names, tuple(torch.cat(pair) for pair in pairs))
-
     def as_matrix(self) -> FullMatrix:
         """Return Jᵀ J [P, P]."""
         rows = torch.cat(self.rows, 1).double()
@@ -386,30 +370,6 @@ class FullKernel:
 
 
 Structured = BlockDiagonal | FullMatrix | FullKernel
-
-
-def add_curvatures(one: Structured, other: Structured) -> Structured:
-    """Return the curvature of the combined data.
-
-    Raises:
-        ValueError: if their kinds or models differ.
-    """
-    if one.names == other.names and one.sizes == other.sizes:
-        match one, other:
-            case BlockDiagonal(), BlockDiagonal():
-                return one.plus(other)
-            case FullMatrix(), FullMatrix():
-                return one.plus(other)
-            case FullKernel(), FullKernel():
-                return one.plus(other)
-            case FullMatrix(), FullKernel():
-                return one.plus(other.as_matrix())
-            case FullKernel(), FullMatrix():
-                return one.as_matrix().plus(other)
-    raise ValueError(
-        f"a {type(one).__name__} of {one.n_parameters} parameters and a {type(other).__name__} of "
-        f"{other.n_parameters} cannot be added; merge passes of one kind over one model"
-    )
 
 
 def _sums(values: Tensor, sizes: tuple[int, ...]) -> Tensor:

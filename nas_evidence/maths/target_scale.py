@@ -43,7 +43,8 @@ from nas_evidence.maths.normals import Normals
 
 Floats = NDArray[np.float64]
 
-#: Most rows that parameters are fitted to: of more, as many evenly spaced order statistics.
+#: Maximum number of rows that parameters are fitted to: of more, as many evenly spaced order
+#: statistics.
 MOST_FITTED = 20_000
 #: Smallest and largest b or y + c, in standard deviations of the targets.
 _LEAST, _MOST = 1e-3, 1e3
@@ -242,7 +243,7 @@ class TargetScale:
 
     @property
     def most_std(self) -> float:
-        """Most uncertainty that weights give a mean, in units of `spread`."""
+        """Largest uncertainty that weights give a mean, in units of `spread`."""
         return math.inf if self.name == "identity" else 1.0
 
     def forward(self, y: Floats) -> Floats:

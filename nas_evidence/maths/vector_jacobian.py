@@ -15,8 +15,8 @@ def vector_jacobian(
 ) -> tuple[Tensor, ...]:
     """Return Σ_o v_oᵀ ∂o/∂i for each input i, as `torch.autograd.grad(outputs, inputs, vectors)`.
 
-    The same numbers, as the gradient of Σ_o v_oᵀ o. To compare the shapes of outputs and vectors
-    that function imports symbolic ones, which takes a second in every process.
+    It is the gradient of Σ_o v_oᵀ o, which gives the same numbers. `torch.autograd.grad` with
+    vectors imports symbolic shapes, which takes a second in every process.
 
     Args:
         outputs: o.

@@ -5,8 +5,9 @@ A family builds its modules (`construct`), says by arithmetic alone why an input
 N(0, (gain * sqrt(2 / fan_in))^2) (He et al., 2015), biases are 0, Fixup scales 1.
 
 No family normalises over the batch: its output for one example would depend on the others, and
-the likelihood would no longer be a product over the data. Every module with parameters is an
-`nn.Linear`, an `nn.Conv2d` or one of `models.fixup`, and is used once in a forward pass.
+the likelihood would no longer be a product over the data. In the families of the package every
+module with parameters is an `nn.Linear`, an `nn.Conv2d` or one of `models.fixup`, and is used once
+in a forward pass. Families from outside draw their own weights.
 """
 
 import math

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Trials whose gain is forecast.
 FURTHER = 10
-#: Fewest scores for which a gain is forecast.
+#: Minimum number of scores for which a gain is forecast.
 FEWEST = 8
 
 

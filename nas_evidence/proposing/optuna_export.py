@@ -26,7 +26,7 @@ from nas_evidence.proposing.warm_start import read_warm_start
 from nas_evidence.spec.domains import Choice, Domain, FloatRange
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.events import Asked, Told
-from nas_evidence.storage.log import Past, events_since, log_files
+from nas_evidence.storage.log import ReadLog, events_since, log_files
 
 #: The file in a study folder.
 STUDY_DB = "study.db"
@@ -51,7 +51,7 @@ class Export:
         self._file = None if url else folder / STUDY_DB
         scheme, rest = (url or f"sqlite:///{STUDY_DB}").split("://", 1)
         self._url = f"{_DRIVERS.get(scheme, scheme)}://{rest}"
-        self._past = Past()  # of the log
+        self._past = ReadLog()  # of the log
         self._asked: dict[int, tuple[ArchitectureSpec, float]] = {}  # and when
         self._told: dict[int, FrozenTrial] = {}  # by number, in the order of telling
         self._storage: optuna.storages.RDBStorage | None = None

@@ -30,7 +30,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.proposing.past import Trial
+from nas_evidence.proposing.past import Proposal
 from nas_evidence.proposing.startup import domains_of
 from nas_evidence.spec.coordinates import Candidate, Coordinates, Space
 from nas_evidence.spec.study import OF_OPTUNA, StudySpec, derive_seed
@@ -62,7 +62,7 @@ def directions_of(study: StudySpec) -> list[StudyDirection]:
     return [StudyDirection.MAXIMIZE] + [StudyDirection.MINIMIZE] * len(study.minimise)
 
 
-def tpe(study: StudySpec, space: Space, past: Sequence[Trial], seed: int) -> Candidate:
+def tpe(study: StudySpec, space: Space, past: Sequence[Proposal], seed: int) -> Candidate:
     """Return a draw of the tree-structured Parzen estimator."""
     with warnings.catch_warnings():
         # group is marked experimental; the constraint file pins optuna.
@@ -80,7 +80,7 @@ def tpe(study: StudySpec, space: Space, past: Sequence[Trial], seed: int) -> Can
     return _drawn(known.ask(), space)
 
 
-def named(study: StudySpec, space: Space, past: Sequence[Trial], seed: int) -> Candidate:
+def named(study: StudySpec, space: Space, past: Sequence[Proposal], seed: int) -> Candidate:
     """Return a draw of the sampler that the study names.
 
     Args:
@@ -214,10 +214,10 @@ def _made(study: StudySpec, seed: int) -> BaseSampler:
         return _offered()[name](**arguments, seed=seed)
 
 
-def _lead(known: optuna.Study, study: StudySpec, space: Space, past: Sequence[Trial]) -> None:
+def _lead(known: optuna.Study, study: StudySpec, space: Space, past: Sequence[Proposal]) -> None:
     """Lead a study from its first trial on; each was asked when all earlier batches were told."""
     size = study.batch if study.scheduling == "batch" else 1
-    untold: dict[int, tuple[optuna.Trial, Trial]] = {}
+    untold: dict[int, tuple[optuna.Trial, Proposal]] = {}
 
     def tell(before: float) -> None:
         for number in [n for n in untold if n < before and untold[n][1].state != "RUNNING"]:
@@ -256,7 +256,7 @@ def _distribution(space: Space, name: str) -> BaseDistribution:
     return FloatDistribution(0.0, 1.0) if options is None else CategoricalDistribution(options)
 
 
-def _frozen(space: Space, trial: Trial) -> FrozenTrial:
+def _frozen(space: Space, trial: Proposal) -> FrozenTrial:
     params = space.coordinates(trial.architecture)
     return create_trial(
         state=TrialState[trial.state],

@@ -55,7 +55,7 @@ class ProposalResult:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Proposal:
     """A proposal as a sampler sees it.
 
     values    objective and logarithms of the costs, lest the largest dominate; None without
@@ -93,11 +93,13 @@ class Past:
     """The trials shown so far; `trials` are those that a sampler sees."""
 
     def __init__(self) -> None:
-        self._finished: list[Trial] = []  # by number
-        self._best: list[tuple[Trial, tuple[float, ...]]] = []  # best first, or the Pareto front
-        self._running: dict[int, Trial] = {}
+        self._finished: list[Proposal] = []  # by number
+        self._best: list[
+            tuple[Proposal, tuple[float, ...]]
+        ] = []  # best first, or the Pareto front
+        self._running: dict[int, Proposal] = {}
 
-    def put(self, trial: Trial) -> None:
+    def put(self, trial: Proposal) -> None:
         """Add a running trial, or replace it by its result; a failed one is removed."""
         self._running.pop(trial.number, None)
         if trial.state == "RUNNING":
@@ -107,11 +109,11 @@ class Past:
             if (values := trial.feasible) is not None:
                 self._rank(trial, values)
 
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[Proposal]:
         """Return the trials that a sampler sees, by number."""
         return sorted([*self._seen(), *self._running.values()], key=_number)
 
-    def _seen(self) -> list[Trial]:
+    def _seen(self) -> list[Proposal]:
         if len(self._finished) <= MAX_LEARNT:
             return self._finished
         best = [trial for trial, _ in self._best[-MAX_BEST:]]
@@ -122,7 +124,7 @@ class Past:
         chosen = ((2 * i + 1) * n_others // (2 * n) for i in range(n))
         return [*best, *(self._finished[k + bisect.bisect(shifts, k)] for k in chosen)]
 
-    def _rank(self, trial: Trial, values: tuple[float, ...]) -> None:
+    def _rank(self, trial: Proposal, values: tuple[float, ...]) -> None:
         """Keep the best by value, or the Pareto front; of equal ones those with lower numbers."""
         if len(values) == 1:
             bisect.insort(self._best, (trial, values), key=lambda one: (-one[1][0], one[0].number))

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence, Set
 import numpy as np
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
-from nas_evidence.proposing.past import Trial
+from nas_evidence.proposing.past import Proposal
 from nas_evidence.spec.coordinates import Candidate, Named, Space
 from nas_evidence.spec.domains import ParameterValue
 
@@ -44,7 +44,7 @@ class PosteriorSampler:
         self._points = np.empty((0, 0))
         self._fitted: ArchitecturePosterior | None = None
 
-    def propose(self, past: Sequence[Trial], seed: int) -> Candidate:
+    def propose(self, past: Sequence[Proposal], seed: int) -> Candidate:
         """Return an architecture, a pure function of the seed and the trials.
 
         Args:
@@ -72,7 +72,7 @@ class PosteriorSampler:
         return new[int(gain.argmax())]
 
     def _posterior(
-        self, known: Sequence[Trial], values: Mapping[int, float]
+        self, known: Sequence[Proposal], values: Mapping[int, float]
     ) -> ArchitecturePosterior:
         """Return what is known of the finished trials; fitted anew only if they have changed."""
         told = list(values.items())
@@ -110,7 +110,7 @@ def _key(space: Space, one: Named) -> tuple[ParameterValue, ...]:
     return (one.family, *(one.values[name] for name in space.domains[one.family]))
 
 
-def _values(past: Sequence[Trial], rng: np.random.Generator) -> dict[int, float]:
+def _values(past: Sequence[Proposal], rng: np.random.Generator) -> dict[int, float]:
     """Return the value of each finished trial, by number, larger is better."""
     good = {one.number: own for one in past if (own := one.feasible) is not None}
     if not good:

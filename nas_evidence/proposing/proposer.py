@@ -18,7 +18,7 @@ from functools import cache
 from threadpoolctl import ThreadpoolController
 
 from nas_evidence.proposing.order import Search
-from nas_evidence.proposing.past import Past, Trial
+from nas_evidence.proposing.past import Past, Proposal
 from nas_evidence.proposing.past import ProposalResult as ProposalResult
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler
 from nas_evidence.proposing.startup import domains_of, filled, random_point
@@ -69,7 +69,7 @@ class Learner:
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
         self._study, self._space = study, Space(domains_of(study))
-        self._past, self._all = Past(), dict[int, Trial]()
+        self._past, self._all = Past(), dict[int, Proposal]()
         is_posterior = study.sampler.name == "posterior"
         self._posterior = PosteriorSampler(self._space) if is_posterior else None
         if study.sampler.of_optuna:
@@ -102,7 +102,7 @@ class Learner:
     ) -> None:
         """Add proposal `number`, running (no result) or with its result."""
         if architecture.family in self._space.families and self._space.options:
-            self._all[number] = trial = Trial.of(number, architecture, result)
+            self._all[number] = trial = Proposal.of(number, architecture, result)
             self._past.put(trial)
 
 

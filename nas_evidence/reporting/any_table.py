@@ -10,7 +10,7 @@ from nas_evidence.data.exact_text import read_csv, to_numeric
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.reporting.correlations import Trust, trust
 
-#: Most groups of a table: each gets its own statistics.
+#: Maximum number of groups of a table: each gets its own statistics.
 MAX_GROUPS = 50
 
 

@@ -50,7 +50,7 @@ from nas_evidence.reporting.words import (
 )
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
-#: Most classes of which the counts are written into the cells.
+#: Maximum number of classes of which the counts are written into the cells.
 MOST_NUMBERED = 12
 #: With fewer markers than this none counts as an outlier.
 FEWEST_FOR_FENCES = 6

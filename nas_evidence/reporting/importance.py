@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas_evidence.maths.ped_anova import Axis, Integers, ordered_cells, pearson_divergence
+from nas_evidence.maths.ped_anova import Grid, Integers, ordered_cells, pearson_divergence
 from nas_evidence.reporting.correlations import ALL
 from nas_evidence.reporting.study_tables import RankedArchitecture, Study
 from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue
@@ -17,7 +17,7 @@ BEST_SHARE = 0.25
 MIN_BEST = 4
 #: With fewer architectures than this there is no result.
 MIN_TRIALS = 10
-#: Most cells of a grid.
+#: Maximum number of cells of a grid.
 MAX_CELLS = 50
 
 
@@ -117,18 +117,18 @@ def _known(value: ParameterValue, domain: Domain) -> bool:
     return not isinstance(domain, Choice) or str(value) in map(str, domain.options)
 
 
-def _cells(values: Sequence[ParameterValue], domain: Domain) -> tuple[Axis, Integers]:
+def _cells(values: Sequence[ParameterValue], domain: Domain) -> tuple[Grid, Integers]:
     if isinstance(domain, Choice):
         options = list(map(str, domain.options))
         cells = np.array([options.index(str(value)) for value in values])
-        return Axis(len(options), ordered=False), cells
+        return Grid(len(options), ordered=False), cells
     m = MAX_CELLS
     if isinstance(domain, IntRange):
         n = int(domain.size)
         m = min(m, math.ceil(math.log2(n)) + 1 if domain.log and n > 1 else n)
     numbers = [float(value) for value in values]
     cells = ordered_cells(numbers, low=domain.low, high=domain.high, log=domain.log, m=m)
-    return Axis(m, ordered=True), cells
+    return Grid(m, ordered=True), cells
 
 
 def _spread(values: Sequence[ParameterValue]) -> str:

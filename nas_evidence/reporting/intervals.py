@@ -15,7 +15,7 @@ from nas_evidence.spec.dataset import OWN_DATA
 
 _NTH = ("first", "second", "third", "fourth")
 _NOISE_OF_EACH_ROW = "heteroscedastic"
-#: Most targets whose coverage is listed in a sentence; the page has all of them.
+#: Maximum number of targets whose coverage is listed in a sentence; the page has all of them.
 MOST_LISTED = 6
 
 

@@ -11,7 +11,7 @@ from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.page import Live, ReportPaths, write_report
 from nas_evidence.reporting.study_tables import architecture_text, ranked_study
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
-from nas_evidence.storage.log import Past, events_since
+from nas_evidence.storage.log import ReadLog, events_since
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
 from nas_evidence.storage.tables import TABLES, read_study_tables
@@ -27,7 +27,7 @@ class Followed:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._past = folder, Past()
+        self._folder, self._past = folder, ReadLog()
         self.began: dict[int, float] = {}
 
     @property

@@ -24,8 +24,8 @@ from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import is_race
 from nas_evidence.storage.best import ranked_value
 
-#: Fewest architectures for which another one than the first of the ranking is recommended: with 24
-#: trials of published tables that is no better beyond doubt.
+#: Minimum number of architectures for which another one than the first of the ranking is
+#: recommended: with 24 trials of published tables that is no better beyond doubt.
 FEWEST_TO_DIFFER = 50
 #: Draws behind the intervals of `study.posterior`.
 N_DRAWS = 1000

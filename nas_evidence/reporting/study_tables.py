@@ -41,7 +41,7 @@ LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
 _FROM_OTHER_TABLES = frozenset({"n_parameters", "train_nll_per_datum"})
-#: Most epochs shown along training; evenly spaced, including the last one.
+#: Maximum number of epochs shown along training; evenly spaced, including the last one.
 MAX_EPOCHS = 12
 
 

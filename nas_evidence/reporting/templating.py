@@ -6,6 +6,7 @@ contains its scripts and styles, and its content security policy forbids all req
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -35,12 +36,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a self-contained HTML page."""
-    _write(path, _environment().get_template(template).render(values))
+    _write(path, environment().get_template(template).render(values))
 
 
 def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
     """Write a Markdown document."""
-    text = _environment().get_template(template).render(values)
+    text = environment().get_template(template).render(values)
     _write(path, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
 
 
@@ -52,7 +53,7 @@ def write_table(path: Path, table: pd.DataFrame) -> None:
 
 def caption(name: str, *given: object) -> str:
     """Return how to read a figure; `given` is what its words depend on."""
-    found = getattr(_environment().get_template("captions.html.j2").module, name)
+    found = getattr(environment().get_template("captions.html.j2").module, name)
     return str(found(*given) if given else found)
 
 
@@ -89,7 +90,9 @@ def head(text: Sequence[str], numbers: Sequence[str]) -> Markup:
     return Markup(f"{row([*text, *numbers])}\n|{'---|' * len(text)}{'---:|' * len(numbers)}")
 
 
-def _environment() -> Environment:
+@cache
+def environment() -> Environment:
+    """Return the templates, each compiled once, with the filters and values that they use."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,

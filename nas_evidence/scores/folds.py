@@ -92,10 +92,11 @@ from nas_evidence.training.parts import (
 from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.together import MOST_TOGETHER
 
-#: Most numbers stored of a trial's predictions of the data by networks that had not seen them,
-#: in float32: 4 MB. Predictions of more data are computed again when they are needed.
+#: Maximum of the numbers stored of a trial's out-of-fold predictions, in float32: 4 MB.
+#: Predictions of more data are computed again when they are needed.
 MOST_KEPT = 1_000_000
-#: Names of these predictions in a file of weights.
+#: Names of these predictions in a file of weights, by any division of the data: the names are
+#: those of the first one, so that files of earlier versions stay readable.
 OUTPUTS, SPREAD = "two_fold/outputs", "two_fold/spread"
 #: Why a fold has no density although the network without it is trained.
 OUTSIDE_SUPPORT = (
@@ -165,7 +166,7 @@ class Fold(Frozen):
 def fold_tasks(
     score: str, order: Tensor, plan: TrainingPlan, units: Units | None = None
 ) -> list[FoldTask]:
-    """Return the folds to predict for a division: one half of `two_fold` if the plan says so."""
+    """Return the folds to predict: of `two_fold` one half if `plan.folds` is 1, else all."""
     last = 1 if score == "two_fold" and plan.folds == 1 else None
     return all_folds(score, order, units)[:last]
 

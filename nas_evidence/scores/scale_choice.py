@@ -28,11 +28,11 @@ from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 from nas_evidence.training.parts import new_run, part_of
 
-#: Most training rows that the choice sees.
+#: Maximum number of training rows that the choice sees.
 MOST_ROWS = 1000
 #: Units of a hidden layer.
 WIDTH = 64
-#: Fewest nats per datum by which a scale has to be ahead of "identity".
+#: Smallest lead over "identity" with which a scale is chosen, nats per datum.
 LEAST_LEAD = 0.01
 _SCORE = "conditional_evidence"
 

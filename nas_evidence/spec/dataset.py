@@ -26,7 +26,7 @@ NEEDS_CLASSES = (
 )
 #: Scales on which real targets are modelled, see `maths/target_scale.py`.
 TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh"]
-#: The same, or which one is taken; one list, since typer knows no union.
+#: The same names and "auto", which has one of them chosen. Written out: typer takes no union.
 AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh", "auto"]
 #: Task -> likelihood of its targets.
 LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
@@ -92,9 +92,9 @@ class DatasetSpec(Frozen):
     test_size: Annotated[Count, Unit("examples")] | None = None
     """Examples split off for testing: of `digits` (by default 500) or `diabetes` (142)."""
     max_train: Annotated[Count, Unit("examples")] | None = None
-    """Most training examples: a seeded subset, stratified by class; if absent, all."""
+    """Maximum number of training examples, a seeded subset stratified by class; if absent, all."""
     max_test: Annotated[Count, Unit("examples")] | None = None
-    """Most test examples, chosen in the same way; if absent, all."""
+    """Maximum number of test examples, chosen in the same way; if absent, all."""
     path: str | None = None
     """File or folder of your data, relative to the study file: CSV or Parquet for "table",
     .npz or a folder of .npy files for "npz", a folder of folders for "images"."""

@@ -68,7 +68,7 @@ FINALISTS, FEWEST_FOR_RACE = 5, 20
 #: The two scores whose mean is estimated, the first of which is the objective; and the most
 #: training rows for which it is, unless a study asks for it (docs/decisions/0027).
 ESTIMATED, ROWS_ESTIMATED = ("conditional_evidence", "elpd"), 1000
-#: Most training data of an update of the hyperparameters.
+#: Maximum number of training rows of an update of the hyperparameters.
 UPDATE_ROWS = 2048
 #: Folds of `plan.folds = "auto"` with fewer training data than a number, of labels and of real
 #: targets, and from it on.
@@ -183,8 +183,8 @@ class OnlinePlan(Frozen):
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
     rows: Annotated[Count, NoKey()] = UPDATE_ROWS
-    """Most training data that an update sees, the same for all networks; each counts for as many
-    as it stands for. Settling and every reported evidence see all."""
+    """Maximum number of training rows that an update sees, the same for all networks; each counts
+    for as many as it stands for. Settling and every reported evidence see all."""
     hyper_step: Literal["newton", "adam"] = "newton"
     """Maximiser: Newton to the maximum, or 100 Adam steps of 1 on log precisions."""
     hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
@@ -220,9 +220,9 @@ class TrainingPlan(Frozen):
     eighth of a side, and reflections. The evidence is that of the images after one draw, with
     `likelihood_power` for how often an image and its variants count. Without settling."""
     epochs: Epochs = 40
-    """Most passes over the training data. "auto", the default of study files: as many as show
-    about 40,000 data in all, in 625 steps at least, from 20 to 300 epochs; chosen from the number
-    of training data when the study begins and stored as a number."""
+    """Maximum number of passes over the training data. "auto", the default of study files: as many
+    as show about 40,000 data in all, in 625 steps at least, from 20 to 300 epochs; chosen from the
+    number of training data when the study begins and stored as a number."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -473,8 +473,8 @@ class RaceSpec(Frozen):
     """The race of the finalists after the search; see `finalists`."""
 
     trials: Annotated[Count, Unit("trials")] | None = None
-    """Most trials of the race, on top of `n_trials`; if absent a third of `n_trials`, at least
-    10."""
+    """Maximum number of trials of the race, on top of `n_trials`; if absent a third of `n_trials`,
+    at least 10."""
 
 
 class ResourceSpec(Frozen):

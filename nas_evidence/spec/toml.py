@@ -63,7 +63,7 @@ _FORMAT_LINE = "# nas-evidence study folder, format {}"
 _SIMILAR = 0.6
 #: Largest number of options listed next to a suggestion.
 _MOST_OPTIONS = 12
-#: What pydantic's name for a type error begins with -> the right type, to who writes TOML.
+#: Beginning of pydantic's name of a type error -> the type that belongs there, in words of TOML.
 _TYPES = {
     "bool": "true or false", "int": "an integer", "float": "a number", "string": "text in quotes",
     "tuple": "a list", "list": "a list", "dict": "a table", "mapping": "a table",
@@ -71,7 +71,7 @@ _TYPES = {
 }  # fmt: skip
 #: Pydantic's name for a bound -> its sign.
 _BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
-#: Most characters of a wrong value that are shown.
+#: Maximum number of characters of a wrong value that are shown.
 _SHOWN = 100
 _TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
 

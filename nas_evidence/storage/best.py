@@ -25,8 +25,8 @@ from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
 from nas_evidence.storage.trial_row import TrialRow
 
-#: Fewest and most architectures that are estimated: of more, not all weights are kept, and an
-#: estimate may put any of them first.
+#: Minimum and maximum number of architectures that are estimated: of more, not all weights are
+#: kept, and an estimate may put any of them first.
 FEWEST, MOST = 8, 200
 #: The name of the estimate, as a score and as a column.
 ESTIMATE = "estimate"

@@ -61,7 +61,7 @@ class Log:
     problems  what is wrong with the files, as `read_log` returns it
     """
 
-    def __init__(self, folder: Path, past: "Past | None" = None) -> None:
+    def __init__(self, folder: Path, past: "ReadLog | None" = None) -> None:
         """Take up the log of a study folder; `past` is what it holds, if that was read already."""
         self._folder = folder
         self._past = past or read_log(folder)
@@ -169,7 +169,7 @@ class Log:
 
 
 @dataclass
-class Past:
+class ReadLog:
     """What a log holds.
 
     state     that its lines amount to
@@ -253,9 +253,9 @@ def _who(content: bytes) -> str:
 
 
 @uncollected()
-def read_log(folder: Path) -> Past:
+def read_log(folder: Path) -> ReadLog:
     """Read the log of a study once."""
-    past = Past()
+    past = ReadLog()
     for _ in _scan(folder, past):
         pass
     return past
@@ -263,10 +263,10 @@ def read_log(folder: Path) -> Past:
 
 def events(folder: Path) -> Iterator[tuple[float, Event]]:
     """Yield the events that count, in order, each after its time in seconds since 1970."""
-    yield from _scan(folder, Past())
+    yield from _scan(folder, ReadLog())
 
 
-def events_since(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], Past]:
+def events_since(folder: Path, past: ReadLog) -> tuple[list[tuple[float, Event]], ReadLog]:
     """Return the events since `past` was read, with their times, and what is past then.
 
     That is another object if they are all events of the log: it was mended, or a process was
@@ -276,11 +276,11 @@ def events_since(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], P
     names = [path.name for path in paths]
     known = names.index(past.name) + 1 if past.name in names else 0
     if not known or min(map(_start, paths[known:]), default=math.inf) < past.n_lines:
-        past = Past()
+        past = ReadLog()
     return list(_scan(folder, past)), past
 
 
-def mend_log(folder: Path, past: Past) -> Past:
+def mend_log(folder: Path, past: ReadLog) -> ReadLog:
     """Write the sound lines of a damaged log as one file and set the others aside; return it."""
     if not past.problems:
         return past
@@ -294,7 +294,7 @@ def mend_log(folder: Path, past: Past) -> Past:
     return read_log(folder)
 
 
-def _scan(folder: Path, past: Past) -> Iterator[tuple[float, Event]]:
+def _scan(folder: Path, past: ReadLog) -> Iterator[tuple[float, Event]]:
     """Yield the events that count since `past`, each after its time; enter all in `past`."""
     paths = log_files(folder)
     paths = paths[next((i for i, path in enumerate(paths) if path.name == past.name), 0) :]

@@ -15,7 +15,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.conditions import hashes_of_conditions
 from nas_evidence.storage.events import Again, Ended, Merged
-from nas_evidence.storage.log import Log, Past, read_log
+from nas_evidence.storage.log import Log, ReadLog, read_log
 from nas_evidence.storage.set_aside import set_aside
 from nas_evidence.storage.state import Attempt, State, attempt_of, is_part
 from nas_evidence.storage.study_folder import locked
@@ -66,7 +66,7 @@ class DoneTrials:
     redo: dict[int, int]
     wrong: Mapping[Path, str]
     found: tuple[Found, ...]
-    past: Past
+    past: ReadLog
     against: tuple[str, ...] = ()
     torn: Mapping[str, tuple[TrialRow, ...]] = field(default_factory=dict)
 

@@ -32,7 +32,7 @@ def stem_of(trial_id: int, attempt: int) -> str:
 
 
 @dataclass(frozen=True)
-class Losses:
+class LossCounts:
     """Lost attempts of a trial: all, and by cause those since its last progress.
 
     A lost attempt is no failure of the network. So the limits of `[retries]` only end what would
@@ -45,7 +45,7 @@ class Losses:
     n_crashes: int = 0
     n_with_machine: int = 0
 
-    def plus(self, *, progress: bool, machine: bool = False) -> "Losses":
+    def plus(self, *, progress: bool, machine: bool = False) -> "LossCounts":
         """Return the losses with one more.
 
         Args:
@@ -53,7 +53,7 @@ class Losses:
             machine: whether it was lost with its machine.
         """
         if progress:
-            return Losses(self.n + 1)
+            return LossCounts(self.n + 1)
         if machine:
             return replace(self, n=self.n + 1, n_with_machine=self.n_with_machine + 1)
         return replace(self, n=self.n + 1, n_crashes=self.n_crashes + 1)
@@ -118,7 +118,7 @@ class State:
     results: dict[int, log.Told] = field(default_factory=dict)
     rungs: dict[int, dict[int, Point | None]] = field(default_factory=dict)
     judged: dict[tuple[int, int], str | None] = field(default_factory=dict)
-    losses: dict[int, Losses] = field(default_factory=dict)
+    losses: dict[int, LossCounts] = field(default_factory=dict)
     shares: dict[int, float] = field(default_factory=dict)
     again: dict[int, int] = field(default_factory=dict)
     race: dict[int, ArchitectureSpec] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class State:
         if event.share is not None:
             self.shares[event.trial_id] = event.share
         if event.progress is not None:
-            before = self.losses.get(event.trial_id, Losses())
+            before = self.losses.get(event.trial_id, LossCounts())
             self.losses[event.trial_id] = before.plus(
                 progress=event.progress, machine=event.kind is LossKind.MACHINE
             )

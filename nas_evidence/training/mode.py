@@ -27,7 +27,7 @@ from nas_evidence.training.online import passes_of
 
 #: Data times parameters up to which a network settles, and decrements are in float64.
 FULL_BATCH = 10**9
-#: Most products for a reported decrement.
+#: Maximum number of products for a reported decrement.
 MOST_PRODUCTS = 100
 #: Call overhead per parameter tensor and step, in forward flops of one example. Measured on one
 #: CPU core: 0.7e6 for convolutions, 5e6 for linear layers.

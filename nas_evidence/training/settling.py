@@ -80,12 +80,15 @@ from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
 DECREMENT_TOLERANCE = 0.004
 #: Largest move of the logarithm of a hyperparameter that counts as none.
 MOVE_TOLERANCE = 0.02
-#: Newton decrement per datum, nats, up to which a settled state may replace the scheduled one, or
-#: as a part of that of the scheduled state. Evidence far from a mode misjudges both.
-NEAR_MODE, CLOSER = 0.1, 0.1
-#: Nats per datum below the evidence of the scheduled state at which a settling is given up at
-#: once; above it where a further round loses more than the second number.
-IN_VAIN, FURTHER_FALL = 0.2, 0.02
+#: Newton decrement per datum, nats, up to which a settled state may replace the scheduled one:
+#: evidence far from a mode misjudges both.
+NEAR_MODE = 0.1
+#: The same as a part of the decrement of the scheduled state; one of the two suffices.
+CLOSER = 0.1
+#: Nats per datum below the evidence of the scheduled state at which settling is given up at once.
+IN_VAIN = 0.2
+#: Nats per datum that a further round may lose while the evidence is above that.
+FURTHER_FALL = 0.02
 #: Nats per datum where the loss is convex, and no kink is in the way.
 _CONVEX_TOLERANCE = 1e-6
 #: Rounds in which every precision moves; after them, one factor on all.

@@ -37,7 +37,7 @@ from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.perceptrons import Perceptrons
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
-#: Most trainings side by side.
+#: Maximum number of trainings side by side.
 MOST_TOGETHER = 8
 #: Numbers of inputs that are gathered at once, for several minibatches of all networks.
 _GATHERED = 1 << 19

@@ -20,7 +20,8 @@ from nas_evidence.workers.shares import SHARES
 
 #: Trials that may start before one for which there is no room.
 MOST_PASSES = 16
-#: Most workers that wait for room beside as many as have found some: the book may be wrong.
+#: Maximum number of workers that wait for room beside as many as have found some: the book may be
+#: wrong.
 MOST_ASKED = 4
 #: Seconds that a worker waits for room before the book counts as wrong.
 DOUBTED_AFTER = 5.0

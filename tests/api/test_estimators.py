@@ -2,14 +2,13 @@
 
 import pickle
 import pickletools
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import pytest
+from commands import forked_script
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 
 import nas_evidence
@@ -37,7 +36,8 @@ def rows(n: int = 40) -> tuple[Any, Any]:
 
 @pytest.mark.slow
 def test_an_estimator_predicts_in_another_process_when_the_first_is_gone(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", FITTED_ELSEWHERE], cwd=tmp_path, check=True, timeout=600)
+    code, _, err = forked_script(FITTED_ELSEWHERE, tmp_path)
+    assert code == 0, err
     fitted, folder, expected = joblib.load(tmp_path / "fitted.joblib")
     assert not Path(folder).exists()
     x, y = rows()

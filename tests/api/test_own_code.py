@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from commands import environment, run
+from commands import environment, forked_script, run
 from messages import refused
 
 import nas_evidence
@@ -280,12 +280,11 @@ def test_a_family_of_the_script_with_several_processes_is_refused_before_a_folde
         + f"families=[Fam, 'linear'], n_trials=2, out='out', {options})\n"
     )
     study_in(tmp_path, A)
-    (tmp_path / "scr.py").write_text(text)
-    done = subprocess.run([sys.executable, "scr.py"], cwd=tmp_path, capture_output=True, text=True,
-                          env=environment(), check=False, timeout=600)  # fmt: skip
-    assert done.stderr.splitlines()[-1].startswith("nas_evidence.plumbing.user_error.UserError: ")
-    assert "__main__:Fam" in done.stderr.splitlines()[-1]
-    assert "put it into a module" in done.stderr.splitlines()[-1]
+    _, _, err = forked_script(text, tmp_path)
+    last = err.splitlines()[-1]
+    assert last.startswith("nas_evidence.plumbing.user_error.UserError: ")
+    assert "__main__:Fam" in last
+    assert "put it into a module" in last
     assert not (tmp_path / "out").exists()
 
 

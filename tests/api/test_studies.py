@@ -20,7 +20,7 @@ from messages import refused
 from records import asked, mlp
 
 import nas_evidence
-from nas_evidence.api.progress import Block
+from nas_evidence.api.progress import NotebookProgress
 from nas_evidence.api.request import as_overrides, of_memory
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.record import TrialStatus
@@ -437,7 +437,7 @@ def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
         {"name": "a<b", "n_trials": 3, "dataset": {"name": "digits"}, "family": families,
          "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
     )  # fmt: skip
-    block = Block(spec, 1, show=shown.append)
+    block = NotebookProgress(spec, 1, show=shown.append)
     assert "a&lt;b: 1 of 3 trials" in shown[0]
     for trial_id, status in ((1, TrialStatus.DIVERGED), (2, TrialStatus.COMPLETE)):
         block.ended(

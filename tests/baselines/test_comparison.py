@@ -41,6 +41,8 @@ from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.tables import read_study_tables, read_table
 from nas_evidence.training.parts import order_of_data
 
+pytestmark = pytest.mark.usefixtures("no_shortcuts")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -44,6 +44,8 @@ from nas_evidence.maths.target_scale import OnScale, fit
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.training.parts import order_of_data
 
+pytestmark = pytest.mark.usefixtures("no_shortcuts")
+
 
 def table(*, labels: bool, n: int = 160, n_test: int = 400, seed: int = 0) -> ArrayData:
     rng = np.random.default_rng(seed)

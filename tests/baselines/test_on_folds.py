@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from typing import cast
 
 import pandas as pd
+import pytest
 
 from nas_evidence.baselines.on_folds import _seeds
 from nas_evidence.data import load
 from nas_evidence.exporting.winner import Winner
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+
+pytestmark = pytest.mark.usefixtures("no_shortcuts")
 
 
 @dataclass(frozen=True)

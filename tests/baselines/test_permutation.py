@@ -19,6 +19,8 @@ from nas_evidence.reporting.svg import colour
 from nas_evidence.reporting.templating import caption
 from nas_evidence.reporting.words import MOST
 
+pytestmark = pytest.mark.usefixtures("no_shortcuts")
+
 BETA = np.array([2.0, -1.0, 0.0])
 
 

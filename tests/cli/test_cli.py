@@ -239,9 +239,8 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
 def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None:
     lines = (home / "search.out").read_text().splitlines()
     assert lines.pop(0) == "tiny: 4 trials, 1 worker -> done"
-    assert re.fullmatch(r"tiny: less than a minute on the (CPU|GPU)", lines[0])
     # One line a trial: a hundred trials stay far below two hundred lines.
-    for number, line in enumerate(lines[1:5], start=1):
+    for number, line in enumerate(lines[:4], start=1):
         assert re.match(rf"\[{number}/4\] trial \d (linear -|mlp \d+/1) complete diag_ef=-", line)
     assert lines[-4] == "report: done/report/index.html"
     assert lines[-3].startswith("export: done/export (trial ")
@@ -285,6 +284,7 @@ def test_the_folder_holds_what_the_design_names(home: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_no_database_is_written_or_loaded_unless_asked_for(home: Path, tmp_path: Path) -> None:
     code = as_command(
         "search", "tiny.toml", "--out", str(tmp_path / "s"), "--trials", "1", *INLINE
@@ -440,7 +440,9 @@ def test_report_prints_what_the_search_printed(home: Path) -> None:
     assert run("report", "done", folder=home).stdout == said[first:last]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_after_ctrl_c_nothing_is_computed_and_the_command_for_the_ranking_is_said(
     done: Path, number: int
 ) -> None:

@@ -1,5 +1,6 @@
 """A search speaks before it imports torch, Ray or any other library that takes seconds."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,9 @@ def test_the_first_line_comes_before_the_slow_libraries(
     assert not [name for name in SLOW if name in sys.modules]
 
 
-def test_a_forecast_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> float:
-        raise MemoryError("the largest network does not fit here")
-
-    monkeypatch.setattr("nas_evidence.driver.runtime.forecast_seconds", broken)
+def forecast_told(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is said of the seconds that a study will take."""
+    monkeypatch.setattr("nas_evidence.driver.runtime.forecast_seconds", seconds)
     spec = StudySpec.model_validate(
         {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}}
     )
@@ -55,4 +54,18 @@ def test_a_forecast_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) ->
     left: Any = Left(spec, None, Run("local"), Heard(lines.append), None, None)
     with left.forecast_told(None, 1, 2):
         pass
-    assert lines == []
+    return lines
+
+
+@pytest.mark.usefixtures("no_shortcuts")
+def test_the_forecast_is_one_line_with_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = forecast_told(lambda *_, **__: 30.0, monkeypatch)
+    assert re.fullmatch(r"s: less than a minute on the (CPU|GPU)", line)
+
+
+@pytest.mark.usefixtures("no_shortcuts")
+def test_a_forecast_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> float:
+        raise MemoryError("the largest network does not fit here")
+
+    assert forecast_told(broken, monkeypatch) == []

@@ -18,7 +18,7 @@ from records import asked, mlp
 from torch import nn
 
 from nas_evidence import estimate_evidence
-from nas_evidence.audit.known_problems import Problem, linear_problem
+from nas_evidence.audit.known_problems import KnownProblem, linear_problem
 from nas_evidence.curvature import KINDS
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
@@ -33,6 +33,7 @@ from nas_evidence.spec.study import DatasetSpec
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("relation", ["EXACT_ON_LINEAR", "LOWER_BOUND"])
 @pytest.mark.parametrize("n_data", [2, 40])  # fewer and more rows than parameters
 @pytest.mark.parametrize("scale", [1e-2, 1e2])  # of the inputs: flat and sharp posteriors
@@ -86,7 +87,7 @@ def _log_evidence(
         return float(total)
 
 
-def sampled(name: str, problem: Problem) -> EvidenceEstimate:
+def sampled(name: str, problem: KnownProblem) -> EvidenceEstimate:
     """One of the estimators that draw random numbers, with as few as will do."""
     given = (problem.model, problem.x, problem.y)
     known = {

@@ -71,6 +71,7 @@ def test_the_smallest_member_is_built_the_same_from_a_seed_and_from_nothing_else
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", CURVATURES)
 def test_every_curvature_of_a_study_covers_every_parameter_of_the_family(

@@ -32,6 +32,7 @@ def test_a_kind_of_blocks_has_a_spectrum_for_every_tensor(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_determinant_and_effective_parameters_fit_each_other(kind: str, name: str) -> None:
@@ -59,6 +60,7 @@ def test_log_determinant_and_effective_parameters_fit_each_other(kind: str, name
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_is_a_function_of_its_arguments_and_changes_none(kind: str, name: str) -> None:

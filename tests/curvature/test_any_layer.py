@@ -94,6 +94,7 @@ def _case(name: str) -> Case:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", DENSE)
 @pytest.mark.parametrize("name", ["tied", "words", "batch", "routed"])
 def test_dense_kinds_take_any_layer(kind: str, name: str) -> None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even k
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["diag_ef", "diag_ggn"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_diagonal_kind_is_the_diagonal_of_the_dense_matrix(name: str, kind: str) -> None:
@@ -82,6 +83,7 @@ def test_log_likelihood_and_hits_come_out_of_the_pass(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["mlp", "conv_stride_padding", "residual", "sequence"])
 @pytest.mark.parametrize("kind", [k for k in KINDS if not k.endswith("_mc")])
 def test_batches_and_order_do_not_matter(kind: str, name: str) -> None:

@@ -116,6 +116,7 @@ def test_unusual_layers_have_the_same_curvature_on_a_gpu(name: str, kinds: tuple
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["regression", "conv_plain", "residual"])
 @pytest.mark.parametrize("most_full", [0, 10_000])
 def test_the_posterior_and_its_spread_are_the_same_on_a_gpu(name: str, most_full: int) -> None:
@@ -161,6 +162,7 @@ def pass_of(
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("family", NETWORKS)
 @pytest.mark.parametrize("kind", BATCHED)
 def test_a_pass_reads_the_gpu_before_and_after_its_batches_only(

@@ -54,6 +54,7 @@ def _compare(
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_draws_of_one_sweep_are_those_of_one_sweep_each(kind: str, name: str) -> None:

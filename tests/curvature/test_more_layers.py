@@ -231,6 +231,7 @@ class ByHand(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["attention", "attention by position"])
 @pytest.mark.parametrize("kind", [*EXACT, "full_ggn"])
 def test_attention_has_the_curvature_of_its_linear_layers(kind: str, name: str) -> None:
@@ -304,6 +305,7 @@ class OneHot(nn.Module):
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["words", "column"])
 @pytest.mark.parametrize("kind", EXACT)
 def test_an_embedding_has_the_curvature_of_a_linear_layer_on_unit_vectors(
@@ -324,6 +326,7 @@ def test_an_embedding_has_the_curvature_of_a_linear_layer_on_unit_vectors(
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["conv1d", "conv1d dilated", "conv1d circular"])
 @pytest.mark.parametrize("kind", EXACT)
 def test_a_convolution_along_one_axis_is_one_over_images_of_height_one(

@@ -161,6 +161,7 @@ def test_a_hidden_layer_of_many_inputs_is_summed_in_float64() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("n_data", [600, 1000])
 @pytest.mark.parametrize("noise", [1e-3, 1e-4, 0.0])
 @pytest.mark.parametrize("power", [1, 2, 3])

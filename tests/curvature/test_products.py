@@ -79,6 +79,7 @@ def test_products_do_not_depend_on_the_batch() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["kfac_ggn", "diag_ggn", "block_ggn", "ekfac_ggn"])
 @pytest.mark.parametrize("name", ["mlp", "regression", "conv_plain", "residual"])
 def test_the_decrement_by_products_matches_the_dense_one(name: str, kind: str) -> None:

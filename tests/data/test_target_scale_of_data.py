@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "mine.csv"
 
 
-def asked(path: Path, **options: object) -> nas_evidence.api.request.Asked:
+def asked(path: Path, **options: object) -> nas_evidence.api.request.Request:
     return asked_for(str(path), (), DataOptions(target="price", **options))  # type: ignore[typeddict-item]
 
 

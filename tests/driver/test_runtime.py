@@ -171,6 +171,7 @@ def of_real_targets() -> ArrayData:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("epochs", [1, 4])
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
 def test_every_piece_of_a_real_trial_is_timed(likelihood: str, epochs: int) -> None:

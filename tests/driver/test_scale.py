@@ -22,7 +22,7 @@ from nas_evidence.storage import budget
 from nas_evidence.storage import tables as store
 from nas_evidence.storage.tables import COMPACT_AT, read_tables
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 N_TRIALS, EPOCHS = 1_100, 3
 #: Trials under way at the borders of a window may fall on either side of them.
@@ -101,7 +101,6 @@ def long_study(
     return folder, watcher
 
 
-@pytest.mark.long
 def test_a_long_study_leaves_all_its_rows(long_study: tuple[Path, Counting]) -> None:
     folder, _ = long_study
     tables, unreadable = read_tables(folder)

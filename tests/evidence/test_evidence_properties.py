@@ -113,6 +113,7 @@ def test_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", EXACT)
 @pytest.mark.parametrize("name", ["branches of classes", "one real output"])
 def test_tempered_value_is_that_of_dense_jacobians(kind: str, name: str) -> None:
@@ -125,6 +126,7 @@ def test_tempered_value_is_that_of_dense_jacobians(kind: str, name: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("noise_std", [None, 0.3])
 @pytest.mark.parametrize("n", [3, 60])  # fewer and more rows than the 26 parameters
 @pytest.mark.parametrize("kind", ["full_ggn", "full_ef"])
@@ -172,6 +174,7 @@ def test_diagonal_block_and_full_are_ordered_on_any_net(
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [50.0, 1e4])
 @pytest.mark.parametrize("kind", KINDS)

@@ -64,6 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("place", ["report/comparison.json", "warm_start.json", "lock"])
 @pytest.mark.parametrize("verb", ["verify", "report", "resume", "status"])
 def test_a_study_with_a_deep_file_ends_in_a_sentence_or_goes_on(

@@ -49,6 +49,7 @@ OF_A_REPORT = (
 )  # fmt: skip
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", OF_AN_EXPORT)
 @pytest.mark.parametrize("with_sums", [False, True])
 def test_an_export_never_replaces_what_is_none(

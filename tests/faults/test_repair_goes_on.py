@@ -113,6 +113,7 @@ def changed(export: Path, name: str, change: Callable[[Any], Any]) -> None:
 NEEDED = ("input_shape", "classes", "targets", "preparation")
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("key", NEEDED)
 @pytest.mark.parametrize("value", [None, 7, {"x": [1]}, "gone"], ids=str)
 def test_an_export_whose_meaning_lacks_a_key_is_not_sound(

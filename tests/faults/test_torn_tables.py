@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 SPEC = study(n_trials=4)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("how", ["torn", "deleted"])
 @pytest.mark.parametrize("table", TABLES)
 def test_a_trial_with_a_torn_table_runs_again_and_finds_the_same(

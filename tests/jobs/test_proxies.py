@@ -46,6 +46,7 @@ def cluster() -> Iterator[JobServer]:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1"])
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"])
 def test_no_request_for_this_machine_reaches_a_proxy(

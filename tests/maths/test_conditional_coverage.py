@@ -83,6 +83,7 @@ def _warns(x: np.ndarray, y: np.ndarray, n_folds: int = 5) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize(("n", "studies"), [(60, 400), (300, 400), (2000, 150), (20_000, 40)])
 @pytest.mark.parametrize("noise", ["normal", "heavy tails"])
 def test_where_the_noise_is_the_same_everywhere_a_warning_is_rare(

@@ -66,6 +66,7 @@ def test_it_is_the_closed_form_of_a_mixture() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", list(CURVES))
 @pytest.mark.parametrize("least", [0.0, -np.inf])
 def test_it_is_twice_the_mean_pinball_loss_of_the_quantiles_as_delivered(

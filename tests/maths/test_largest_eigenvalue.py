@@ -35,6 +35,7 @@ def test_with_a_step_for_each_dimension_both_limits_are_the_eigenvalue(
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("size", [60, 300])
 @pytest.mark.parametrize("spectrum", ["even", "one_out", "close_pair", "negative"])
 def test_the_truth_is_between_the_limits(size: int, spectrum: str) -> None:

@@ -72,6 +72,7 @@ def test_a_mistake_too_rare_to_be_seen_counts_for_labels() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("situation", comparison_coverage.REAL)
 def test_the_interval_of_real_targets_covers_within_two_points_at_any_noise_ratio(

@@ -7,11 +7,11 @@ from numpy.testing import assert_allclose
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 
-from nas_evidence.maths.ped_anova import Axis, density, ordered_cells, pearson_divergence
+from nas_evidence.maths.ped_anova import Grid, density, ordered_cells, pearson_divergence
 
 
 def test_the_divergence_is_the_variance_of_the_ratio() -> None:
-    cells, axis = np.array([0, 0, 1, 2, 2, 2]), Axis(3, ordered=False)
+    cells, axis = np.array([0, 0, 1, 2, 2, 2]), Grid(3, ordered=False)
     p, q = np.array([2 + 1 / 3, 1 / 3, 1 / 3]) / 3, np.array([2, 1, 3]) / 6
     q = (6 * q + 1 / 3) / 7
     found = pearson_divergence(cells, axis, n_best=2)
@@ -21,8 +21,8 @@ def test_the_divergence_is_the_variance_of_the_ratio() -> None:
     assert pearson_divergence(cells, axis, n_best=6) == 0
 
 
-@pytest.mark.parametrize("axis", [Axis(7, ordered=True), Axis(7, ordered=False)])
-def test_a_density_sums_to_one_and_is_positive_where_nobody_looked(axis: Axis) -> None:
+@pytest.mark.parametrize("axis", [Grid(7, ordered=True), Grid(7, ordered=False)])
+def test_a_density_sums_to_one_and_is_positive_where_nobody_looked(axis: Grid) -> None:
     found = density(np.array([2, 2, 3, 2]), axis)
     assert_allclose(found.sum(), 1)
     assert found.argmax() == 2
@@ -30,7 +30,7 @@ def test_a_density_sums_to_one_and_is_positive_where_nobody_looked(axis: Axis) -
 
 
 def test_a_density_of_categories_is_their_counts_and_one_more_spread_over_all() -> None:
-    found = density(np.array([0, 0, 2]), Axis(4, ordered=False))
+    found = density(np.array([0, 0, 2]), Grid(4, ordered=False))
     assert_allclose(found, np.array([2.25, 0.25, 1.25, 0.25]) / 4)
 
 
@@ -52,7 +52,7 @@ def test_the_importances_are_those_of_optuna() -> None:
         "width": IntDistribution(4, 256, log=True),
         "rate": FloatDistribution(0, 1),
     }
-    axes = {"depth": Axis(8, True), "width": Axis(9, True), "rate": Axis(50, True)}
+    axes = {"depth": Grid(8, True), "width": Grid(9, True), "rate": Grid(50, True)}
     cells = {
         name: ordered_cells(
             list(values[name]),

@@ -24,6 +24,7 @@ def objective(logits: Tensor, labels: Tensor, factor: float, rows: float) -> flo
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("rows", [0, 7.5, 160])
 def test_the_factor_of_classes_is_the_best_of_a_fine_grid(times: float, rows: float) -> None:

@@ -142,6 +142,7 @@ def test_identity_is_the_standardisation_of_the_data_to_the_last_bit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["shifted_log", "yeo_johnson", "sinh_arcsinh"])
 @pytest.mark.parametrize(
     "y",
@@ -173,6 +174,7 @@ def test_no_other_parameter_is_likelier_than_the_fitted_one() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("unit", [1e-6, 100.0])
 def test_densities_do_not_depend_on_the_unit_of_the_targets(name: str, unit: float) -> None:

@@ -56,6 +56,7 @@ def test_a_network_with_channels_last_computes_the_same(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn", "ekfac_ggn"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_curvature_does_not_depend_on_the_order_of_channels(name: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from messages import refused
 from proposal_spaces import SPACE, WIDE, score, shown, study
 from simulated import SimulatedExecutor
 
-from nas_evidence.api.request import Asked
+from nas_evidence.api.request import Request
 from nas_evidence.driver.driver import Driver
 from nas_evidence.proposing import optuna_samplers
 from nas_evidence.proposing.optuna_samplers import check_sampler, sampler_notices
@@ -199,7 +199,7 @@ def test_what_optuna_cannot_do_is_refused_before_anything_runs(
 ) -> None:
     spec = spec_of(name, arguments)
     with refused(code, words):
-        Asked(spec)
+        Request(spec)
     with refused(code, words):
         Proposer(spec)
 

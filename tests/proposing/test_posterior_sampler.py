@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from nas_evidence.maths.architecture_posterior import ArchitecturePosterior, Floats
 from nas_evidence.proposing import posterior_sampler
-from nas_evidence.proposing.past import Trial
+from nas_evidence.proposing.past import Proposal
 from nas_evidence.proposing.posterior_sampler import _values
 from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import domains_of, quasi_random_points, random_point
@@ -134,7 +134,7 @@ def test_of_several_objectives_the_worse_one_counts() -> None:
     """A trial that is fair at both is ahead of those that are best at one and worst at other."""
     one = random_point(spec_of(), 0)
     trials = [
-        Trial(number, one, "COMPLETE", values)
+        Proposal(number, one, "COMPLETE", values)
         for number, values in enumerate([(1.0, 1.0), (0.0, 0.0), (0.6, 0.4)])  # the second a cost
     ]
     found = [_values(trials, np.random.default_rng(seed)) for seed in range(20)]

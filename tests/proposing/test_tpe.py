@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nas_evidence.proposing.past import MAX_BEST, MAX_LEARNT, Trial
+from nas_evidence.proposing.past import MAX_BEST, MAX_LEARNT, Proposal
 from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import quasi_random_points
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -106,7 +106,7 @@ def result(number: int, point: ArchitectureSpec, n_costs: int) -> ProposalResult
     return ProposalResult((-abs(width - 50), *([width] * n_costs)), constraints)
 
 
-def seen(found: Learner) -> list[Trial]:
+def seen(found: Learner) -> list[Proposal]:
     return [trial for trial in found._past.trials() if trial.state != "RUNNING"]
 
 

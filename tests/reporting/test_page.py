@@ -84,6 +84,7 @@ def test_the_page_of_a_running_study_loads_itself_again_and_stays_where_it_was(
     assert tab.errors == []
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_asks_for_nothing_logs_nothing_and_fits(

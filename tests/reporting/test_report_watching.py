@@ -21,7 +21,7 @@ from nas_evidence.reporting.live import Followed, LiveReport, stamp, watch
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.storage.events import Asked, Ended, Event, Launched, Stopped
-from nas_evidence.storage.log import Log, Past, events_since
+from nas_evidence.storage.log import Log, ReadLog, events_since
 from nas_evidence.storage.study_folder import locked, read_study
 
 
@@ -126,7 +126,7 @@ def test_each_line_of_the_log_is_read_once(
     study(tmp_path, [record(0, 0), record(1, 1)], n_trials=3)
     live, read = LiveReport(tmp_path), list[int]()
 
-    def counted(folder: Path, past: Past) -> tuple[list[tuple[float, Event]], Past]:
+    def counted(folder: Path, past: ReadLog) -> tuple[list[tuple[float, Event]], ReadLog]:
         events, past = events_since(folder, past)
         read.extend(event.trial_id for _, event in events if isinstance(event, Launched))
         return events, past

@@ -4,12 +4,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import SCRIPT, environment, forked, start
 from messages import refused
 from processes import wait_for
 
@@ -48,14 +48,9 @@ def study(tmp_path: Path) -> Path:
     return tmp_path / "toy.toml"
 
 
-def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "nas_evidence", *map(str, words)]
-
-
 def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*words), cwd=cwd, capture_output=True, text=True, timeout=900, check=False
-    )
+    command = [str(SCRIPT), *map(str, words)]
+    return subprocess.CompletedProcess(command, *forked(command, cwd, environment()))
 
 
 def values(folder: Path) -> dict[tuple[int, int, str], float]:
@@ -139,11 +134,8 @@ def test_on_ray_a_killed_study_resumes_with_the_code_in_its_folder(
     on_ray = ("--executor", "ray", "--allow-code", "--out")
     whole = run("search", study, *on_ray, tmp_path / "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    with subprocess.Popen(
-        command("search", study, *on_ray, folder),
-        cwd=tmp_path, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with start("search", study, *on_ray, folder, folder=tmp_path, **quiet) as process:
         wait_for(lambda: list(folder.glob("checkpoints/*/attempt-1/epoch-*.pt")))
         os.killpg(process.pid, signal.SIGKILL)
     (tmp_path / "my_scores.py").unlink()

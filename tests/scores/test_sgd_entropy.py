@@ -120,6 +120,7 @@ def test_a_quadratic_has_the_closed_form_at_every_step(
     assert curve.largest == pytest.approx(largest, rel=1e-8)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize("threshold", [None, 2.0])
 def test_the_bound_holds_and_is_not_far(

@@ -31,22 +31,20 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+import shortcuts
 import typer.main
 from faulty import quiet_call
 from soak.harness import Found, Result, Studies, counted, tables_of, write_study
 
-from nas_evidence.api import runs
-from nas_evidence.baselines import on_test_rows
 from nas_evidence.driver import driver
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.plumbing.seals import sealed_json
-from nas_evidence.reporting import page, templating
+from nas_evidence.reporting import page
 from nas_evidence.storage.holding import Holder, boot_id
 
 VERBS = ("verify", "resume", "report", "predict", "export", "repair")
@@ -266,24 +264,15 @@ def stopping(reports: int) -> Iterator[None]:
 @contextlib.contextmanager
 def short() -> Iterator[None]:
     """Replace what takes long and is not tested here."""
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as kept,
+        shortcuts.none_taken(),
+    ):
         patch.setattr(page, "write_page", lambda path, *_, **__: path.write_text("a page"))
-        patch.setattr(templating, "_environment", functools.cache(templating._environment))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        patch.setattr(runs.Left, "forecast_told", lambda *_, **__: contextlib.nullcontext())
-        patch.setattr(on_test_rows, "predict_test", _fitted_once(on_test_rows.predict_test))
+        shortcuts.take(Path(kept))
         yield
-
-
-def _fitted_once(predict: Callable[[Any], Iterable[object]]) -> Callable[[Any], list[object]]:
-    """Fit the baselines once for each content of the data."""
-    found: dict[bytes, list[object]] = {}
-
-    def of(arrays: Any) -> list[object]:
-        key = b"".join(part.tobytes() for part in (arrays.x_train, arrays.y_train, arrays.x_test))
-        return found[key] if key in found else found.setdefault(key, list(predict(arrays)))
-
-    return of
 
 
 def _files(folder: Path) -> list[str]:

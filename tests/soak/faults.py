@@ -50,9 +50,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from learning_curves import synthetic
 from simulated import SimulatedExecutor
 from soak import damage
-from soak.crashes import simulated_study
 from soak.harness import Found, Result, Studies, Tables, counted, differing, drive, tables_of
-from soak.kills import KINDS
+from soak.kills import KINDS, simulated_study
 
 from nas_evidence.driver import mirror
 from nas_evidence.driver.mirror import Mirror

@@ -50,7 +50,7 @@ from nas_evidence.storage.tables import TABLES
 from nas_evidence.workers.executor import Executor, Watcher
 
 CAMPAIGNS = (
-    "kills", "crashes", "merges", "thousands", "faults", "damage", "pairs", "memory", "disks",
+    "kills", "merges", "thousands", "faults", "damage", "pairs", "memory", "disks",
     "locales", "hosts", "shared", "slurm",
 )  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]

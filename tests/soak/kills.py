@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import faulty
 from commands import run, start
 from processes import members
 from soak.harness import (
@@ -30,6 +31,8 @@ from soak.harness import (
     tables_of,
     write_study,
 )
+
+from nas_evidence.spec.study import StudySpec
 
 KINDS = ("plain", "pruned", "replicated", "raced", "stored")
 TARGETS = {
@@ -62,6 +65,17 @@ def of_kind(kind: str, *, finalists: int, first_epoch: int) -> dict[str, Any]:
         },
         "retries": {"crashes": "unlimited"},
     }
+
+
+def simulated_study(kind: str, n_trials: int = 24) -> StudySpec:
+    """Return a study of a kind for trials that `simulated` plays."""
+    return faulty.study(
+        n_trials=n_trials,
+        batch=4,
+        family={"mlp": {"width": {"low": 4, "high": 256, "log": True}}},
+        plan={"epochs": 8, "online": {"every": 2}},
+        **of_kind(kind, finalists=3, first_epoch=2),
+    )
 
 
 @contextlib.contextmanager

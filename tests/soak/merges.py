@@ -30,9 +30,8 @@ from learning_curves import synthetic
 from processes import in_a_process
 from simulated import SimulatedExecutor
 from soak.changes import ending_at
-from soak.crashes import simulated_study
 from soak.harness import Found, Result, Studies, differing, drive, outcomes_by_kind, tables_of
-from soak.kills import KINDS
+from soak.kills import KINDS, simulated_study
 
 from nas_evidence.cli.main import _interrupt
 from nas_evidence.driver import driver as driver_module

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from learning_curves import synthetic
 from simulated import SimulatedExecutor
-from soak import crashes, faults, harness
+from soak import faults, harness
 from soak.harness import (
     ROOT,
     Found,
@@ -25,6 +25,7 @@ from soak.harness import (
     run,
     tables_of,
 )
+from soak.kills import simulated_study
 
 from nas_evidence.driver.mirror import Mirror
 
@@ -43,7 +44,6 @@ def home() -> Iterator[Path]:
         pytest.param("damage", [*map(str, range(30))], marks=pytest.mark.slow),
         pytest.param("pairs", [*map(str, range(6))], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("faults", ["0", "5", "10"], marks=pytest.mark.slow),
-        pytest.param("crashes", ["1", "4"], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("merges", ["19", "100"], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("thousands", ["100 trials"], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("memory", ["worker killed once"], marks=[pytest.mark.slow, pytest.mark.long]),
@@ -82,7 +82,7 @@ def test_the_committed_run_found_nothing_wrong_and_the_page_has_it(name: str) ->
     result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     assert result["wrong"] == {}
     page = (ROOT / "docs" / "experiments" / "fault-campaigns.md").read_text(encoding="utf-8")
-    if name not in ("kills", "crashes", "slurm"):
+    if name not in ("kills", "slurm"):
         assert campaign(name).table(result) in page
     counts = {what: n for what, n in result["counts"].items() if "torn" not in what}
     n = sum(counts.values())
@@ -118,7 +118,7 @@ def test_a_driver_that_does_not_look_for_its_successor_is_found_out(
 
 @pytest.mark.slow
 def test_one_other_bit_in_any_table_is_a_difference(tmp_path: Path) -> None:
-    study = crashes.simulated_study("plain", n_trials=4)
+    study = simulated_study("plain", n_trials=4)
     for place in ("one", "other"):
         drive(
             study, str(tmp_path / place), partial(SimulatedExecutor, synthetic, workers=2, seed=0)

@@ -37,7 +37,7 @@ from nas_evidence.storage.holding import Holder, boot_id
 from nas_evidence.storage.log import (
     LOG,
     Log,
-    Past,
+    ReadLog,
     events_since,
     log_files,
     mend_log,
@@ -409,7 +409,7 @@ def test_a_log_that_is_being_mended_when_its_process_dies_is_void_or_whole(
 def test_who_follows_a_log_reads_what_is_new_and_all_of_a_log_of_which_lines_were_void(
     tmp_path: Path,
 ) -> None:
-    events, past = events_since(tmp_path, Past())
+    events, past = events_since(tmp_path, ReadLog())
     assert events == []
     with closing(Log(tmp_path)) as asleep:
         asleep.write(Launched(trial_id=0, attempt=1))

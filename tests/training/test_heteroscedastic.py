@@ -152,6 +152,7 @@ def _per_datum(trial: Trial, name: str) -> float:
     return float(estimate.per_datum)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_conditional_evidence_tells_growing_noise_from_one_noise(pairs: dict[str, Trial]) -> None:
     name = "conditional_evidence"
@@ -164,6 +165,7 @@ def test_conditional_evidence_tells_growing_noise_from_one_noise(pairs: dict[str
     assert -0.05 < gain[1] < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
     pairs: dict[str, Trial],

@@ -108,6 +108,7 @@ KINDS = ("diag_ggn", "kfac_ggn", "block_ggn", "full_ggn", "diag_ef", "kfac_ef", 
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kappa", [1.0, 3.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_derivatives_are_autograds(kind: str, kappa: float) -> None:
@@ -130,6 +131,7 @@ def test_derivatives_are_autograds(kind: str, kappa: float) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("start", [1e-4, 1.0, 1e6])
 @pytest.mark.parametrize("n", [2, 9])  # P = 26 parameters beside 4 and 18 targets
 @pytest.mark.parametrize("kind", KINDS)
@@ -247,6 +249,7 @@ def test_blocks_by_themselves_miss_the_optimum_of_the_full_matrix() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["diag_ggn", "diag_ef", "kfac_ggn", "full_ggn"])
 @pytest.mark.parametrize("highest_std", [0.5, math.inf])
 @pytest.mark.parametrize("highest", [1e-3, 0.3, 3.0])

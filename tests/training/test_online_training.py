@@ -99,6 +99,7 @@ def full_batch(**plan: object) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kappa", [1.0, 4.0])
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_the_mode_of_a_linear_model_is_ridge_regression(n_outputs: int, kappa: float) -> None:
@@ -167,6 +168,7 @@ def test_prior_noise_and_evidence_end_at_the_maximum_of_the_exact_evidence() -> 
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["diag_ef", "kfac_ggn"])
 @pytest.mark.parametrize("likelihood", ["gaussian", "categorical"])
 def test_a_likelihood_power_of_two_is_every_datum_twice(likelihood: str, kind: str) -> None:

@@ -62,6 +62,7 @@ def tensor_data(x: Tensor, y: Tensor) -> TensorData:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("curvature", ["kfac_ggn", "diag_ef", "kfac_ggn_mc"])
 @pytest.mark.parametrize(
     ("likelihood", "more"),

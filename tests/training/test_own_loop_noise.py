@@ -38,6 +38,7 @@ def learned(
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("r2", [0.0, 0.04, 0.2])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_noise_satisfies_mackays_equation_from_any_start(seed: int, r2: float) -> None:

@@ -1,7 +1,6 @@
 """The prior of your own loop: whatever the optimiser does, the weights are those of ridge."""
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -205,34 +204,32 @@ def test_the_weights_are_the_ridge_solution(name: str) -> None:
     assert_close(weights(*QUICK[name]), problem()[2], rtol=0, atol=1e-4)
 
 
-def _many() -> Iterator[Any]:
-    makers: dict[str, Callable[[nn.Module], Any]] = {
-        "Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.05),
-        "amsgrad": lambda m: torch.optim.Adam(m.parameters(), lr=0.05, amsgrad=True),
-        "AdamW": lambda m: torch.optim.AdamW(m.parameters(), lr=0.05, weight_decay=0),
-        "NAdam": lambda m: torch.optim.NAdam(m.parameters(), lr=0.05),
-        "RAdam": lambda m: torch.optim.RAdam(m.parameters(), lr=0.05),
-        "Adamax": lambda m: torch.optim.Adamax(m.parameters(), lr=0.05),
-        "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.05),
-        "Rprop": lambda m: torch.optim.Rprop(m.parameters(), lr=0.05),
-        "Adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.4),
-        "Adafactor": lambda m: torch.optim.Adafactor(m.parameters(), lr=0.3),
-        "fused Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.05, fused=True),
-        "fused AdamW": lambda m: torch.optim.AdamW(
-            m.parameters(), lr=0.05, weight_decay=0, fused=True
-        ),
-        "fused Adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.4, fused=True),
-    }
-    for (name, make), loop in itertools.product(makers.items(), (plain, by_closure, scaled)):
-        yield pytest.param(loop, make, id=f"{name}, {loop.__name__}")
+#: Optimisers of torch that find the mode in 1,500 steps.
+MAKERS: dict[str, Callable[[nn.Module], Any]] = {
+    "Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.05),
+    "amsgrad": lambda m: torch.optim.Adam(m.parameters(), lr=0.05, amsgrad=True),
+    "AdamW": lambda m: torch.optim.AdamW(m.parameters(), lr=0.05, weight_decay=0),
+    "NAdam": lambda m: torch.optim.NAdam(m.parameters(), lr=0.05),
+    "RAdam": lambda m: torch.optim.RAdam(m.parameters(), lr=0.05),
+    "Adamax": lambda m: torch.optim.Adamax(m.parameters(), lr=0.05),
+    "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.05),
+    "Rprop": lambda m: torch.optim.Rprop(m.parameters(), lr=0.05),
+    "Adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.4),
+    "Adafactor": lambda m: torch.optim.Adafactor(m.parameters(), lr=0.3),
+    "fused Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.05, fused=True),
+    "fused AdamW": lambda m: torch.optim.AdamW(
+        m.parameters(), lr=0.05, weight_decay=0, fused=True
+    ),
+    "fused Adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=0.4, fused=True),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loop", "make"), [*_many()])
-def test_every_optimiser_of_torch_finds_the_ridge_solution(
-    loop: Loop, make: Callable[[nn.Module], Any]
-) -> None:
-    assert_close(weights(loop, make, 1500), problem()[2], rtol=0, atol=1e-4)
+@pytest.mark.crossed
+@pytest.mark.parametrize("loop", [plain, by_closure, scaled], ids=lambda loop: loop.__name__)
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_optimiser_of_torch_finds_the_ridge_solution(loop: Loop, name: str) -> None:
+    assert_close(weights(loop, MAKERS[name], 1500), problem()[2], rtol=0, atol=1e-4)
 
 
 def test_gradients_are_left_as_backward_wrote_them() -> None:

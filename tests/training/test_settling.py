@@ -133,6 +133,7 @@ def dense_decrement(training: Training, data: TensorData, plan: TrainingPlan) ->
     return float(gradient @ torch.linalg.solve(matrix, gradient))
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("task", ["labels", "real"])
 @pytest.mark.parametrize("power", [1.0, 0.4])
 def test_the_decrement_matches_the_dense_one(task: str, power: float) -> None:
@@ -222,6 +223,7 @@ def test_a_linear_network_settles_without_noise(seed: int) -> None:
     assert torch.equal(flat(training.model), settling.theta.float().double())
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("every", ["never", EPOCHS + 1])
 @pytest.mark.parametrize("task", ["real", "labels"])
 def test_nothing_is_settled_at_hyperparameters_that_never_moved(

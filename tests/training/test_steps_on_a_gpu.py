@@ -49,6 +49,7 @@ def test_a_step_reads_nothing_from_the_gpu_and_copies_nothing_to_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_gathered_alone")
+@pytest.mark.crossed
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize(
     ("family", "plan"),
@@ -78,6 +79,7 @@ def test_launches_of_steps_and_passes_are_those_measured_or_fewer() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("adam", [False, True])
 @pytest.mark.parametrize("likelihood", ["categorical", "gaussian", "heteroscedastic"])
 def test_a_loop_of_ones_own_finds_on_a_gpu_what_it_finds_on_the_cpu(

@@ -143,6 +143,7 @@ def parameters_of(state: Training) -> Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("plan", "sizes"),
     [

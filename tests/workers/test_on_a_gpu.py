@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from both_devices import TOLERANCE, Where, assignment, both, differences
+from matrix import REST
 from pydantic import BaseModel
 from torch import nn
 
@@ -176,6 +177,17 @@ TRIALS = {
 
 #: Five seconds or more: the first traces its programs, the others settle for many rounds.
 LONG = {"sgd_entropy", "settled, images", "parked while it settles"}
+#: Those that `make matrices` runs: another of `TRIALS` takes each of their steps.
+LEFT_OUT = {
+    "power and noise", *(scale for scale in get_args(TargetScaleName) if scale != "yeo_johnson"),
+    "1 folds", "10 folds, real", "rows of a file", "augmentation", "adam", "constant rate",
+    *(f"online {kind}" for kind in CURVATURES if kind not in ("full_ggn", "ekfac_ggn")),
+    "settled, classes", "parked in training", *(f"{score}, classes" for score in SAMPLED),
+}  # fmt: skip
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] * (name in LONG) + [REST] * (name in LEFT_OUT)
 
 
 @pytest.fixture(scope="module")
@@ -265,9 +277,7 @@ def test_a_small_trial_finds_on_a_gpu_what_it_finds_on_the_cpu(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else []) for n in TRIALS]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in TRIALS])
 def test_every_kind_of_trial_finds_on_a_gpu_what_it_finds_on_the_cpu(
     name: str, folder: Path, tmp_path: Path
 ) -> None:

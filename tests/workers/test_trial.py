@@ -131,6 +131,7 @@ def test_evidence_is_the_sum_of_its_terms(data: TensorData, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.crossed
 @pytest.mark.parametrize("family", ["cnn", "mlp"])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_a_resumed_trial_ends_bit_identical_to_an_undisturbed_one(
