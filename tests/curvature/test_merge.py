@@ -9,7 +9,7 @@ import torch
 from cases import Case, case, pickled_passes
 from torch.testing import assert_close
 
-from nas_evidence.curvature import KINDS, STRUCTURES, CurvaturePass, curvature_pass, merge
+from nas_evidence.curvature import KINDS, BUILDERS, CurvaturePass, curvature_pass, merge
 from nas_evidence.curvature import dense as dense_rules
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.maths.structured import FullMatrix
@@ -54,14 +54,14 @@ def test_ragged_shards_add_up_to_one_pass(
     kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind.startswith("full"):  # of one form whatever the shard
-        monkeypatch.setitem(STRUCTURES, "full", lambda sweep: [dense_rules.full_kernel(sweep)])
+        monkeypatch.setitem(BUILDERS, "full", lambda sweep: [dense_rules.full_kernel(sweep)])
     c = case(name)
     shards = [slice(0, 1), slice(1, 4), slice(4, None)]
     agree(kind, c, merge([run(kind, c, rows) for rows in shards]), run(kind, c))
 
 
 def test_full_matrices_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STRUCTURES, "full", lambda sweep: [dense_rules.full_matrix(sweep)])
+    monkeypatch.setitem(BUILDERS, "full", lambda sweep: [dense_rules.full_matrix(sweep)])
     c = case("regression")
     shards = [run("full_ggn", c, rows) for rows in (slice(0, 2), slice(2, None))]
     agree("full_ggn", c, shards[0] + shards[1], run("full_ggn", c))
