@@ -33,12 +33,13 @@ from nas_evidence.curvature import KINDS
 from nas_evidence.data import load
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.workers.trial import Trial
 from nas_evidence.workers.worker import make_reproducible
 
 #: Kinds that any of the families has.
-LAPLACE = tuple(kind for kind in KINDS if not kind.startswith("full"))
+LAPLACE = tuple(kind for kind in KINDS if not CURVATURES[kind].is_full)
 SIZES: Mapping[str, dict[str, int]] = {
     "cnn": {"depth": 2, "width": 4}, "mlp": {"depth": 1, "width": 8}, "linear": {},
     "resnet": {"depth": 8, "width": 4},

@@ -12,8 +12,9 @@ from typing import Any
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.runs import Audience
 from nas_evidence.plumbing.durations import duration, rough_duration
+from nas_evidence.spec.domains import value_text
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import FAMILY_PARAMETERS, ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.executor import Lost, Watcher
 
 #: Maximum number of lines printed for successful trials where there is no live table.
@@ -71,12 +72,21 @@ def score_text(value: float | None) -> str:
 
 
 def size_text(architecture: ArchitectureSpec) -> str:
-    """Return width/depth, or whatever describes the family instead."""
-    values = architecture.values
-    if values.get("shape", "constant") != "constant":
-        return str(values["shape"])
-    size = (values.get("width"), values.get("depth"))
-    return "/".join(str(value) for value in size if value is not None) or "-"
+    """Return width/depth and all else that describes an architecture, or a dash.
+
+    >>> size_text(ArchitectureSpec(family="own:Net", values={"width": 8, "rate": 0.25}))
+    '8, rate 0.25'
+    """
+    values = dict(architecture.values)
+    shape = values.get("shape", "constant")
+    if architecture.family in FAMILY_PARAMETERS:
+        values.pop("shape", None)
+        if shape != "constant":  # whatever depth and width
+            return str(shape)
+    size = [values.pop(name) for name in ("width", "depth") if name in values]
+    first = "/".join(map(value_text, size))
+    others = (f"{name} {value_text(value)}" for name, value in values.items())
+    return ", ".join(filter(None, (first, *others))) or "-"
 
 
 @dataclass

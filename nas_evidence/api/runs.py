@@ -22,6 +22,7 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -199,6 +200,8 @@ def begun(
     from nas_evidence.storage.study_folder import open_study, read_study
 
     old = read_study(folder) if (folder / "study.toml").is_file() else None
+    if old is None:
+        check_parameters(spec)
     if source is not None and old is not None:
         source.check_unchanged(old.dataset, folder)
     data = source

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from html import escape
@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.reporting.live import Stamp
     from nas_evidence.reporting.study_tables import RankedArchitecture
     from nas_evidence.reporting.study_tables import Study as StudyAsShown
+    from nas_evidence.spec.domains import ParameterValue
     from nas_evidence.storage.tables import StudyTables
 
 __all__ = ["Study", "load", "resume", "search"]
@@ -70,12 +71,22 @@ T = TypeVar("T")
 Part = Literal["report", "export", "predict"]
 #: Architectures in the table of a notebook.
 _SHOWN = 10
-#: Columns of the leaderboard, with their types.
+#: Columns of the leaderboard, with their types; the parameters stand after `family`.
 LEADERBOARD = {
-    "rank": "Int64", "trial_id": "Int64", "family": "str", "depth": "Int64", "width": "Int64",
-    "shape": "object", "n_parameters": "Int64", "score": "float64", "estimate": "float64",
-    "error": "float64", "status": "str", "trials": "int64",
+    "rank": "Int64", "trial_id": "Int64", "family": "str", "n_parameters": "Int64",
+    "score": "float64", "estimate": "float64", "error": "float64", "status": "str",
+    "trials": "int64",
 }  # fmt: skip
+#: Of those, what the last trial says of an architecture without a complete one.
+_OF_A_TRIAL = ("trial_id", "family", "n_parameters", "status")
+#: Types of columns that hold a parameter, by the type of its values; None for several.
+_COLUMN_TYPES = {int: "Int64", float: "float64", bool: "boolean", str: "object", None: "object"}
+#: Columns of `posterior` and of the ranking beside the parameters and the objective.
+_POSTERIOR = ("trial_id", "family", "mean", "low", "high")
+_RANKING = (
+    "rank", "trial_id", "family", "n_parameters", "estimate", "estimate_error", "spread", "sotl",
+    "test_accuracy", "test_nll_per_datum", "test_rmse",
+)  # fmt: skip
 
 
 def _in_its_code(cls: type[T]) -> type[T]:
@@ -184,7 +195,8 @@ class Study:
 
         rows = [
             {
-                "rank": one.rank, "trial_id": one.trial_id, "family": one.family, **one.values,
+                "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
+                **self._parameters(one.values, _RANKING),
                 "n_parameters": one.n_parameters, "estimate": one.estimate,
                 "estimate_error": one.estimate_error, self.spec.objective: one.objective,
                 "spread": one.spread, "sotl": one.sotl, "test_accuracy": one.test_accuracy,
@@ -192,23 +204,27 @@ class Study:
             }
             for one in self._ranked().ranking
         ]  # fmt: skip
-        return pd.DataFrame(rows).dropna(axis=1, how="all")
+        return self._typed(pd.DataFrame(rows), _RANKING).dropna(axis=1, how="all")
 
     def leaderboard(self) -> "pd.DataFrame":
         """Return one row per architecture in the order of the ranking, whatever became of it.
 
-        The columns are always the same: `rank` (missing without a valid score), `trial_id` (of its
-        best trial), `family`, `depth`, `width`, `shape`, `n_parameters`, `score` (the objective,
-        larger is better), `estimate` and its `error` (a standard deviation, in the same unit),
-        `status` and `trials` (how many). Architectures without a complete trial are last.
+        The columns depend on the space of the study alone: `rank` (missing without a valid score),
+        `trial_id` (of its best trial), `family`, every parameter of the space (`arch_NAME` where
+        NAME is another column), `n_parameters`, `score` (the objective, larger is better),
+        `estimate` and its `error` (a standard deviation, in the same unit), `status` and `trials`
+        (how many). Architectures without a complete trial are last.
 
         Example:
             study.leaderboard().query("family == 'mlp'").head()
         """
         import pandas as pd
 
-        from nas_evidence.storage.tables import ARCHITECTURE
+        from nas_evidence.spec.parameters import columns_of, types_of
+        from nas_evidence.storage.tables import architecture_values
 
+        space = types_of(self.spec)
+        columns = columns_of(space, LEADERBOARD)
         shown, trials = self._ranked(), self._tables().trials
         trials = trials.drop_duplicates("trial_id", keep="last")
         counts = trials["architecture_key"].value_counts()
@@ -216,7 +232,7 @@ class Study:
         rows = [
             {
                 "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
-                **{name: one.values.get(name) for name in ("depth", "width", "shape")},
+                **{column: one.values.get(name) for name, column in columns.items()},
                 "n_parameters": one.n_parameters, "score": one.objective,
                 "estimate": one.estimate, "error": one.estimate_error,
                 "status": TrialStatus.COMPLETE.value,
@@ -226,15 +242,16 @@ class Study:
         ]  # fmt: skip
         complete = {keys[one.trial_id] for one in shown.ranking}
         others = trials[~trials["architecture_key"].isin(complete)]
-        own = {f"{ARCHITECTURE}{name}": name for name in ("depth", "width", "shape")}
-        others = others.drop_duplicates("architecture_key", keep="last").rename(columns=own)
-        others = others.assign(trials=others["architecture_key"].map(counts))
-        known = [
-            name for name in LEADERBOARD if name not in ("rank", "score", "estimate", "error")
-        ]
-        rows += others.reindex(columns=known).to_dict("records")
-        table = pd.DataFrame(rows, columns=list(LEADERBOARD))
-        return table.astype(LEADERBOARD)
+        for row in others.drop_duplicates("architecture_key", keep="last").to_dict("records"):
+            values = architecture_values(row)
+            found = {name: None if pd.isna(row[name]) else row[name] for name in _OF_A_TRIAL}
+            own = {column: values.get(name) for name, column in columns.items()}
+            rows.append({**found, **own, "trials": counts[row["architecture_key"]]})
+        before = ("rank", "trial_id", "family")
+        types = {name: LEADERBOARD[name] for name in before}
+        types |= {column: _COLUMN_TYPES[space[name]] for name, column in columns.items()}
+        types |= LEADERBOARD
+        return pd.DataFrame(rows, columns=list(types)).astype(types)
 
     @property
     def posterior(self) -> "pd.DataFrame":
@@ -250,13 +267,14 @@ class Study:
         shown = [(one.architecture, one) for one in estimates(self._ranked())]
         rows = [
             {
-                "trial_id": own.trial_id, "family": own.family, **own.values,
+                "trial_id": own.trial_id, "family": own.family,
+                **self._parameters(own.values, _POSTERIOR),
                 self.spec.objective: own.objective, "mean": one.mean, "low": one.low,
                 "high": one.high,
             }
             for own, one in shown
         ]  # fmt: skip
-        return pd.DataFrame(rows)
+        return self._typed(pd.DataFrame(rows), _POSTERIOR).dropna(axis=1, how="all")
 
     @property
     def correlations(self) -> "pd.DataFrame":
@@ -694,6 +712,29 @@ class Study:
         if self._read is None or self._read[0] != now:
             self._read, self._shown = (now, read_study_tables(self.folder, spec)), None
         return self._read[1]
+
+    def _parameters(
+        self, values: Mapping[str, "ParameterValue"], others: Iterable[str]
+    ) -> dict[str, "ParameterValue | None"]:
+        """Return the cells of all parameters of the space, beside other columns."""
+        from nas_evidence.spec.parameters import columns_of, types_of
+
+        columns = columns_of(types_of(self.spec), {*others, str(self.spec.objective)})
+        return {column: values.get(name) for name, column in columns.items()}
+
+    def _typed(self, table: "pd.DataFrame", others: Iterable[str]) -> "pd.DataFrame":
+        """Return a table whose whole numbers and truths stay so where a family has none."""
+        from nas_evidence.spec.parameters import columns_of, types_of
+
+        space = types_of(self.spec)
+        columns = columns_of(space, {*others, str(self.spec.objective)})
+        return table.astype(
+            {
+                column: _COLUMN_TYPES[space[name]]
+                for name, column in columns.items()
+                if column in table and space[name] in (int, bool) and table[column].isna().any()
+            }
+        )
 
     def _ranked(self) -> "StudyAsShown":
         from nas_evidence.reporting.study_tables import ranked_study

@@ -165,19 +165,19 @@ def definition(problem: KnownProblem, kind: str) -> float | None:
         std = problem.likelihood.variance(outputs).sqrt()
         each = [-vmap(jacrev(jacrev(log_p)))(outputs, drawn) for drawn in (mean - std, mean + std)]
         output_hessian = torch.stack(each).mean(0)
-    form = CURVATURES[kind]
-    if form.columns == "residual":
+    curvature = CURVATURES[kind]
+    if curvature.columns == "residual":
         g = torch.einsum("ncp,nc->np", jacobian, residual)
         matrix, outer = g.mT @ g, residual.mT @ residual
     else:
         matrix = torch.einsum("ncp,ncd,ndq->pq", jacobian, output_hessian, jacobian)
         outer = output_hessian.sum(0)
     tensor = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    if form.structure == "diagonal":
+    if curvature.is_diagonal:
         matrix = torch.diag(matrix.diagonal())
-    elif form.structure != "full":
+    elif not curvature.is_full:
         matrix = matrix * (tensor[:, None] == tensor)
-    if form.structure in ("kronecker", "eigen_corrected"):
+    if curvature.is_factored:
         inner = _inputs_of_layers(model, x)
         if inner is None:
             return None
@@ -252,7 +252,7 @@ def entropy_bound_of_linear(problem: KnownProblem, plan: EntropyPlan) -> float:
 
 def _kronecker(kind: str, outer: Tensor, inner: Tensor, block: Tensor) -> Tensor:
     """Return B ⊗ A, or for EKFAC the diagonal part of the block in its eigenbasis."""
-    if kind != "ekfac_ggn":
+    if not CURVATURES[kind].form.corrected:
         return torch.kron(outer, inner)
     basis = torch.kron(torch.linalg.eigh(outer)[1], torch.linalg.eigh(inner)[1])
     return (basis * (basis.mT @ block @ basis).diagonal()) @ basis.mT

@@ -31,6 +31,7 @@ from nas_evidence.plumbing.outputs import check_output, files_in, written_here, 
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
@@ -198,8 +199,13 @@ def say_results(
         _say_lacking(study, compared.lacks)
     shown, spec = report.study, study.spec
     header, rows = ranking_rows(shown.ranking, spec)
+    parameters = {*types_of(spec)} - {"width", "depth", str(spec.objective)}
+    own = [name for name in header if name.removeprefix(ARCHITECTURE) in parameters]
     print_rows(
-        f"Ranking of {spec.name} by {shown.ranks_by} ({shown.objective_unit})", header, rows
+        f"Ranking of {spec.name} by {shown.ranks_by} ({shown.objective_unit})",
+        header,
+        rows,
+        dispensable=own,
     )
     out.print(shown.order)
     page = study.report(to, metric=metric, force=force)

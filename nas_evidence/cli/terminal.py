@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from nas_evidence.api.progress import Progress, score_text, size_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line, shell_word
 from nas_evidence.plumbing.masking import masked
+from nas_evidence.spec.domains import ParameterValue, value_text
 from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import pandas, which slows the start
@@ -85,12 +87,12 @@ def ranking_rows(
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and cells of the ranking, without columns that would be empty."""
     seeds = any(r.spread is not None for r in ranking)
-    columns: dict[str, Callable[[RankedArchitecture], object]] = {
+    first: dict[str, Callable[[RankedArchitecture], object]] = {
         "rank": lambda r: r.rank,
         "trial": lambda r: r.trial_id,
         "family": lambda r: r.family,
-        "width": lambda r: r.values.get("width"),
-        "depth": lambda r: r.values.get("depth"),
+    }
+    columns: dict[str, Callable[[RankedArchitecture], object]] = {
         "parameters": lambda r: r.n_parameters,
         "estimate": lambda r: score_text(r.estimate),
         "error": lambda r: score_text(r.estimate_error),
@@ -111,9 +113,18 @@ def ranking_rows(
         r.test_nll
     )
     columns["SOTL"] = lambda r: score_text(r.sotl)
+    for name, column in _parameter_columns(study, {*first, *columns}).items():
+        first[column] = lambda r, name=name: _value_text(r.values.get(name))  # type: ignore[misc]
+    columns = first | columns
     cells = {name: [_text(cell(r)) for r in ranking] for name, cell in columns.items()}
     shown = [name for name in cells if name == study.objective or {*cells[name]} != {"-"}]
     return shown, [list(row) for row in zip(*map(cells.get, shown), strict=True)]
+
+
+def _parameter_columns(study: StudySpec, others: Collection[str]) -> dict[str, str]:
+    """Return the heading of each parameter that a table shows, by its name: `width` first."""
+    names = sorted(searched_in(study), key=lambda name: ("width", "depth", name).index(name))
+    return columns_of(names, others)
 
 
 def trust_line(report: "Report") -> str:
@@ -124,6 +135,10 @@ def trust_line(report: "Report") -> str:
         better = ", ".join(f"{score} {rho:.2f}" for score, rho in free.items())
         said += f" Without extra trainings these order as well or better (rho): {better}."
     return said
+
+
+def _value_text(value: ParameterValue | None) -> str | None:
+    return None if value is None else value_text(value)
 
 
 def _text(value: object) -> str:
@@ -142,7 +157,7 @@ class LiveTable(Progress):
         for name, justify in (
             ("trial", "right"),
             ("family", "left"),
-            ("width/depth", "right"),
+            (self._size_heading(), "right"),
             ("epoch", "right"),
             (f"{self.study.objective} per datum", "right"),
             ("SOTL", "right"),
@@ -161,6 +176,10 @@ class LiveTable(Progress):
             f"{elapsed} elapsed, {end}   (Ctrl-C stops; nothing is lost)"
         )
         return Group(head, table)
+
+    def _size_heading(self) -> str:
+        usual = {*searched_in(self.study)} <= {"width", "depth", "shape"}
+        return "width/depth" if usual else "architecture"
 
     def _cells(self, row: Any, seconds: float) -> tuple[str, ...]:
         return (
@@ -188,10 +207,17 @@ _DISPENSABLE = (
 )
 
 
-def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_rows(
+    title: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    dispensable: Sequence[str] = (),
+) -> None:
     """Print a table on a terminal, or tab-separated text to a pipe.
 
-    On a narrow terminal some columns are left out, so that no cell is cut.
+    On a narrow terminal some columns are left out, so that no cell is cut; after all others those
+    that are `dispensable`, the last of them first.
     """
     rows = [[on_one_line(cell) for cell in row] for row in rows]
     header = [on_one_line(name) for name in header]
@@ -201,7 +227,7 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
         for row in (header, *rows):
             print("\t".join(row))  # noqa: T201
         return
-    shown = columns_that_fit(header, rows, out.width)
+    shown = columns_that_fit(header, rows, out.width, dispensable)
     full = (max(len(header[i]), *(len(row[i]) for row in rows)) + 2 for i in shown)
     wide = sum(full) <= out.width
     table = Table(title=on_one_line(title), title_justify="left", box=None, header_style="bold")
@@ -217,7 +243,10 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
 
 
 def columns_that_fit(
-    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    dispensable: Sequence[str] = (),
 ) -> list[int]:
     """Return which columns to show in `width` characters; two of space lie between columns.
 
@@ -231,7 +260,7 @@ def columns_that_fit(
         for i, name in enumerate(header)
     ]
     shown = list(range(len(header)))
-    for name in _DISPENSABLE:
+    for name in (*_DISPENSABLE, *reversed(dispensable)):
         if sum(needed[i] + 2 for i in shown) <= width:
             break
         shown = [i for i in shown if header[i] != name]

@@ -29,7 +29,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import CURVATURES
 
 #: Builds the structure of a kind from the columns sent back through the network, for each draw.
-STRUCTURES: dict[str, Callable[[Sweep], Sequence[Structured]]] = {
+BUILDERS: dict[str, Callable[[Sweep], Sequence[Structured]]] = {
     "diagonal": diagonals,
     "kronecker": kroneckers,
     "eigen_corrected": lambda sweep: [eigen_corrected(sweep)],
@@ -169,8 +169,8 @@ def curvature_passes(
     )
     with full_precision(), undisturbed(model):
         try:
-            dense = CURVATURES[kind].structure in ("block", "full")
-            sweep.prepare(any_layer=CURVATURES[kind].any_layer, fixed_statistics=dense)
+            how = CURVATURES[kind]
+            sweep.prepare(any_layer=how.any_layer, fixed_statistics=how.is_dense)
         except BatchStatisticsError:
             raise
         except UnsupportedLayerError as error:
@@ -178,7 +178,7 @@ def curvature_passes(
             raise UnsupportedLayerError(
                 f"{kind} does not support the model: {error}. Kinds that take any layer: {general}"
             ).with_code("kind-does-not-support-model") from None
-        curvatures = STRUCTURES[CURVATURES[kind].structure](sweep)
+        curvatures = BUILDERS[CURVATURES[kind].structure](sweep)
     gradient = None
     if diagnose:
         gradient = log_likelihood_gradient(

@@ -33,8 +33,7 @@ def too_wide(model: nn.Module, kinds: Collection[str], n_data: int) -> str:
         kinds: those without Kronecker factors are never too wide.
         n_data: rows of a linear layer's input.
     """
-    factored = ("kronecker", "eigen_corrected")
-    wanted = [kind for kind in kinds if CURVATURES[kind].structure in factored]
+    wanted = [kind for kind in kinds if CURVATURES[kind].is_factored]
     if not wanted:
         return ""
     for path, module in model.named_modules():

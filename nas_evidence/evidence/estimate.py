@@ -239,7 +239,7 @@ def _check_reduced(kind: str, paths: Collection[str]) -> None:
         raise UserError(
             f"`kfac_reduce` must be a list of module paths, but got {paths!r}"
         ).with_code("kfac-reduce-not-paths")
-    if paths and CURVATURES[kind].structure not in ("kronecker", "eigen_corrected"):
+    if paths and not CURVATURES[kind].is_factored:
         raise UserError(
             f"`kfac_reduce` is for the Kronecker kinds, but the kind is {kind!r}"
         ).with_code("kfac-reduce-kind")

@@ -16,7 +16,14 @@ from scipy.stats import qmc
 
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.coordinates import Domains, Space, values_at
-from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue, described
+from nas_evidence.spec.domains import (
+    Choice,
+    Domain,
+    IntRange,
+    ParameterValue,
+    described,
+    type_of,
+)
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
 
 #: Quasi-random architectures of each family before the sampler starts.
@@ -123,6 +130,10 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
         raise UserError(
             f"`family` must be one of {', '.join(study.family)}, but got {family!r}; {place}."
         ).with_code("first-trial-family")
+    for name, value in point.items():
+        domain = study.family[family].get(name)
+        if type(value) is int and domain is not None and type_of(domain) is float:
+            point[name] = float(value)  # as tables and proposals have it
     architecture = ArchitectureSpec(family=family, values=point)
     if reason := misfit(study, architecture):
         raise UserError(f"{reason}; {place}.").with_code("first-trial-outside-space")

@@ -21,7 +21,7 @@ from nas_evidence.reporting.correlations import write_csv
 from nas_evidence.reporting.figures import figures_of
 from nas_evidence.reporting.study_tables import RankedArchitecture
 from nas_evidence.reporting.templating import write_markdown, write_page, write_table
-from nas_evidence.storage.tables import ARCHITECTURE
+from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 
 #: What report.json has of a report, beside its ranking.
 _FACTS = (
@@ -74,7 +74,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     write_whole(to / "report.json", as_json(report))
     terms = report.compared
     tables = {
-        "ranking.csv": pd.DataFrame(_ranking_rows(report)),
+        "ranking.csv": _ranking_table(report),
         "terms.csv": pd.DataFrame() if terms is None else terms.reset_index(),
     }
     for name, table in tables.items():
@@ -143,6 +143,14 @@ def _ranking_rows(report: Report) -> list[dict[str, object]]:
         _flat(one) | {"p_best": best[i] if i < len(best) else None}
         for i, one in enumerate(report.study.ranking)
     ]
+
+
+def _ranking_table(report: Report) -> pd.DataFrame:
+    """Return the ranking with all parameters of the space; whole numbers stay whole."""
+    table = pd.DataFrame(_ranking_rows(report))
+    kinds = {ARCHITECTURE + name: kind for name, kind in types_of(report.study.spec).items()}
+    whole = [name for name, kind in kinds.items() if kind is int and name in table]
+    return table.astype(dict.fromkeys(whole, "Int64"))
 
 
 def _flat(one: RankedArchitecture) -> dict[str, object]:

@@ -18,7 +18,8 @@ import pandas as pd
 
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import ParameterValue
+from nas_evidence.spec.domains import ParameterValue, value_text
+from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
@@ -41,6 +42,10 @@ LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
 _FROM_OTHER_TABLES = frozenset({"n_parameters", "train_nll_per_datum"})
+#: Of the ranking on the page, beside the parameters, the objective and the costs.
+_HEADINGS = (
+    "rank", "trial", "architecture", "family", "parameters", "estimate", "error", "front", "seeds",
+)  # fmt: skip
 #: Maximum number of epochs shown along training; evenly spaced, including the last one.
 MAX_EPOCHS = 12
 
@@ -188,13 +193,14 @@ class Study:
 
     @cached_property
     def parameters(self) -> list[str]:
-        """Return depth, width, and other parameters with more than one value among the ranked."""
-        values: dict[str, set[object]] = {}
-        for one in self.ranking:
-            for name, value in one.values.items():
-                values.setdefault(name, set()).add(value)
-        varied = (name for name, distinct in values.items() if len(distinct) > 1)
-        return ["depth", "width", *(name for name in varied if name not in ("depth", "width"))]
+        """Return depth, width, and the other parameters that are searched."""
+        return searched_in(self.spec)
+
+    @property
+    def headings(self) -> list[str]:
+        """Return the headings of `parameters` in a table that has other columns, too."""
+        others = {*_HEADINGS, *self.spec.minimise, str(self.spec.objective)}
+        return list(columns_of(self.parameters, others).values())
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -459,7 +465,11 @@ def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
     >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
     'mlp, depth 2, width 64'
     """
-    said = (f"{n} {value}" for n, value in values.items() if (n, value) != ("shape", "constant"))
+    said = (
+        f"{name} {value_text(value)}"
+        for name, value in values.items()
+        if (name, value) != ("shape", "constant")
+    )
     return ", ".join([family, *said])
 
 

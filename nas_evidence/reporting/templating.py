@@ -30,6 +30,7 @@ from nas_evidence.reporting.words import (
     percent,
     short,
 )
+from nas_evidence.spec.domains import value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -101,6 +102,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "count": count, "md": markdown}
+    environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
@@ -141,7 +141,23 @@ class Choice(Frozen):
     """One of a few options."""
 
     options: Annotated[tuple[ParameterValue, ...], Field(min_length=1)]
-    """The members; `width = [8, 16]` is short for `width = {options = [8, 16]}`."""
+    """The members; `width = [8, 16]` is short for `width = {options = [8, 16]}`, and `[0, 0.1]` is
+    `[0.0, 0.1]`."""
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _of_python(cls, options: object) -> object:
+        # Else the integers of NumPy would become floats.
+        if not isinstance(options, list | tuple):
+            return options
+        return tuple(one.item() if hasattr(one, "item") else one for one in options)
+
+    @field_validator("options")
+    @classmethod
+    def _of_one_type(cls, options: tuple[ParameterValue, ...]) -> tuple[ParameterValue, ...]:
+        # A column of the tables holds one type: 0 would come back as 0.0, of another architecture.
+        mixed = {type(option) for option in options} == {int, float}
+        return tuple(map(float, options)) if mixed else options
 
     def at(self, unit: float) -> ParameterValue:
         """Return the option at quantile `unit` in [0, 1)."""
@@ -158,6 +174,27 @@ class Choice(Frozen):
 
 
 Domain = IntRange | FloatRange | Choice
+
+
+def type_of(domain: Domain) -> type[ParameterValue] | None:
+    """Return the type of the members of a domain; None if they have several.
+
+    >>> type_of(Choice(options=(True, False))), type_of(Choice(options=(1, 0.5)))
+    (<class 'bool'>, <class 'float'>)
+    """
+    if isinstance(domain, Choice):
+        types = {type(option) for option in domain.options}
+        return types.pop() if len(types) == 1 else None
+    return int if isinstance(domain, IntRange) else float
+
+
+def value_text(value: ParameterValue) -> str:
+    """Return a value of a parameter for the eye.
+
+    >>> value_text(0.24377618), value_text(8), value_text("max")
+    ('0.2438', '8', 'max')
+    """
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def described(domain: Domain) -> str:
@@ -183,9 +220,12 @@ def domain_of(value: Any, widest: Domain | None = None) -> Domain:
     Raises:
         ValueError: if it is no domain, or not within the widest one.
     """
+    if hasattr(value, "tolist"):  # an array, or a number of NumPy
+        value = value.tolist()
     if not isinstance(value, Mapping | IntRange | FloatRange | Choice):
         value = {"options": tuple(value) if isinstance(value, list | tuple) else (value,)}
     if isinstance(value, Mapping):
+        value = {key: end.item() if hasattr(end, "item") else end for key, end in value.items()}
         ends = (value.get("low"), value.get("high"))
         floats = widest is None and any(isinstance(end, float) for end in ends)
         numbers = FloatRange if floats or isinstance(widest, FloatRange) else IntRange

@@ -27,30 +27,81 @@ Taken = Literal["before", "evaluation", "end"]
 
 
 @dataclass(frozen=True)
+class Structure:
+    """The structure of a curvature matrix; every question about memory and layers is asked of it.
+
+    words         in the summaries of scores
+    stored        what is kept: the diagonal, two factors of the block of each weight, the block of
+                  each parameter tensor, or the whole matrix
+    shares_bias   the bias of a linear layer shares the outer factor with the weight
+    corrected     each element of a weight has an eigenvalue of its own, beside the two factors
+    any_layer     for models that hooks cannot follow, too, one datum at a time
+    """
+
+    words: str
+    stored: Literal["diagonal", "factors", "blocks", "matrix"]
+    shares_bias: bool = False
+    corrected: bool = False
+    any_layer: bool = False
+
+
+#: By the name under which `curvature.BUILDERS` has the function that builds it.
+STRUCTURES: Mapping[str, Structure] = {
+    "diagonal": Structure("diagonal", "diagonal", any_layer=True),
+    "kronecker": Structure("Kronecker-factored", "factors", shares_bias=True),
+    "eigen_corrected": Structure(
+        "eigenvalue-corrected Kronecker-factored", "factors", corrected=True
+    ),
+    "block": Structure("block-diagonal", "blocks", any_layer=True),
+    "full": Structure("full", "matrix", any_layer=True),
+}
+
+
+@dataclass(frozen=True)
 class Curvature:
     """A kind of curvature: the structure of the matrix, and the columns it is built from.
 
-    structure     of the matrix; all but "full" have one block per parameter tensor
+    structure     of the matrix, a name in `STRUCTURES`
     columns       sent back through the network: the residual of each datum (empirical Fisher),
                   all roots of the output Hessian, or one sampled root per datum
     approximates  the exact kind that a sampled one estimates
     trace         the exact diagonal kind whose trace this Kronecker kind should match
     """
 
-    structure: Literal["diagonal", "kronecker", "eigen_corrected", "block", "full"]
+    structure: str
     columns: Literal["residual", "exact", "sampled"]
     approximates: str | None = None
     trace: str | None = None
 
     @property
+    def form(self) -> Structure:
+        """Return the declaration of the structure."""
+        return STRUCTURES[self.structure]
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Return whether it keeps the diagonal alone."""
+        return self.form.stored == "diagonal"
+
+    @property
+    def is_factored(self) -> bool:
+        """Return whether the block of a weight is kept as Kronecker factors."""
+        return self.form.stored == "factors"
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether blocks, or all of the matrix, are kept element by element."""
+        return self.form.stored in ("blocks", "matrix")
+
+    @property
     def is_full(self) -> bool:
         """Return whether it couples the parameter tensors; online only up to a size."""
-        return self.structure == "full"
+        return self.form.stored == "matrix"
 
     @property
     def any_layer(self) -> bool:
         """Return whether it supports models that hooks cannot follow, one datum at a time."""
-        return self.structure in ("diagonal", "block", "full")
+        return self.form.any_layer
 
 
 CURVATURES: Mapping[str, Curvature] = {
@@ -130,13 +181,6 @@ _RELATIONS: Mapping[str, Relation] = {
     "block_ggn": "LOWER_BOUND",
     "full_ggn": "EXACT_ON_LINEAR",
 }
-_STRUCTURE = {
-    "diagonal": "diagonal",
-    "kronecker": "Kronecker-factored",
-    "eigen_corrected": "eigenvalue-corrected Kronecker-factored",
-    "block": "block-diagonal",
-    "full": "full",
-}
 _COLUMNS = {
     "residual": "empirical Fisher",
     "exact": "Gauss-Newton",
@@ -145,7 +189,7 @@ _COLUMNS = {
 _LAPLACE = [
     Score(
         name=name,
-        summary=f"Laplace evidence, {_STRUCTURE[kind.structure]} {_COLUMNS[kind.columns]}",
+        summary=f"Laplace evidence, {kind.form.words} {_COLUMNS[kind.columns]}",
         implementation="nas_evidence.scores.laplace_scores:Laplace",
         unit="nats",
         relation=_RELATIONS.get(name, "SCORE"),

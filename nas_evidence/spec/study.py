@@ -45,6 +45,7 @@ from nas_evidence.spec.domains import (
     Seconds,
     Unit,
     domain_of,
+    value_text,
 )
 from nas_evidence.spec.families import domains_of
 from nas_evidence.spec.metric_names import check_metric
@@ -140,7 +141,7 @@ class ArchitectureSpec(Frozen):
         return copied
 
     def __str__(self) -> str:
-        inside = ", ".join(f"{name}={value}" for name, value in self.values.items())
+        inside = ", ".join(f"{name}={value_text(value)}" for name, value in self.values.items())
         return f"{self.family}({inside})"
 
 

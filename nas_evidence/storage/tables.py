@@ -18,10 +18,12 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -32,6 +34,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.table_checksum import is_sound, sealed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
+from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
@@ -40,6 +43,7 @@ from nas_evidence.storage.conditions import check_conditions
 from nas_evidence.storage.events import EVENT, Ended, Merged
 from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import Attempt, State, attempt_of, is_part, stem_of
+from nas_evidence.storage.store import Store, is_uri
 from nas_evidence.storage.study_names import TableName, remove, remove_half_written
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -76,8 +80,6 @@ _SCHEMAS: Mapping[TableName, pa.Schema] = {
     )
     for table, columns in COLUMNS.items()
 }
-#: Each parameter of an architecture is a column of `trials` with this prefix.
-ARCHITECTURE = "arch_"
 #: Commit order, with the marker last.
 TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")
 _FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
@@ -263,8 +265,44 @@ def read_table(folder: str | Path, table: TableName) -> pd.DataFrame:
 
     Integer and boolean columns are nullable; a missing float is NaN in pandas and null in the
     file. Damaged and foreign files are skipped with a warning; `read_tables` lists them.
+
+    Args:
+        folder: of the study, or the URI of its store.
+        table: "trials", "evidence", "terms" or "curves".
+
+    Raises:
+        ValueError: for another table, or a folder that is not there.
     """
-    return read_tables(Path(folder), [table])[0][table]
+    if table not in TABLES:
+        raise UserError(
+            f"a study has the tables {', '.join(sorted(TABLES))}, but got {table!r}"
+        ).with_code("unknown-table")
+    with _at_hand(str(folder), table) as home:
+        return read_tables(home, [table])[0][table]
+
+
+@contextmanager
+def _at_hand(place: str, table: TableName) -> Iterator[Path]:
+    """Give a folder with a table of a study and `trials`; of a store, a copy of both."""
+    home, there = Path(place).expanduser(), False
+    if not is_uri(place):
+        if there := home.is_dir():
+            yield home
+    else:
+        store = Store(place)
+        with TemporaryDirectory(prefix="nas-evidence-") as scratch:
+            home = Path(scratch)
+            while names := [name for part in {"trials", table} for name in store.list(part)]:
+                # What is not there any more has been joined with others since.
+                if there := store.download({name: home / name for name in names}):
+                    break
+            if there := there or store.get("study.toml") is not None:
+                yield home
+    if not there:
+        raise UserError(
+            f"{place} is no folder of a study; name the one that `search` wrote (its --out, by "
+            "default runs/<name>), or the URI of its store"
+        ).with_code("no-study-folder")
 
 
 def read_tables(
@@ -513,10 +551,7 @@ def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
 
 
 def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec, conditions: str) -> pa.Table:
-    schema = _SCHEMAS[table]
-    for name in sorted({name for row in rows for name in row} - set(schema.names)):
-        types = {type(row[name]) for row in rows if row.get(name) is not None}
-        schema = schema.append(pa.field(name, _ARROW_TYPES[types.pop()]))
+    schema = _schema_of(table, rows, spec)
     metadata = {
         "nas_evidence.schema_version": str(SCHEMA_VERSION),
         "nas_evidence.table": table,
@@ -526,6 +561,17 @@ def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec, conditions:
     }
     columns = {name: [_finite_or_null(row.get(name)) for row in rows] for name in schema.names}
     return pa.Table.from_pydict(columns, schema=schema.with_metadata(metadata))
+
+
+def _schema_of(table: TableName, rows: list[Row], spec: StudySpec) -> pa.Schema:
+    """Return the columns of a table: in `trials` those of all families, whatever a row has."""
+    space = types_of(spec) if table == "trials" else {}
+    own = {ARCHITECTURE + name: _ARROW_TYPES[kind] for name, kind in space.items() if kind}
+    given = {name: type(cell) for row in rows for name, cell in row.items() if cell is not None}
+    fixed = [pa.field(one.name, own.get(one.name, one.type)) for one in _SCHEMAS[table]]
+    types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | own
+    others = sorted(types.keys() - {*_SCHEMAS[table].names})
+    return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others)])
 
 
 def _finite_or_null(cell: Cell) -> Cell:
@@ -607,7 +653,9 @@ def _read(
     joined, _, torn = _concat(table, parts)
     inside = _keys(joined)
     single, _, torn_too = _concat(table, [p for p in others if _key_of(p) not in {None, *inside}])
-    both = pa.concat_tables([joined, single], promote_options="permissive")
+    # Without rows a table knows no types of the parameters.
+    there = [one for one in (joined, single) if one.num_rows] or [joined]
+    both = pa.concat_tables(there, promote_options="permissive")
     frame = both.to_pandas(types_mapper=_PANDAS_TYPES.get)
     return frame, unreadable + torn + torn_too
 
@@ -628,6 +676,8 @@ def _concat(
             unreadable.append(one)
             continue
         try:
+            if not used:  # `width` may be a text in another's space
+                schema = _with_types_of(one.schema, schema)
             schema = pa.unify_schemas([schema, one.schema], promote_options="permissive")
         except pa.ArrowException as error:
             unreadable.append(UnreadableFile(path, f"columns of other types: {error}"))
@@ -640,6 +690,12 @@ def _concat(
         used.append(path)
     empty = schema.remove_metadata().empty_table()
     return pa.concat_tables([empty, *tables], promote_options="permissive"), used, unreadable
+
+
+def _with_types_of(found: pa.Schema, schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose parameters of architectures have the types that a file has."""
+    own = {one.name: one.type for one in found if one.name.startswith(ARCHITECTURE)}
+    return pa.schema([pa.field(one.name, own.get(one.name, one.type)) for one in schema])
 
 
 def _parts(folder: Path) -> list[Path]:

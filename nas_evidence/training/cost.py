@@ -256,10 +256,9 @@ def factor_bytes(kind: str, model: nn.Module, n_data: int = MANY) -> int:
     the most for any number of data.
     """
     elements = sum(side**2 for side in _sides(kind, model, n_data))
-    structure = CURVATURES[kind].structure
-    if structure == "diagonal":
+    if CURVATURES[kind].is_diagonal:
         elements = sum(p.numel() for p in model.parameters())
-    if structure == "eigen_corrected":
+    if CURVATURES[kind].form.corrected:
         elements += sum(p.numel() for p in model.parameters() if p.ndim > 1)
     return _DOUBLE * elements + _row_bytes(kind, model, n_data)
 
@@ -288,16 +287,12 @@ def _work_bytes(
 def _sides(kind: str, model: nn.Module, n_data: int) -> list[int]:
     """Return the sides of the square matrices that a curvature kind stores."""
     sizes = [p.numel() for p in model.parameters()]
-    structure = CURVATURES[kind].structure
-    if structure == "diagonal":
+    curvature, sides = CURVATURES[kind], list[int]()
+    if curvature.is_diagonal:
         return []
-    if structure == "block":
-        return sizes
-    if structure == "full":
-        return [sum(sizes)]
-    sides = []
-    # In Kronecker kinds the bias of a linear layer shares a factor with its weight.
-    shares = structure == "kronecker"
+    if curvature.is_dense:
+        return [sum(sizes)] if curvature.is_full else sizes
+    shares = curvature.form.shares_bias
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.ndim > 1:
@@ -310,7 +305,7 @@ def _sides(kind: str, model: nn.Module, n_data: int) -> list[int]:
 
 def _row_bytes(kind: str, model: nn.Module, n_data: int) -> int:
     """Return the bytes of the input factors that a kind keeps as rows."""
-    if CURVATURES[kind].structure not in ("kronecker", "eigen_corrected"):
+    if not CURVATURES[kind].is_factored:
         return 0
     wide = (m for m in model.modules() if isinstance(m, nn.Linear) and keeps_rows(m, n_data))
     # The rows, and the basis of their span.

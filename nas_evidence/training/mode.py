@@ -83,7 +83,7 @@ def preconditioner(of: Member) -> BlockInverse:
     if CURVATURES[kind].is_full:  # only used for small networks
         kind = "block_ggn"
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
-        kind = "diag_ggn_mc" if CURVATURES[kind].structure == "diagonal" else "kfac_ggn_mc"
+        kind = "diag_ggn_mc" if CURVATURES[kind].is_diagonal else "kfac_ggn_mc"
     curvature = passes_of(training, of.data, of.assignment).of(kind)[0].curvature
     assert isinstance(curvature, BlockDiagonal)
     device = next(training.model.parameters()).device

@@ -1,13 +1,28 @@
 """What every curvature kind owes the evidence; a new one is tested by being registered."""
 
+import ast
 import copy
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from cases import case
+from torch import nn
 
-from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
-from nas_evidence.spec.registry import CURVATURES, ONLINE_CURVATURES, SCORES
+from nas_evidence import curvature, estimate_evidence
+from nas_evidence.audit.known_problems import definition, linear_problem
+from nas_evidence.curvature import BUILDERS, KINDS, CurvaturePass, curvature_pass
+from nas_evidence.curvature.wide import WIDE, WIDEST, too_wide
+from nas_evidence.spec.registry import (
+    CURVATURES,
+    ONLINE_CURVATURES,
+    SCORES,
+    STRUCTURES,
+    Curvature,
+    Structure,
+)
+from nas_evidence.training.cost import MANY, factor_bytes
 
 CASES = ("mlp", "regression", "residual")
 
@@ -76,3 +91,52 @@ def test_a_pass_is_a_function_of_its_arguments_and_changes_none(kind: str, name:
     other = run("diag_ef", name, batch_size=len(c.x))
     assert one.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-12)
     assert one.n_correct == other.n_correct
+
+
+@pytest.fixture
+def new_kind(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A kind whose structure is declared and built like Kronecker factors, under a new name."""
+    monkeypatch.setitem(STRUCTURES, "nearest", Structure("nearest", "factors", shares_bias=True))
+    monkeypatch.setitem(BUILDERS, "nearest", BUILDERS["kronecker"])
+    monkeypatch.setitem(CURVATURES, "kfoc_ggn", Curvature("nearest", "exact", trace="diag_ggn"))
+    monkeypatch.setitem(SCORES, "kfoc_ggn", replace(SCORES["kfac_ggn"], name="kfoc_ggn"))
+    monkeypatch.setattr(curvature, "KINDS", (*KINDS, "kfoc_ggn"))
+    return "kfoc_ggn"
+
+
+def test_a_new_kind_of_factors_is_counted_checked_and_judged_as_one(new_kind: str) -> None:
+    model = nn.Sequential(nn.Linear(2 * WIDE, 3), nn.Linear(3, 2))
+    for n_data in (10, MANY):
+        assert factor_bytes(new_kind, model, n_data) == factor_bytes("kfac_ggn", model, n_data)
+    assert factor_bytes(new_kind, model, 10) < factor_bytes(new_kind, model)
+    refused = too_wide(nn.Linear(WIDEST + 1, 1), [new_kind], MANY)
+    assert f"instead of {new_kind} in" in refused
+    c = case("mlp")
+    first = next(name for name, one in c.model.named_modules() if isinstance(one, nn.Linear))
+    new, old = (
+        estimate_evidence(
+            c.model, c.x, c.y, likelihood="categorical", curvature=kind, prior_precision=1.0,
+            kfac_reduce=[first],
+        )
+        for kind in (new_kind, "kfac_ggn")
+    )  # fmt: skip
+    assert new.value == old.value
+    problem = linear_problem("linear-3", 1, n_data=12, n_features=2, n_outputs=1)
+    assert definition(problem, new_kind) == definition(problem, "kfac_ggn")
+
+
+def test_only_its_declaration_says_what_a_kind_of_curvature_stores() -> None:
+    package, found = Path(curvature.__file__).parents[1], []
+    for path in sorted(package.glob("[!t]*/**/*.py")) + sorted(package.glob("training/*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name == "registry.py" or not any(name in text for name in ("eigen_", "CURVAT")):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            said = ast.unparse(node) if isinstance(node, ast.Compare | ast.Constant) else ""
+            names = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant)}
+            asked = isinstance(node, ast.Compare) and (
+                names & CURVATURES.keys() or ("CURVATURES" in said and ".structure" in said)
+            )
+            if asked or (said == "'eigen_corrected'" and path != Path(curvature.__file__)):
+                found.append(f"{path.relative_to(package)}:{node.lineno}: {said}")
+    assert found == [], "ask `Curvature` and its `form` instead"

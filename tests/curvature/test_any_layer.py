@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.spec.registry import CURVATURES
 
-DENSE = tuple(name for name, kind in CURVATURES.items() if kind.structure in ("block", "full"))
+DENSE = tuple(name for name, kind in CURVATURES.items() if kind.is_dense)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 

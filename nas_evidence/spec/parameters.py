@@ -1,0 +1,98 @@
+"""The parameters of a space of architectures: each is one column of the tables, over all families.
+
+A column holds values of one type, in every file of a study, so that any reader of Parquet takes a
+folder of files as one table.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import type_of
+from nas_evidence.spec.registry import is_outside
+from nas_evidence.spec.study import StudySpec, parameters_of
+
+#: Before the name of a parameter where the name alone is another column.
+ARCHITECTURE = "arch_"
+#: Keys of an architecture, or of a family's table, in a study file.
+_KEYS = ("family", "module")
+#: The parameters that a reader expects first.
+_USUAL = ("depth", "width")
+_WORDS = {bool: "true or false", int: "whole numbers", float: "numbers", str: "texts"}
+
+
+def types_of(study: StudySpec) -> dict[str, type | None]:
+    """Return the type of each parameter, in the order of the study; None if it has several.
+
+    Parameters that a study leaves at their defaults are among them.
+    """
+    return {
+        name: types.pop() if len(types := {*found.values()}) == 1 else None
+        for name, found in _types(study).items()
+    }
+
+
+def check_parameters(study: StudySpec) -> None:
+    """Check that each parameter can be a column.
+
+    Raises:
+        ValueError: if one has values of several types, or the name of a key of study files.
+    """
+    for name, found in _types(study).items():
+        if name in _KEYS or not name.strip() or not name.isprintable():
+            raise UserError(
+                f"a parameter of {next(iter(found))} is called {name!r}, which study files and "
+                "tables cannot hold; give it another name"
+            ).with_code("parameter-name")
+        for family, kind in found.items():
+            if kind is None:
+                raise UserError(
+                    f"`{name}` of {family} has options of several types, and one column holds "
+                    "them all; write all of them as texts, or as numbers"
+                ).with_code("option-types-differ")
+        if len({*found.values()}) > 1:
+            told = " and ".join(f"{_WORDS[kind]} in {family}" for family, kind in found.items())  # type: ignore[index]
+            raise UserError(
+                f"`{name}` has {told}, and one column of the tables holds both; give it another "
+                "name in one of them, or values of one type (1.0 for 1)"
+            ).with_code("parameter-types-differ")
+
+
+def columns_of(parameters: Iterable[str], others: Collection[str]) -> dict[str, str]:
+    """Return the column of each parameter in a table that has other columns, too.
+
+    >>> columns_of(["width", "score"], {"rank", "score"})
+    {'width': 'width', 'score': 'arch_score'}
+    """
+    names, found = [*parameters], dict[str, str]()
+    for name in names:
+        column = name
+        while column in others or (column != name and column in names):
+            column = ARCHITECTURE + column
+        found[name] = column
+    return found
+
+
+def searched_in(study: StudySpec) -> list[str]:
+    """Return the parameters that a table of architectures shows: `depth`, `width`, then others.
+
+    Those that have one value in every family, such as a default, are left out of the others.
+    """
+    space = types_of(study)
+    usual = [name for name in _USUAL if name in space]
+    varied = {
+        name
+        for domains in study.family.values()
+        for name, domain in domains.items()
+        if domain.size > 1
+    }
+    return usual + [name for name in space if name in varied and name not in usual]
+
+
+def _types(study: StudySpec) -> Mapping[str, dict[str, type | None]]:
+    """Return the types of each parameter by family."""
+    found: dict[str, dict[str, type | None]] = {}
+    for family, domains in study.family.items():
+        known = {} if is_outside(family) else parameters_of(family)
+        for name, domain in {**known, **domains}.items():
+            found.setdefault(name, {})[family] = type_of(known.get(name, domain))
+    return found
