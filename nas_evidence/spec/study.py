@@ -182,9 +182,10 @@ class OnlinePlan(Frozen):
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
-    rows: Annotated[Count, NoKey()] = UPDATE_ROWS
-    """Most training data that an update sees, the same for all networks; each counts for as many
-    as it stands for. Settling and every reported evidence see all."""
+    rows: Annotated[Count, Unit("rows")] = UPDATE_ROWS
+    """Most training rows that an update reads: of more, a random sample, the same for all networks
+    and updates, each of which counts for as many as it stands for. Fewer make updates faster and
+    precisions noisier. Settling and every reported evidence read all."""
     hyper_step: Literal["newton", "adam"] = "newton"
     """Maximiser: Newton to the maximum, or 100 Adam steps of 1 on log precisions."""
     hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
