@@ -205,6 +205,10 @@ name = "posterior"
 name = "optuna:NSGAIISampler"
 arguments = {population_size = 20}
 """,
+        """\
+[sampler]
+name = "my_samplers:Mine"         # needs --allow-code
+""",
     ),
     "pruning": (
         """\
