@@ -191,6 +191,7 @@ every = 5
 burn_in = 20                      # updates from epoch 25 on
 curvature = "kfac_ggn_mc"
 hyper_step = "adam"
+rows = 1000                       # of more, a sample of so many
 prior_groups = "scalar"
 """,
     ),
@@ -203,6 +204,10 @@ name = "posterior"
 [sampler]
 name = "optuna:NSGAIISampler"
 arguments = {population_size = 20}
+""",
+        """\
+[sampler]
+name = "my_samplers:Mine"         # needs --allow-code
 """,
     ),
     "pruning": (

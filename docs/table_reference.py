@@ -52,7 +52,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "best_epoch": ("epochs", "Epoch of the highest evidence of the online curvature."),
         "best_evidence": (
             "nats",
-            "That evidence, summed over the training data; above 2,048 estimated from so many.",
+            "That evidence, summed over the training data; above `plan.online.rows` estimated.",
         ),
         "noise_std": (
             "",

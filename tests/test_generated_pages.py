@@ -16,6 +16,7 @@ import mutants
 import page as ranking
 import performance_tables
 import positive_targets
+import proxies
 import pytest
 import spread
 import study_reference
@@ -51,6 +52,7 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
         tables.written,
     ),
     "docs/experiments/claims.md": ("benchmarks/claims.py page", claims.written),
+    "docs/how-to/add-a-score.md": ("benchmarks/proxies.py page", proxies.written),
     "docs/experiments/fault-campaigns.md": ("benchmarks/campaigns.py", campaigns.written),
     "docs/experiments/gpu.md": ("benchmarks/gpu/page.py", gpu_page.written),
     "docs/experiments/training-speed.md": (

@@ -17,6 +17,7 @@ from nas_evidence.spec.dataset import (
 from nas_evidence.spec.families import domains_of, reference_of
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
+    IN_PYTHON,
     ResourceSpec,
     StudySpec,
     preset_overrides,
@@ -139,12 +140,41 @@ class Request:
         return (*self.arrays.meaning.said, *filter(None, [skewed]), order)
 
 
+def sampler_of(sampler: Any) -> tuple[list[str], Code]:
+    """Return the override that names a sampler given in Python, and what only this process has.
+
+    Args:
+        sampler: a name as in a study file; or an object, a class or a function.
+    """
+    if sampler is None:
+        return [], Code()
+    if isinstance(sampler, str):
+        return as_overrides({"sampler.name": sampler}), Code()
+    named = getattr(sampler, "__name__", type(sampler).__name__)
+    reference = IN_PYTHON + "".join(c for c in named if c.isalnum() or c == "_")
+    return as_overrides({"sampler.name": reference}), Code(local={reference: sampler})
+
+
+def check_own_sampler(spec: StudySpec, code: Code) -> None:
+    """Check the sampler of a study that is from outside the package, if it has one.
+
+    Raises:
+        ValueError: if it is none, or cannot propose.
+    """
+    if spec.sampler.own:
+        from nas_evidence.proposing.optuna_samplers import check_sampler
+
+        with code.in_use():
+            check_sampler(spec)
+
+
 def asked_for(
     study: str,
     overrides: Sequence[str] = (),
     options: DataOptions | None = None,
     *,
     allow_code: bool = False,
+    given: Code | None = None,
     data_root: Path | None = None,
     elsewhere: bool = False,
 ) -> Request:
@@ -155,6 +185,7 @@ def asked_for(
         overrides: `table.key=value`.
         options: about your data.
         allow_code: import the scores that the study names from outside the package.
+        given: code that only this process has.
         data_root: folder that the paths of a study file are relative to.
         elsewhere: the study runs on other machines; only a table or images are read here, if they
             are here. Other data must be where every node sees them.
@@ -165,11 +196,12 @@ def asked_for(
     options = options or {}
     if is_data(study):
         path = Path(study).expanduser()
-        return of_data_file(path, overrides, options, allow_code=allow_code)
+        return of_data_file(path, overrides, options, allow_code=allow_code, given=given)
     path = find_study(study)
     base = path.resolve().parent
     spec = load_study(path, [*_changes(options), *overrides], to_run=True)
-    spec, code = admitted(spec, (base, Path.cwd()), allowed=allow_code)
+    spec, code = admitted(spec, (base, Path.cwd()), allowed=allow_code, kept=given)
+    check_own_sampler(spec, code)
     with code.in_use():
         root = None if data_root is None else str(data_root)
         found = _of_study(spec, base=base, data_root=root, elsewhere=elsewhere)
@@ -230,7 +262,12 @@ def is_data(study: str) -> bool:
 
 
 def of_data_file(
-    path: Path, overrides: Sequence[str], options: DataOptions, *, allow_code: bool = False
+    path: Path,
+    overrides: Sequence[str],
+    options: DataOptions,
+    *,
+    allow_code: bool = False,
+    given: Code | None = None,
 ) -> Request:
     """Return the study that fits a data file."""
     from nas_evidence.data.source import source_of
@@ -238,7 +275,7 @@ def of_data_file(
     dataset = dataset_of(path, options)
     source = source_of(dataset)
     assert source is not None
-    return of_source(source, overrides, allow_code=allow_code)
+    return of_source(source, overrides, allow_code=allow_code, given=given)
 
 
 def of_memory(
@@ -248,6 +285,7 @@ def of_memory(
     overrides: Sequence[str],
     *,
     allow_code: bool = False,
+    given: Code | None = None,
 ) -> Request:
     """Return the study that fits data in memory."""
     from nas_evidence.data.source import NAME, source_in_memory
@@ -257,7 +295,7 @@ def of_memory(
         source = source_in_memory(data, y, keys)
     except ValueError as error:  # of pydantic: several lines
         raise _first_mistake(error) from None
-    return of_source(source, overrides, name=NAME, allow_code=allow_code)
+    return of_source(source, overrides, name=NAME, allow_code=allow_code, given=given)
 
 
 def of_source(
@@ -266,6 +304,7 @@ def of_source(
     *,
     name: str | None = None,
     allow_code: bool = False,
+    given: Code | None = None,
 ) -> Request:
     """Return the study that fits your data."""
     from nas_evidence.data.proposed import name_of, proposed_text
@@ -286,7 +325,8 @@ def of_source(
         source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
         arrays = source.arrays(seed=spec.seed)
         spec = proposed()
-    spec, code = admitted(spec, [Path.cwd()], allowed=allow_code)
+    spec, code = admitted(spec, [Path.cwd()], allowed=allow_code, kept=given)
+    check_own_sampler(spec, code)
     with code.in_use():
         spec = settled(spec, arrays)
         check_units(spec, arrays.units, arrays.n_train)

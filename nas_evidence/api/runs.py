@@ -25,7 +25,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
@@ -109,10 +109,11 @@ def check_reaches(code: Code, executor: "str | MakeExecutor") -> None:
     Raises:
         ValueError: for what a notebook or a script defines, unless trials run in this process.
     """
-    if code.local and executor in ("auto", "local", "ray"):
+    local = [name for name in code.local if not name.startswith(IN_PYTHON)]  # samplers ask here
+    if local and executor in ("auto", "local", "ray"):
         remedy = "--workers 1" if executor == "auto" else "--executor inline"
         raise UserError(
-            f"{next(iter(code.local))} is defined in the script or notebook that runs, which "
+            f"{local[0]} is defined in the script or notebook that runs, which "
             f"worker processes do not have; put it into a module, or use {remedy}."
         ).with_code("code-of-this-process-only")
 

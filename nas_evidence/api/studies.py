@@ -17,9 +17,11 @@ from nas_evidence.api.request import (
     asked_for,
     check_not_fewer,
     check_one,
+    check_own_sampler,
     of_memory,
     overrides_of,
     own_families,
+    sampler_of,
     with_families,
     with_workers,
 )
@@ -765,6 +767,7 @@ def search(
     y: Any = None,
     *,
     families: Sequence[Any] | str | None = None,
+    sampler: Any = None,
     out: str | Path | None = None,
     **options: Unpack[SearchOptions],
 ) -> Study:
@@ -776,6 +779,8 @@ def search(
         y: labels or targets, if `data` does not hold them.
         families: what to search: names of families, or families of your own (see
             `nas_evidence.spec.families`); by default those that fit the data.
+        sampler: what proposes: a name as in a study file, or a sampler of Optuna as an object or
+            as what makes one (see docs/how-to/other-tools.md); `resume` needs an object again.
         out: study folder, or the URI of a store; by default runs/<name>.
         options: see `nas_evidence.api.shared_options.SearchOptions`.
 
@@ -797,7 +802,8 @@ def search(
     from nas_evidence.storage.outside_code import only_here
 
     check_known("search", SearchOptions, options)
-    run, overrides = run_of(options), overrides_of(options)
+    (named, given), run = sampler_of(sampler), run_of(options)
+    overrides = [*overrides_of(options), *named]
     check_reaches(only_here(own_families(families)), run.executor)  # before data are read
     if isinstance(data, str | Path):
         if y is not None:
@@ -805,14 +811,19 @@ def search(
                 "y is for data in memory; name the column of a file with target"
             ).with_code("y-with-file")
         asked = asked_for(
-            str(data), overrides, options, allow_code=run.allow_code, data_root=run.data_root
+            str(data),
+            overrides,
+            options,
+            allow_code=run.allow_code,
+            given=given,
+            data_root=run.data_root,
         )
     else:
         if isinstance(y, str):
             raise UserError(
                 f"y must be values; to name a column write search(data, target={y!r})"
             ).with_code("y-names-column")
-        asked = of_memory(data, y, options, overrides, allow_code=run.allow_code)
+        asked = of_memory(data, y, options, overrides, allow_code=run.allow_code, given=given)
     place = _folder_of(asked, named=isinstance(data, str | Path)) if out is None else out
     spec, code = with_families(asked.spec, families, asked.code)
     check_reaches(code, run.executor)
@@ -839,6 +850,7 @@ def resume(
     folder: str | Path,
     *,
     retry_failed: bool | Sequence[int] = False,
+    sampler: Any = None,
     **options: Unpack[RunOptions],
 ) -> Study:
     """Continue a study after a stop or a crash, or with more trials, time or another budget.
@@ -846,6 +858,7 @@ def resume(
     Args:
         folder: of the study, or the URI of its store.
         retry_failed: run failed trials again, all, or those with these ids.
+        sampler: the object that `search` was given, of which the study keeps the name alone.
         options: see `nas_evidence.api.shared_options.RunOptions`.
 
     Returns:
@@ -872,12 +885,14 @@ def resume(
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
         n_trials, keys = options.get("n_trials"), {**options, "n_trials": None}
-        spec = read_study(store.folder, overrides_of(keys))
+        named, given = sampler_of(sampler)
+        spec = read_study(store.folder, [*overrides_of(keys), *named])
         check_not_fewer(spec, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
         spec = with_workers(spec, options.get("workers", 1))
-        kept = kept_code(store.folder)
+        kept = kept_code(store.folder) | given
         spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept)
+        check_own_sampler(spec, code)
         check_reaches(code, run.executor)
         spec = open_study(store.folder, spec, steal=run.steal)
         if retry_failed is not False:

@@ -209,8 +209,9 @@ def _title(tables: _Tables) -> str:
 
 def _scores(tables: _Tables) -> list[tuple[dict[str, Any], str]]:
     """Return the last row of each score, and its value as text."""
+    last = {r["estimator"]: r["epoch"] for r in tables["evidence"]}  # in order of epochs
     return [
         (r, score_text(r["value"] if r["per_datum"] is None else r["per_datum"]))
         for r in tables["evidence"]
-        if r["epoch"] == _last(tables)
+        if r["epoch"] == last[r["estimator"]]
     ]

@@ -1,21 +1,27 @@
 """Proposals by samplers of Optuna, each asked afresh on a study in memory.
 
 `tpe` is the tree-structured Parzen estimator (Bergstra et al. 2011) as decision 7 has it, and
-`named` any sampler of Optuna by name. Ordered parameters are numbers from 0 to 1 there, which are
-quantiles of their domains; a name such as `width` is one parameter for all families.
+`named` any sampler of Optuna by name, or of the user by reference. Ordered parameters are numbers
+from 0 to 1 there, which are quantiles of their domains; a name such as `width` is one parameter
+for all families.
 
 Some samplers keep what they know in attributes of the trials that they proposed: generations, the
 state of CMA-ES, the place in a sequence. For these the study is led again from its first trial on,
-with what each proposal could see: a resumed study and any number of workers come to the same.
+with what each proposal could see: a resumed study and any number of workers come to the same. A
+sampler of the user is a fresh copy for each proposal, its random numbers seeded anew; it is led so
+unless its class is Optuna's and remembers nothing.
 """
 
+import copy
 import difflib
 import inspect
+import random
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.samplers import (
@@ -30,9 +36,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.proposing.past import Proposal
-from nas_evidence.proposing.startup import domains_of
+from nas_evidence.proposing.past import Proposal, ProposalResult
+from nas_evidence.proposing.startup import domains_of, startup_points
 from nas_evidence.spec.coordinates import Candidate, Coordinates, Space
+from nas_evidence.spec.registry import imported
 from nas_evidence.spec.study import OF_OPTUNA, StudySpec, derive_seed
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -89,15 +96,105 @@ def named(study: StudySpec, space: Space, past: Sequence[Proposal], seed: int) -
         past: all trials so far, failures too, by number.
         seed: of the draw.
     """
+    if study.sampler.own:
+        return _drawn_by_own(study, space, past, seed)
     sampler = _made(study, seed)
     known = optuna.create_study(directions=directions_of(study), sampler=sampler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what a sampler leaves out, such as constraints
-        if isinstance(sampler, _REMEMBERING):
-            _lead(known, study, space, past)
-        else:
-            known.add_trials([_frozen(space, trial) for trial in past])
+        _show(known, study, space, past)
         return _drawn(known.ask(), space)
+
+
+def _show(known: optuna.Study, study: StudySpec, space: Space, past: Sequence[Proposal]) -> None:
+    """Give a study all trials so far, or lead it from the first one on if its sampler needs it."""
+    sampler = known.sampler
+    if isinstance(sampler, _REMEMBERING) or not type(sampler).__module__.startswith("optuna."):
+        _lead(known, study, space, past)
+    else:
+        known.add_trials([_frozen(space, trial) for trial in past])
+
+
+def _drawn_by_own(study: StudySpec, space: Space, past: Sequence[Proposal], seed: int) -> Candidate:
+    """Return a draw of the user's sampler.
+
+    Raises:
+        ValueError: if it fails, or proposes what is outside the space.
+    """
+    name = study.sampler.own
+    sampler = _own_made(study, seed)
+    known = optuna.create_study(directions=directions_of(study), sampler=sampler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _show(known, study, space, past)
+            asked = known.ask()
+            drawn = _drawn(asked, space)
+    except Exception as error:  # any code may stand there
+        raise UserError(
+            f"the sampler {name} has failed after {len(past)} trials: {type(error).__name__}: "
+            f"{error}; correct it, and begin another study, with warm_start to learn from this one"
+        ).with_code("own-sampler-failed") from error
+    for key, value in asked.params.items():
+        if isinstance(value, float) and space.options[key] is None and not 0 <= value <= 1:
+            raise UserError(
+                f"the sampler {name} proposes {value!r} for {key!r}, which is a quantile from 0 "
+                "to 1 of its domain; correct it"
+            ).with_code("own-sampler-outside-space")
+    return drawn
+
+
+def _own_made(study: StudySpec, seed: int) -> BaseSampler:
+    """Return a fresh copy of the user's sampler, with its random numbers seeded.
+
+    Raises:
+        ValueError: if it is no sampler, or cannot be made or copied.
+    """
+    name, arguments = study.sampler.own, dict(study.sampler.arguments)
+    found = imported(name, "a sampler")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is experimental
+            if isinstance(found, BaseSampler):
+                made = copy.deepcopy(found)
+            elif callable(found):
+                seeds = {"seed": seed} if "seed" in _parameters(found) else {}
+                made = found(**arguments, **seeds)
+            else:
+                made = found
+    except Exception as error:  # any code may stand there
+        raise UserError(
+            f"the sampler {name} cannot be made with the arguments {arguments}: "
+            f"{type(error).__name__}: {error}; correct it or [sampler.arguments]"
+        ).with_code("own-sampler-not-made") from error
+    if not isinstance(made, BaseSampler):
+        raise UserError(
+            f"the sampler {name} must be a sampler of Optuna: a class derived from "
+            "optuna.samplers.BaseSampler, a function that returns an object of one, or the "
+            f"object, but is {str(made)[:80]!r} of type {type(made).__name__}"
+        ).with_code("own-sampler-of-another-type")
+    _seed(made, seed)
+    return made
+
+
+def _seed(sampler: BaseSampler, seed: int) -> None:
+    """Seed the random numbers of a sampler and of the samplers in it."""
+    seen: set[int] = set()
+    left: list[object] = [sampler]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        for name, value in getattr(one, "__dict__", {}).items():
+            if isinstance(value, np.random.Generator):
+                setattr(one, name, np.random.default_rng(seed))
+            elif isinstance(value, np.random.RandomState | random.Random):
+                value.seed(seed)
+            elif isinstance(inner := getattr(value, "rng", None), np.random.RandomState):
+                inner.seed(seed)  # Optuna's samplers keep theirs so
+            elif isinstance(value, BaseSampler):
+                left.append(value)
 
 
 def check_sampler(study: StudySpec) -> None:
@@ -105,8 +202,22 @@ def check_sampler(study: StudySpec) -> None:
 
     Raises:
         ValueError: Optuna has none of that name, its package is missing, it cannot serve the
-            objectives, or an argument is wrong.
+            objectives, or an argument is wrong. One of the user proposes twice, on trials that
+            are made up.
     """
+    if study.sampler.own:
+        space = Space(domains_of(study))
+        points = startup_points(study)[:2]
+        costs = [0.0] * len(study.minimise)
+        past = [
+            Proposal.of(n, point, ProposalResult((float(n), *costs)))
+            for n, point in enumerate(points)
+            if point.family in space.families
+        ]
+        if space.options:
+            for some in ([], past):
+                named(study, space, some, 0)
+        return
     name, offered = study.sampler.of_optuna, _offered()
     if name not in offered:
         near = difflib.get_close_matches(name, offered, n=1)
@@ -144,7 +255,7 @@ def check_sampler(study: StudySpec) -> None:
 def sampler_notices(study: StudySpec) -> list[str]:
     """Return what the sampler of Optuna that a study names leaves to chance, if any."""
     name, space = study.sampler.of_optuna, Space(domains_of(study))
-    if name in ("", "RandomSampler", "TPESampler"):
+    if name in ("", "RandomSampler", "TPESampler"):  # what the user's leave to chance, they know
         return []
     everywhere = set.intersection(*(set(space.names(family)) for family in space.families))
     numbers = name == "CmaEsSampler"

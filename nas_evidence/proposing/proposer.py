@@ -4,7 +4,7 @@
 seed and the results told so far. Nothing is stored here: the driver writes proposals and results
 to the log, and restores a proposer from it (docs/decisions/0015-the-log-is-the-record.md).
 
-The posterior over architectures (`posterior_sampler.py`), or a sampler of Optuna
+The posterior over architectures (`posterior_sampler.py`), or a sampler of Optuna or of the user
 (`optuna_samplers.py`), sees ordered parameters as quantiles of their domains. A name such as
 `width` is one parameter shared by all families, so that they learn from each other;
 docs/decisions/0007-shared-names-in-tpe.md compares the alternatives.
@@ -72,7 +72,8 @@ class Learner:
         self._past, self._all = Past(), dict[int, Proposal]()
         is_posterior = study.sampler.name == "posterior"
         self._posterior = PosteriorSampler(self._space) if is_posterior else None
-        if study.sampler.of_optuna:
+        self._is_named = bool(study.sampler.of_optuna or study.sampler.own)
+        if self._is_named:
             from nas_evidence.proposing.optuna_samplers import check_sampler
 
             check_sampler(study)
@@ -92,7 +93,7 @@ class Learner:
             return self._posterior.propose(self._past.trials(), seed)
         from nas_evidence.proposing.optuna_samplers import named, tpe
 
-        if self._study.sampler.of_optuna:
+        if self._is_named:
             past = [trial for _, trial in sorted(self._all.items())]
             return named(self._study, self._space, past, seed)
         return tpe(self._study, self._space, self._past.trials(), seed)

@@ -86,6 +86,8 @@ def expected_gain(study: Study) -> float | None:
     searched = [row for row in rows if not is_race(row.trial_id)]
     if len(searched) < spec.n_trials or len(study.ranking) < FEWEST:
         return None
+    if spec.sampler.own:  # a report runs no code of others
+        return None
     # Not above: these import quasi-random numbers, which most reports need not.
     from nas_evidence.driver.outcomes import result_of
     from nas_evidence.proposing.proposer import Proposer

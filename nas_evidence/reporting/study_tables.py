@@ -300,7 +300,7 @@ def usable(evidence: pd.DataFrame) -> pd.DataFrame:
 
 
 def _epochs(evidence: pd.DataFrame) -> tuple[int, ...]:
-    epochs = sorted({int(epoch) for epoch in evidence["epoch"]})
+    epochs = sorted({int(epoch) for epoch in evidence["epoch"]} - {0})
     if len(epochs) <= MAX_EPOCHS:
         return tuple(epochs)
     step = (len(epochs) - 1) / (MAX_EPOCHS - 1)

@@ -1,6 +1,7 @@
 """What a score may do during one trial.
 
-    before training    `due` and `advance`, slice by slice: trainings on parts of the data
+    before training    `due` and `advance`, slice by slice: trainings on parts of the data; a
+                       score from outside the package that is taken "before": `evaluate`, once
     evaluations        `evaluate`: every F epochs after the burn-in, and after the last epoch
     any time           `state_dict` and `load_state_dict`: a trial resumes from its checkpoint
 
@@ -10,7 +11,8 @@ function of the `Context` that returns its value, or estimates.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +69,11 @@ class Scorer:
         """Do a slice of that work, about as long as the training takes between evaluations."""
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Return the current estimates; `last` after the last epoch."""
+        """Return the current estimates; `last` after the last epoch.
+
+        Of a score that is taken "before" and is from outside the package it is called once, at
+        the initial weights; what it returns is stored for epoch 0.
+        """
         return []
 
     def state_dict(self) -> dict[str, Any]:
@@ -117,6 +123,78 @@ class _Function(Scorer):
         ]
 
 
+class Before(Scorer):
+    """A score from outside the package, taken once before the first epoch; it is its last slice.
+
+    found  what it returned, None until then; a checkpoint keeps it, so that a resumed trial does
+           not take it again at other weights
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__(scorer.names, scorer.context)
+        self.scorer = scorer
+        self.found: list[EvidenceEstimate] | None = None
+
+    def due(self) -> bool:
+        """Tell whether it was not taken yet."""
+        return self.found is None
+
+    def advance(self) -> None:
+        """Do a slice of its work before training, or take it.
+
+        Raises:
+            ValueError: if it changes the network.
+        """
+        with _unchanged(self.context.model, self.names[0]):
+            if self.scorer.due():
+                self.scorer.advance()
+            else:
+                self.found = self.scorer.evaluate(last=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was found, and the state of the score."""
+        found = self.found and [estimate.model_dump_json() for estimate in self.found]
+        return {"found": found, "scorer": self.scorer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        found = state["found"]
+        if found is not None:
+            self.found = [EvidenceEstimate.model_validate_json(text) for text in found]
+        self.scorer.load_state_dict(state["scorer"])
+
+    def kept(self) -> dict[str, Tensor]:
+        """Return what the score keeps."""
+        return self.scorer.kept()
+
+    def spread_factor(self) -> float | None:
+        """Return the factor of the score."""
+        return self.scorer.spread_factor()
+
+
+@contextmanager
+def _unchanged(model: nn.Module, name: str) -> Iterator[None]:
+    """Take away what a score leaves behind in a network, and refuse one that changes its values.
+
+    Raises:
+        ValueError: if a parameter or a buffer has other values afterwards.
+    """
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    needed = {key: parameter.requires_grad for key, parameter in model.named_parameters()}
+    is_training = model.training
+    yield
+    for key, parameter in model.named_parameters():
+        parameter.grad = None
+        parameter.requires_grad_(needed[key])
+    model.train(is_training)
+    for key, tensor in model.state_dict().items():
+        if not torch.equal(tensor.nan_to_num(), before[key].nan_to_num()):
+            raise UserError(
+                f"the score {name!r} has changed {key} of the network before its training; let it "
+                "work on copy.deepcopy(context.model)"
+            ).with_code("score-changed-network")
+
+
 def scorers_of(context: Context) -> dict[str, Scorer]:
     """Return the scorers of the requested scores and of the free ones.
 
@@ -159,12 +237,19 @@ def evaluate(
 
 
 def _place(score: Score) -> int:
-    """Return the position among the scores of the package; scores from outside come last."""
-    return list(SCORES).index(score.name) if score.name in SCORES else len(SCORES)
+    """Return the position among the scores of the package; those from outside come last.
+
+    But first those that are taken before training: they are cheap, and may decide at the first
+    rung whether a trial goes on to the trainings of others.
+    """
+    if score.name in SCORES:
+        return list(SCORES).index(score.name)
+    return -1 if score.taken == "before" else len(SCORES)
 
 
 def _scorer(scores: Sequence[Score], context: Context) -> Scorer:
-    made = implementation_of(scores[0])
-    if isinstance(made, type) and issubclass(made, Scorer):
-        return made([score.name for score in scores], context)
-    return _Function(scores[0], made, context)
+    first, made = scores[0], implementation_of(scores[0])
+    is_class = isinstance(made, type) and issubclass(made, Scorer)
+    names = [score.name for score in scores]
+    found = made(names, context) if is_class else _Function(first, made, context)
+    return Before(found) if first.taken == "before" and first.name not in SCORES else found

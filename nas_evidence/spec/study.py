@@ -183,9 +183,10 @@ class OnlinePlan(Frozen):
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
-    rows: Annotated[Count, NoKey()] = UPDATE_ROWS
-    """Maximum number of training rows that an update sees, the same for all networks; each counts
-    for as many as it stands for. Settling and every reported evidence see all."""
+    rows: Annotated[Count, Unit("rows")] = UPDATE_ROWS
+    """Maximum number of training rows that an update reads: of more, a random
+    sample, the same for all networks and updates. Each row counts for as many as it stands for.
+    Fewer rows make updates faster and precisions noisier. Settling and every reported evidence read all."""
     hyper_step: Literal["newton", "adam"] = "newton"
     """Maximiser: Newton to the maximum, or 100 Adam steps of 1 on log precisions."""
     hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
@@ -355,16 +356,18 @@ class TrainingPlan(Frozen):
 
 #: The samplers of this package, and what comes before the name of one of Optuna's.
 SAMPLERS, OF_OPTUNA = ("posterior", "tpe", "random", "qmc", "grid"), "optuna:"
+#: What comes before the name of a sampler that was given in Python, which no file holds.
+IN_PYTHON = "python:"
 
 
 def _known_sampler(name: object) -> object:
-    if name in SAMPLERS or re.fullmatch(rf"{OF_OPTUNA}\w+", str(name)):
+    if name in SAMPLERS or re.fullmatch(r"\w[\w.]*:\w[\w.]*", str(name)):
         return name
     near = difflib.get_close_matches(str(name), SAMPLERS, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise UserError(
-        f'must be one of {", ".join(SAMPLERS)}, or "{OF_OPTUNA}NAME" for a sampler of Optuna, '
-        f"but got {name!r}{hint}"
+        f'must be one of {", ".join(SAMPLERS)}, "{OF_OPTUNA}NAME" for a sampler of Optuna, or '
+        f'"module:NAME" for your own, but got {name!r}{hint}'
     ).with_code("unknown-sampler")
 
 
@@ -373,20 +376,25 @@ class SamplerSpec(Frozen):
 
     name: Annotated[Literal[*SAMPLERS] | str, BeforeValidator(_known_sampler)] = "posterior"  # type: ignore[valid-type]
     """Posterior over architectures, tree-structured Parzen estimator, uniform draws, quasi-random
-    sequence, or every point; or "optuna:NAME" for a sampler of Optuna, such as
-    "optuna:GPSampler"."""
+    sequence, or every point; "optuna:NAME" for a sampler of Optuna, such as "optuna:GPSampler"; or
+    "module:NAME" for your own."""
     arguments: Mapping[str, Any] = {}
-    """Arguments of a sampler of Optuna that are numbers, texts, true or false; its seed follows
-    from that of the study."""
+    """Arguments of a sampler of Optuna that are numbers, texts, true or false, or of your own; its
+    seed follows from that of the study."""
 
     @property
     def of_optuna(self) -> str:
         """Return the name of a sampler of Optuna, "" for one of this package."""
         return self.name.removeprefix(OF_OPTUNA) if self.name.startswith(OF_OPTUNA) else ""
 
+    @property
+    def own(self) -> str:
+        """Return the reference of a sampler from outside the package, "" for others."""
+        return self.name if is_outside(self.name) and not self.of_optuna else ""
+
     @model_validator(mode="after")
     def _arguments(self) -> "SamplerSpec":
-        if self.arguments and not self.of_optuna:
+        if self.arguments and (not is_outside(self.name) or self.name.startswith(IN_PYTHON)):
             raise UserError(
                 f'`arguments` must be left out with name = "{self.name}", but got '
                 f"{dict(self.arguments)}; they are for samplers of Optuna, such as "

@@ -25,7 +25,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.families import domains_of, reference_of
 from nas_evidence.spec.registry import declared, has_outside, import_outside, imported, is_outside
-from nas_evidence.spec.study import StudySpec
+from nas_evidence.spec.study import IN_PYTHON, StudySpec
 
 #: Bytes of copied code from which its size is said.
 MUCH = 5_000_000
@@ -43,7 +43,12 @@ def outside_names(study: StudySpec) -> tuple[str, ...]:
 
 
 def admitted(
-    study: StudySpec, places: Iterable[Path], *, allowed: bool, kept: Code | None = None
+    study: StudySpec,
+    places: Iterable[Path],
+    *,
+    allowed: bool,
+    kept: Code | None = None,
+    asks: bool = True,
 ) -> tuple[StudySpec, Code]:
     """Import what a study names from outside the package, and check the study against it.
 
@@ -52,6 +57,7 @@ def admitted(
         places: folders where modules are looked for, before the import path.
         allowed: whether the user allows that code to run.
         kept: the copy that the study has; its modules count before those of all places.
+        asks: whether the study goes on, and needs its sampler.
 
     Returns:
         The study with the domains of its families, and its code.
@@ -59,40 +65,56 @@ def admitted(
     Raises:
         ValueError: if it is not allowed, cannot be imported or copied, or does not fit the study.
     """
-    names = outside_names(study)
-    if not names:
+    names, sampler = outside_names(study), study.sampler.own if asks else ""
+    if sampler.startswith(IN_PYTHON):
+        if sampler not in (kept or Code()).local:
+            raise UserError(
+                f"the sampler of the study is an object of Python, {sampler.partition(':')[2]}, "
+                "which no file holds; give it again: nas_evidence.resume(FOLDER, sampler=...)"
+            ).with_code("sampler-of-python-missing")
+        if not names:
+            return study, kept or Code()
+        sampler = ""
+    everything = [*names, *filter(None, [sampler])]
+    if not everything:
         return study, Code()
     if not allowed:
         raise UserError(
-            f"the study names {', '.join(names)}: code from outside nas-evidence, which runs "
+            f"the study names {', '.join(everything)}: code from outside nas-evidence, which runs "
             "only with --allow-code."
         ).with_code("code-not-allowed")
-    code = code_of(names, places, kept)
+    code = code_of(names, places, kept, sampler=sampler)
     with code.in_use():
         given = study.model_dump(exclude_unset=True) | _families(study)
         return StudySpec.model_validate(given), code
 
 
-def code_of(names: Sequence[str], places: Iterable[Path], kept: Code | None = None) -> Code:
+def code_of(
+    names: Sequence[str], places: Iterable[Path], kept: Code | None = None, *, sampler: str = ""
+) -> Code:
     """Return the code of references with all files that it needs, imported from this copy.
 
     Args:
         names: references `module:NAME`.
         places: folders where modules are looked for, before the import path.
         kept: a copy whose modules count before those of all places.
+        sampler: the reference of a sampler that is needed too.
 
     Raises:
         ValueError: if it cannot be imported or copied.
     """
+    everything = [*names, *filter(None, [sampler])]
     code, places = kept or Code(), [place.resolve() for place in places]
-    caller = {name: _of_caller(name) for name in names if name.startswith("__main__:")}
+    caller = {name: _of_caller(name) for name in everything if name.startswith("__main__:")}
     code = Code(code.files, code.origins, {**code.local, **caller})
-    places_of_scores = [name for name in names if name not in code.local]
+    places_of_scores = [name for name in everything if name not in code.local]
     while found := _gathered(places_of_scores, places, code.tops):
         code = found | code
         before = set(sys.modules)
         with code.in_use():
             import_outside(names)
+            if sampler:
+                imported(sampler, "a sampler")
             given = [declared(name).implementation for name in names]
         _check_strays(code, before)
         places_of_scores = [place for place in given if isinstance(place, str)]
@@ -128,7 +150,9 @@ def code_of_folder(folder: Path, study: StudySpec, *, allowed: bool) -> Code:
     kept = kept_code(folder) if allowed else read_code(folder / "code")
     if (known := known_code(names, kept)) is not None:
         return known
-    return admitted(study, [Path.cwd()], allowed=True, kept=kept)[1] if allowed else Code()
+    if not allowed:
+        return Code()
+    return admitted(study, [Path.cwd()], allowed=True, kept=kept, asks=False)[1]
 
 
 def only_here(families: Iterable[Any]) -> Code:

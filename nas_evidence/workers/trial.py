@@ -14,6 +14,7 @@ import math
 import platform
 import time
 import traceback
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -33,9 +34,15 @@ from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
-from nas_evidence.scores.protocol import Context, Scorer, evaluate, scorers_of
+from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
-from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
+from nas_evidence.spec.record import (
+    Evaluation,
+    EvidenceEstimate,
+    SliceReport,
+    TrialRecord,
+    TrialStatus,
+)
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import (
@@ -168,6 +175,8 @@ class Trial:
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
                     before.advance()
+                    if isinstance(before, Before) and not before.due():
+                        self.evaluations += _at_start(before.found or [])
                 elif self.settling is not None:
                     self._settle(context, self.settling)
                 while before is None and training.epoch < last:
@@ -206,14 +215,14 @@ class Trial:
         self.evaluations += evaluate(context, self.scorers.values(), passes, last=last)
 
     def _known(self) -> list[Evaluation]:
-        """Return every evaluation so far; before the first, the scores taken before training."""
-        if self.evaluations or self.training is None:
+        """Return every evaluation so far; before those of epochs, the folds known by then."""
+        if self.training is None or any(one.epoch for one in self.evaluations):
             return self.evaluations
-        return [
-            Evaluation(epoch=0, estimate=estimate)
+        return self.evaluations + [
+            one
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
-            for estimate in scorer.evaluate(last=False)
+            for one in _at_start(scorer.evaluate(last=False))
         ]
 
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
@@ -347,12 +356,15 @@ class Trial:
         if state is None:
             return False
         same = state["same_trial"] == _identity(self.assignment)
-        if state["version"] != CHECKPOINT_VERSION or not same:
+        scores = state["scores"]
+        # Written before scores were taken once: this network is no longer the initial one.
+        late = any(isinstance(s, Before) and not scores.get(n) for n, s in self.scorers.items())
+        if state["version"] != CHECKPOINT_VERSION or not same or late:
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
         restore(context.training, state["training"])
         for name, scorer in self.scorers.items():
-            scorer.load_state_dict(state["scores"][name])
+            scorer.load_state_dict(scores[name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
         if state["settling"] is not None:
             self.settling = load_settling(context, state["settling"])
@@ -415,6 +427,10 @@ class _Failures:
             exc_info=error,
         )
         return True
+
+
+def _at_start(estimates: Iterable[EvidenceEstimate]) -> list[Evaluation]:
+    return [Evaluation(epoch=0, estimate=estimate) for estimate in estimates]
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -50,6 +50,8 @@ ONLY_TYPED = {
 ONLY_CALLED = {
     ("search", "y"): "data in memory",
     ("search", "families"): "objects; a study file names families",
+    ("search", "sampler"): "objects; a study file names samplers",
+    ("resume", "sampler"): "objects; a study file names samplers",
     ("search", "callbacks"): "objects",
     ("resume", "callbacks"): "objects",
     ("search", "progress"): "the command line always prints",

@@ -375,3 +375,20 @@ def test_a_task_that_follows_from_the_likelihood_is_no_difference() -> None:
     stored = parse_study(dump_study(asked), "study.toml")
     assert (asked.dataset.task, stored.dataset.task) == (None, "classification")
     assert differences(stored, asked) == []
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "2.5", "true", '"all"'])
+def test_the_rows_of_an_update_are_a_whole_number_above_0(tmp_path: Path, value: str) -> None:
+    (found,) = mistakes(tmp_path, GOOD, f"plan.online.rows={value}")
+    assert "rows in [plan.online] must be " in found
+    assert found.lower().endswith(f"but got {tomllib.loads(f'v = {value}')['v']!r}".lower())
+
+
+def test_the_rows_of_an_update_are_a_key_that_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(GOOD)
+    usual, study = load_study(path), load_study(path, ["plan.online.rows=100"])
+    assert (usual.plan.online.rows, study.plan.online.rows) == (2048, 100)
+    path.write_text(dump_study(study))
+    assert re.search(r"^rows = 100$", path.read_text(), re.M)
+    assert load_study(path) == study

@@ -1,0 +1,249 @@
+"""Samplers of one's own: as module:NAME with a recorded copy, or as objects of Python."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from commands import run
+from messages import refused
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from proposal_spaces import score, study
+
+import nas_evidence
+from nas_evidence.api.request import check_own_sampler, sampler_of
+from nas_evidence.plumbing.own_modules import Code
+from nas_evidence.proposing.order import MAX_REPETITIONS
+from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
+from nas_evidence.proposing.startup import startup_points
+from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
+from nas_evidence.spec.toml import dump_study, parse_study
+from nas_evidence.storage.outside_code import code_of
+from nas_evidence.storage.tables import read_table
+
+MODULE = '''
+import optuna
+from helper import AT
+
+class Fixed(optuna.samplers.BaseSampler):
+    """Proposes one place of each domain, a little further at each of its proposals."""
+
+    def __init__(self, seed, step=0.01):
+        self.random, self.step, self.n = optuna.samplers.RandomSampler(seed), step, 0
+
+    def infer_relative_search_space(self, study, trial):
+        self.n += 1
+        return {}
+
+    def sample_relative(self, study, trial, space):
+        return {}
+
+    def sample_independent(self, study, trial, name, distribution):
+        if not hasattr(distribution, "low"):
+            return self.random.sample_independent(study, trial, name, distribution)
+        return min(AT + self.step * self.n, 1.0)
+
+def made(seed):
+    return Fixed(seed)
+
+OBJECT = optuna.samplers.TPESampler(n_startup_trials=1)
+NUMBER = 3
+'''
+
+
+class Broken(RandomSampler):
+    """Fails, or proposes what is outside the space."""
+
+    def __init__(self, value: float | None = None) -> None:
+        super().__init__()
+        self.value = value
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        if self.value is None:
+            raise KeyError("no such key")
+        if isinstance(distribution, optuna.distributions.FloatDistribution):
+            return self.value
+        return super().sample_independent(study, trial, name, distribution)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "helper.py").write_text("AT = 0.5\n")
+    return tmp_path
+
+
+def proposed(spec: StudySpec, n: int, known: list[ArchitectureSpec] | None = None) -> list[Any]:
+    """n proposals and their draws, each told; the first are those of an earlier process."""
+    proposer = Proposer(spec)
+    for number, one in enumerate(known or []):
+        proposer.adopt(one)
+        proposer.tell(number, ProposalResult((score(one), *[0.1] * len(spec.minimise))))
+    for number in range(len(known or []), n):
+        one = proposer.ask()
+        proposer.tell(number, ProposalResult((score(one), *[0.1] * len(spec.minimise))))
+    return proposer.proposals()
+
+
+@contextmanager
+def in_python(sampler: Any, **keys: Any) -> Iterator[StudySpec]:
+    (named,), code = sampler_of(sampler)
+    name = named.partition("=")[2].strip('"')
+    with code.in_use():
+        yield study(sampler={"name": name}, **keys)
+
+
+@pytest.mark.parametrize("name", ["Fixed", "made", "OBJECT"])
+def test_one_named_by_reference_proposes_after_the_first_points_and_the_same_after_a_restart(
+    home: Path, name: str
+) -> None:
+    spec = study(sampler={"name": f"mine:{name}"})
+    with code_of([], [home], sampler=f"mine:{name}").in_use() as code:
+        first = len(startup_points(spec))
+        whole = proposed(spec, first + 5)
+        assert proposed(spec, first + 5, whole[: first + 2]) == whole
+        drawn = whole[first]
+    assert {*code.files} == {"mine.py", "helper.py"}
+    if name != "OBJECT" and drawn.family == "mlp":
+        assert drawn.values["width"] == 41  # a little above the middle of 4 to 256
+
+
+def test_arguments_reach_it(home: Path) -> None:
+    draws = []
+    for step in (0.0, 0.2):
+        spec = study(sampler={"name": "mine:Fixed", "arguments": {"step": step}})
+        with code_of([], [home], sampler="mine:Fixed").in_use():
+            draws.append(Learner(spec).draw(0))
+    assert draws[0].family == draws[1].family
+    assert draws[0].values != draws[1].values
+
+
+@pytest.mark.parametrize("made", [TPESampler, lambda: GPSampler(n_startup_trials=2),
+                                  lambda: TPESampler(multivariate=True, seed=3)])  # fmt: skip
+def test_draws_of_an_object_follow_from_the_seed_of_the_study_alone(made: Any) -> None:
+    """Also of one that was made without a seed; and a redraw is another one."""
+    with in_python(made()) as spec:
+        first = len(startup_points(spec))
+        one = proposed(spec, first + 3)
+    with in_python(made()) as spec:
+        assert proposed(spec, first + 3, one[: first + 1]) == one
+        draws = {Learner(spec).draw(seed).key for seed in range(8)}
+    assert len(draws) > MAX_REPETITIONS
+
+
+def test_random_numbers_of_numpy_and_python_in_it_are_seeded() -> None:
+    class Own(RandomSampler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = np.random.default_rng()
+            self.inside = RandomSampler()
+
+        def sample_independent(self, *given: Any) -> Any:
+            found = self.inside.sample_independent(*given)
+            return self.generator.random() if isinstance(found, float) else found
+
+    draws = []
+    for _ in range(2):
+        with in_python(Own()) as spec:
+            draws.append([Learner(spec).draw(seed) for seed in range(3)])
+    assert draws[0] == draws[1]
+
+
+def test_it_may_serve_several_objectives() -> None:
+    with in_python(optuna.samplers.NSGAIISampler(), minimise=("n_parameters",)) as spec:
+        assert len(proposed(spec, len(startup_points(spec)) + 2)) > 2
+
+
+@pytest.mark.parametrize(
+    ("sampler", "code", "words"),
+    [
+        (3, "own-sampler-of-another-type", ("int", "BaseSampler")),
+        (Path, "own-sampler-of-another-type", ("PosixPath",)),
+        (lambda seed: None, "own-sampler-of-another-type", ("NoneType",)),
+        (BaseSampler, "own-sampler-not-made", ("abstract",)),
+        (Broken(), "own-sampler-failed", ("no such key", "Broken")),
+        (Broken(1.5), "own-sampler-outside-space", ("1.5",)),
+        (Broken(float("nan")), "own-sampler-failed", ("nan",)),
+    ],
+)
+def test_what_is_no_sampler_is_refused_before_anything_runs(
+    sampler: Any, code: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
+    with refused(code, *words):
+        nas_evidence.search(x, y, sampler=sampler, out=tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_sampler_by_reference_that_is_none_is_refused(home: Path) -> None:
+    with refused("own-sampler-of-another-type", "mine:NUMBER", "int"):
+        code = code_of([], [home], sampler="mine:NUMBER")
+        check_own_sampler(study(sampler={"name": "mine:NUMBER"}), code)
+
+
+def test_an_object_takes_no_arguments_and_its_name_is_kept() -> None:
+    with pytest.raises(ValueError, match="`arguments` must be left out"):
+        study(sampler={"name": "python:TPESampler", "arguments": {"n_startup_trials": 3}})
+    spec = study(sampler={"name": "mine:Fixed", "arguments": {"step": 0.5}})
+    assert parse_study(dump_study(spec), "study.toml") == spec
+
+
+@pytest.mark.slow
+def test_a_search_with_an_object_is_resumed_with_it_and_says_what_is_missing_without(
+    tmp_path: Path,
+) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    given: dict[str, Any] = {
+        "families": ["mlp"], "out": tmp_path / "study", "progress": False,
+        "settings": {"plan.epochs": 1, "plan.settle": 0.0, "estimators": ["diag_ef"],
+                     "objective": "diag_ef", "finalists": 0},
+    }  # fmt: skip
+    found = nas_evidence.search(x, x[:, 0], sampler=TPESampler(), n_trials=8, **given)
+    assert found.spec.sampler.name == IN_PYTHON + "TPESampler"
+    with refused("sampler-of-python-missing", "TPESampler", "sampler="):
+        nas_evidence.resume(found.folder, n_trials=9)
+    with pytest.raises(ValueError, match="sampler"):
+        nas_evidence.resume(found.folder, n_trials=9, sampler=GPSampler())
+    before = read_table(found.folder, "trials")["architecture_key"]
+    again = nas_evidence.resume(found.folder, n_trials=9, sampler=TPESampler(), progress=False)
+    assert len(again.ranking) == 9
+    assert read_table(found.folder, "trials")["architecture_key"][:8].tolist() == before.tolist()
+    assert nas_evidence.load(found.folder).best is not None
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_command_line_asks_before_it_runs_a_sampler_and_keeps_a_copy(home: Path) -> None:
+    """Processes of trials never need the sampler, and it is taken from the copy later."""
+    text = dump_study(study(n_trials=7, objective="diag_ef", estimators=("diag_ef",), finalists=0))
+    text = text.partition("[family")[0] + "[family.mlp]\ndepth = 1\nwidth = {low = 4, high = 64}\n"
+    small = [
+        "dataset.max_train=60",
+        "dataset.test_size=20",
+        "plan.epochs=1",
+        "plan.online.every=1",
+    ]
+    (home / "own.toml").write_text(text.partition("\n")[2])
+    words = ["search", "own.toml", "--set", "sampler.name=mine:Fixed"]
+    words += [word for one in small for word in ("--set", one)]
+    done = run(*words, folder=home, code=2)
+    assert "mine:Fixed" in done.stderr
+    assert "--allow-code" in done.stderr
+    assert not (home / "runs").exists()
+    run(*words, "--allow-code", "--executor", "local", "--out", "out", folder=home)
+    assert sorted(p.name for p in (home / "out" / "code").glob("*.py")) == ["helper.py", "mine.py"]
+    done = run("resume", "out", "--trials", "8", folder=home, code=2)
+    assert "--allow-code" in done.stderr
+    (home / "mine.py").unlink()
+    more = ["--trials", "8", "--allow-code", "--executor", "inline"]
+    run("resume", "out", *more, folder=home)
+    assert len(read_table(home / "out", "trials")) == 8
+
+
+def test_code_of_a_process_holds_the_object_and_no_other_process_gets_it() -> None:
+    (_,), code = sampler_of(TPESampler())
+    assert isinstance(code, Code)
+    assert code.__getstate__()["local"] == {}

@@ -1,0 +1,181 @@
+"""A score from outside the package that is taken before training: once, at the initial weights."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lone_trials import ended, mlp_assignment, of_three_classes, parked_and_resumed, run
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.models import build
+from nas_evidence.plumbing.own_modules import Code
+from nas_evidence.scores.protocol import Context, Scorer
+from nas_evidence.spec.record import EvidenceEstimate, TrialRecord
+from nas_evidence.spec.registry import Score, import_outside
+from nas_evidence.spec.study import Assignment
+from nas_evidence.training.checkpoint import load_checkpoint, save_checkpoint
+from nas_evidence.workers.trial import Trial
+
+DATA = of_three_classes(48)
+CALLS: list[int] = []
+
+
+def squares(context: Context) -> float:
+    """The squared length of the weights; its gradients are left behind."""
+    CALLS.append(context.training.epoch)
+    total = sum(p.square().sum() for p in context.model.parameters())
+    assert isinstance(total, torch.Tensor)
+    total.backward()
+    context.model.eval()
+    return float(total.detach())
+
+
+class Squares(Scorer):
+    """The same as a class that knows nothing of when it is taken."""
+
+    def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
+        return [EvidenceEstimate(estimator=self.names[0], value=squares(self.context))]
+
+
+class InSlices(Squares):
+    """The same after two slices of work, which a checkpoint keeps."""
+
+    def __init__(self, names: Any, context: Context) -> None:
+        super().__init__(names, context)
+        self.done = 0
+
+    def due(self) -> bool:
+        return self.done < 2
+
+    def advance(self) -> None:
+        self.done += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.done = state["done"]
+
+
+def doubles(context: Context) -> float:
+    with torch.no_grad():
+        context.model.head.weight.mul_(2)  # type: ignore[operator, union-attr]
+    return 0.0
+
+
+def outside(name: str, made: Any) -> dict[str, Any]:
+    return {name: Score(name=name, summary=name, implementation=made, taken="before")}
+
+
+FUNCTION, CLASS, SLICES, WRONG = "t:FUNCTION", "t:CLASS", "t:SLICES", "t:WRONG"
+CODE = Code(
+    local={
+        **outside(FUNCTION, squares), **outside(CLASS, Squares), **outside(SLICES, InSlices),
+        **outside(WRONG, doubles),
+    }
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    CALLS.clear()
+    with CODE.in_use():
+        import_outside([FUNCTION, CLASS, SLICES, WRONG])
+        yield
+
+
+def given(*names: str, **more: Any) -> Assignment:
+    return mlp_assignment(*names, epochs=4, width=4, **more)
+
+
+def at_the_start(assignment: Assignment, data: TensorData = DATA) -> float:
+    generator = torch.Generator().manual_seed(assignment.derived_seed("init"))
+    model = build(assignment.architecture, data.input_shape, data.n_outputs, generator)
+    return sum(float(p.detach().square().sum()) for p in model.parameters())
+
+
+def rows(record: TrialRecord, name: str) -> list[tuple[int, float]]:
+    return [
+        (e.epoch, e.estimate.value) for e in record.evaluations if e.estimate.estimator == name
+    ]
+
+
+@pytest.mark.parametrize("name", [FUNCTION, CLASS, SLICES])
+def test_it_is_taken_once_at_the_initial_weights_and_stored_for_epoch_0(
+    name: str, tmp_path: Path
+) -> None:
+    assignment = given(name)
+    record = run(assignment, DATA, tmp_path)
+    assert rows(record, name) == [(0, pytest.approx(at_the_start(assignment), rel=1e-6))]
+    assert CALLS == [0]
+    final = record.final_estimate(name)
+    assert final is not None
+    assert final.value == rows(record, name)[0][1]
+
+
+def test_the_first_report_has_the_value_that_ranks(tmp_path: Path) -> None:
+    """At the first rung a trial is judged by the number that it is ranked by, before any fold."""
+    trial = Trial.start(given(FUNCTION, "two_fold"), DATA, tmp_path)
+    report = trial.advance(2)
+    assert report.epoch == 0
+    assert [e.epoch for e in report.evaluations] == [0]
+    assert "two_fold" not in report.scores
+    record = ended(trial)
+    assert rows(record, FUNCTION) == [(0, report.scores[FUNCTION])]
+    assert record.final_estimate("two_fold") is not None
+
+
+@pytest.mark.parametrize("name", [FUNCTION, CLASS, SLICES])
+@pytest.mark.parametrize("slices", [1, 4])
+def test_a_resumed_trial_has_the_value_of_the_initial_weights(
+    name: str, slices: int, tmp_path: Path
+) -> None:
+    assignment = given(name)
+    _, record = parked_and_resumed(assignment, DATA, tmp_path, slices=slices)
+    assert rows(record, name) == [(0, pytest.approx(at_the_start(assignment), rel=1e-6))]
+    assert CALLS == [0]
+
+
+def test_a_checkpoint_from_before_scores_were_taken_once_is_trained_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assignment = given(FUNCTION)
+    first = Trial.start(assignment, DATA, tmp_path / "1")
+    for _ in range(2):
+        first.advance(2)
+    state = load_checkpoint(tmp_path / "1")
+    assert state is not None
+    save_checkpoint(tmp_path / "1", 2, state | {"scores": state["scores"] | {FUNCTION: {}}})
+    again = Trial.start(assignment, DATA, tmp_path / "2", resume_from=tmp_path / "1")
+    assert "checkpoint_of_another_trial" in caplog.text
+    assert rows(ended(again), FUNCTION)[0][1] == pytest.approx(at_the_start(assignment), rel=1e-6)
+
+
+def test_the_training_is_the_same_bit_by_bit_with_and_without_it(tmp_path: Path) -> None:
+    with_it = run(given(FUNCTION, "kfac_ggn"), DATA, tmp_path / "with")
+    without = run(given("kfac_ggn"), DATA, tmp_path / "without")
+    assert rows(with_it, "kfac_ggn") == rows(without, "kfac_ggn")
+    assert [p.train_nll_per_datum for p in with_it.curve] == [
+        p.train_nll_per_datum for p in without.curve
+    ]
+
+
+def test_one_that_changes_the_network_ends_the_trial_with_the_reason(tmp_path: Path) -> None:
+    record = run(given(WRONG), DATA, tmp_path)
+    assert record.status == "failed"
+    assert "head.weight" in record.cause
+    assert "deepcopy" in record.cause
+
+
+def test_replicates_and_finalists_have_values_of_their_own_seeds(tmp_path: Path) -> None:
+    first, second = (given(FUNCTION, seed=seed) for seed in (5, 6))
+    found = [rows(run(one, DATA, tmp_path / str(one.seed)), FUNCTION) for one in (first, second)]
+    assert found[0] != found[1]
+    assert found[1] == [(0, pytest.approx(at_the_start(second), rel=1e-6))]
+
+
+def test_folds_train_without_it(tmp_path: Path) -> None:
+    run(given(FUNCTION, "two_fold", "conditional_evidence"), DATA, tmp_path)
+    assert CALLS == [0]
