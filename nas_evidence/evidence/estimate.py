@@ -18,6 +18,7 @@ from nas_evidence.evidence.laplace import (
     mean_estimate,
     with_trace_ratios,
 )
+from nas_evidence.maths.constants import free_parameters
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import CURVATURES, MC_DRAWS
@@ -47,9 +48,11 @@ def estimate_evidence(
     """Return the Laplace log evidence of a trained model, `.value` in nats, larger is better.
 
     The parameters of the model are assumed to be the mode. The model is left exactly as it was.
+    Parameters with requires_grad=False are constants: they have no prior and no curvature.
 
     Args:
         model: any module that does not normalise over the batch; `forward` may do anything.
+            `BatchNorm` must be in evaluation mode, where its running statistics are constants.
             Kronecker kinds need each module that holds parameters to be called once, with one
             tensor in and out; see `nas_evidence.curvature.curvature_pass`.
         inputs: training inputs [n, ...], on the device of the model; or, without `targets`, a
@@ -59,8 +62,8 @@ def estimate_evidence(
             `nas_evidence.curvature.likelihood.Heteroscedastic`.
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         curvature: a name in `nas_evidence.curvature.KINDS`.
-        prior_precision: > 0; one number, or one per tensor of `model.parameters()`, in their order
-            or by name; with diagonal kinds also one per parameter [P].
+        prior_precision: > 0; one number, or one per free tensor of `model.parameters()`, in their
+            order or by name; with diagonal kinds also one per parameter [P].
         noise_std: standard deviation of the noise; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood; values with different κ cannot be compared.
@@ -90,7 +93,7 @@ def estimate_evidence(
     draws_asked = _whole("n_draws", n_draws)
     random = torch.Generator().manual_seed(seed) if generator is None else generator
     noise = _likelihood(likelihood, noise_std, temperature)
-    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    sizes = {name: p.numel() for name, p in free_parameters(model).items()}
     precision = checked_precision(tuple(sizes), tuple(sizes.values()), prior_precision)
     kappa = _number("likelihood_power", likelihood_power)
     passes = curvature_passes(
