@@ -10,7 +10,6 @@ Everything is a sum over data, so passes over the shards of a data set, made any
 the pass over all of it (`merge`).
 """
 
-import difflib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from nas_evidence.curvature.sweep import Sweep
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured, add_curvatures
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.registry import CURVATURES
 
 #: Builds the structure of a kind from the columns sent back through the network, for each draw.
@@ -258,10 +257,8 @@ def check_kind(kind: str) -> None:
         ValueError: for any other name; lists all names and suggests a close one.
     """
     if kind not in KINDS:
-        near = difflib.get_close_matches(str(kind), KINDS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(
-            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant}"
+            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant(kind, KINDS)}"
         ).with_code("unknown-curvature")
 
 

@@ -258,9 +258,7 @@ def is_perceptron(model: nn.Module) -> bool:
 
 def _is_batch_norm(module: nn.Module) -> bool:
     """Tell whether a module is batch normalisation with statistics that can be constants."""
-    return (
-        type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.running_mean is not None
-    )
+    return type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.running_mean is not None
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -279,7 +277,11 @@ def layer_of(path: str, module: nn.Module, names: tuple[str, ...]) -> Layer:
     own = [name.rpartition(".")[2] for name in names]
     if own[0] == "weight" and isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         return WeightLayer(path, module, names)
-    if own[0] == "in_proj_weight" and isinstance(module, nn.MultiheadAttention) and is_plain(module):
+    if (
+        own[0] == "in_proj_weight"
+        and isinstance(module, nn.MultiheadAttention)
+        and is_plain(module)
+    ):
         return WeightLayer(path, input_projection(module), names, module)
     if isinstance(module, nn.Embedding):
         refuse_embedding_options(path, module)

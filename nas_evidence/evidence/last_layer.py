@@ -65,9 +65,9 @@ def last_layer_of(
     for name, value in (("weight", head.weight), ("bias", head.bias)):
         if value is not None and not isinstance(value, nn.Parameter):
             raise UserError(
-                f"the {name} of the last linear layer has requires_grad=False, but the evidence of "
-                "the last layer is that of all its parameters; leave it free, or use two_fold in "
-                "`estimators`"
+                f"the {name} of the last linear layer has requires_grad=False, but the evidence "
+                "of the last layer is that of all its parameters; leave it free, or use two_fold "
+                "in `estimators`"
             ).with_code("last-layer-frozen")
     width = head.in_features + (head.bias is not None)
     n = len(inputs) if rows is None else len(rows)

@@ -173,9 +173,7 @@ def _parts_of(
     return {name: RowsPart(j.flatten(2)) for name, j in jacobians(model, inputs, names).items()}
 
 
-def _outer_parts(
-    model: nn.Module, inputs: Tensor, of: tuple[str, ...]
-) -> dict[str, Part] | None:
+def _outer_parts(model: nn.Module, inputs: Tensor, of: tuple[str, ...]) -> dict[str, Part] | None:
     """Return the Jacobian of linear layers; None if one is not called once with [n, d]."""
     model, inputs = copy.deepcopy(model).double().eval(), inputs[:].detach().double()
     model.requires_grad_()

@@ -4,9 +4,9 @@ There is one way in, `code_of`. It reads the files of the modules and of all tha
 beside them, and imports them from what it has read, never from their folder
 (`plumbing/own_modules.py`). So what runs is what is copied, and what would not be copied is missed
 before anything runs. A file of data is copied that a module reads from beside itself with
-`pkgutil.get_data(__name__, "NAME")`. `admitted` asks first whether the code may run. The copy is in
-`code/` of the study folder, goes to the workers with the data, and into exports and jobs. Installed
-modules are not copied: every node needs them.
+`pkgutil.get_data(__name__, "NAME")`. `admitted` asks first whether the code may run. The copy is
+in `code/` of the study folder, goes to the workers with the data, and into exports and jobs.
+Installed modules are not copied: every node needs them.
 """
 
 import ast

@@ -11,6 +11,7 @@ It is what the trials of a study do after an epoch, by the same functions (`onli
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,18 +20,18 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature import check_kind, curvature_pass
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.maths.constants import constants_aside, free_parameters
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
-from nas_evidence.training.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
 from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
@@ -232,6 +233,7 @@ def online_laplace(
         raise UserError(f"`every` must be an integer >= 1, but got {every!r}").with_code(
             "own-loop-every"
         )
+    check_kind(curvature)
     online = {
         "every": every,
         "burn_in": burn_in,
@@ -250,7 +252,9 @@ def online_laplace(
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "settings"
-        raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}").with_code(
+        options = re.findall(r"'([^']+)'", str(first.get("ctx", {}).get("expected", "")))
+        hint = meant(first["input"], options)
+        raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}{hint}").with_code(
             "own-loop-plan"
         ) from None
     check_optimiser(model, optimiser)
