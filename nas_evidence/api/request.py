@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.shared_options import DataOptions, Settings
 from nas_evidence.plumbing.own_modules import Code
-from nas_evidence.plumbing.user_error import UserError, no_such_file
+from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
 from nas_evidence.spec.dataset import (
     OWN_DATA,
     DatasetSpec,
@@ -441,9 +441,10 @@ def with_families(
         if isinstance(family, str):
             if family not in FAMILY_PARAMETERS:
                 known = ", ".join(FAMILY_PARAMETERS)
-                raise UserError(f"family {family!r} is unknown; choose among {known}").with_code(
-                    "unknown-family-asked"
-                )
+                hint = meant(family, FAMILY_PARAMETERS)
+                raise UserError(
+                    f"family {family!r} is unknown; choose among {known}{hint}"
+                ).with_code("unknown-family-asked")
             chosen[family] = spec.family.get(family, FAMILY_PARAMETERS[family])
         else:
             reference = reference_of(family)

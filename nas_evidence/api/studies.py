@@ -43,7 +43,7 @@ from nas_evidence.api.shared_options import (
     with_options,
 )
 from nas_evidence.plumbing.own_modules import Code
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import StudySpec
 
@@ -693,6 +693,7 @@ class Study:
         if name not in found:
             raise UserError(
                 f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
+                f"{meant(name, found)}"
             ).with_code("no-such-figure")
         return found[name]
 

@@ -7,7 +7,6 @@ built from them. A bare name is exact (all roots of Λ), `_mc` draws one root pe
 the residual.
 """
 
-import difflib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,16 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import refuse_frozen, undisturbed
+from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layerwise import diagonals, eigen_corrected, kroneckers
 from nas_evidence.curvature.likelihood import Likelihood
-from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
+from nas_evidence.curvature.refusals import (
+    BatchStatisticsError,
+    UnsupportedLayerError,
+    refuse_batch_statistics,
+)
 from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.registry import CURVATURES
 
 #: Builds the structure of a kind from the columns sent back through the network, for each draw.
@@ -79,7 +83,8 @@ def curvature_pass(
 
     Args:
         kind: a name in `KINDS`.
-        model: any module without batch normalisation. Layers with rules (`refusals.SUPPORTED`)
+        model: any module that does not normalise over the batch; `BatchNorm` in evaluation mode
+            does not. Frozen parameters are constants. Layers with rules (`refusals.SUPPORTED`)
             are cheap; a Linear on sequences [n, T, d] has Kronecker factors of single positions
             ("expand"), see `kfac_reduce`. In any other module the gradients of each datum come
             from autograd; for a parameter of it Kronecker kinds have the exact block. Modules
@@ -153,7 +158,8 @@ def curvature_passes(
         raise UserError(f"`generator` must be given for the Monte-Carlo kind {kind!r}").with_code(
             "generator-missing"
         )
-    refuse_frozen(model)
+    free_parameters(model)
+    refuse_batch_statistics(model)
     _check_reduced(model, kfac_reduce)
     sweep = Sweep(
         model,
@@ -167,10 +173,9 @@ def curvature_passes(
         reduced=frozenset(kfac_reduce),
         kept=kept,
     )
-    with full_precision(), undisturbed(model):
+    with constants_aside(model), full_precision(), undisturbed(model):
         try:
-            how = CURVATURES[kind]
-            sweep.prepare(any_layer=how.any_layer, fixed_statistics=how.is_dense)
+            sweep.prepare(any_layer=CURVATURES[kind].any_layer)
         except BatchStatisticsError:
             raise
         except UnsupportedLayerError as error:
@@ -207,10 +212,8 @@ def check_kind(kind: str) -> None:
         ValueError: for any other name; lists all names and suggests a close one.
     """
     if kind not in KINDS:
-        near = difflib.get_close_matches(str(kind), KINDS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(
-            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant}"
+            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant(kind, KINDS)}"
         ).with_code("unknown-curvature")
 
 

@@ -35,7 +35,10 @@ def input_projection(module: nn.MultiheadAttention) -> nn.Linear:
     with torch.device("meta"):
         layer = nn.Linear(weight.shape[1], len(weight), bias=module.in_proj_bias is not None)
     layer.weight = weight
-    if module.in_proj_bias is not None:
+    if "in_proj_bias" in module._buffers:  # a constant
+        del layer.bias
+        layer.register_buffer("bias", module.in_proj_bias)
+    elif module.in_proj_bias is not None:
         layer.bias = module.in_proj_bias
     return layer
 

@@ -4,8 +4,9 @@ The parameters are frozen during the pass, so autograd computes gradients with r
 activations only. A hook on each module with parameters passes its input `a` and the gradients `g`
 of r·f at its output to a `Collector`, once per vector r of the batch. Nothing is guessed:
 
-- a module that is shared, unused, has frozen parameters or takes several tensors is refused by
-  name; diagonal and dense kinds then process one datum at a time (`per_datum`);
+- a module that is shared, unused or takes several tensors is refused by name; diagonal and dense
+  kinds then process one datum at a time (`per_datum`);
+- frozen parameters are constants, which stand among the buffers during a pass (`maths.constants`);
 - every gradient that the layer rules give for two data points is first compared with ordinary
   autograd. This catches weights used outside their module, overridden forwards and anything else
   that the hooks cannot see.
@@ -98,24 +99,6 @@ class EachColumn(Collector):
         self.current = (self.current + 1) % len(self.collectors)
 
 
-def refuse_frozen(model: nn.Module) -> None:
-    """Check that the model has parameters and that none is frozen.
-
-    Raises:
-        ValueError: if one is frozen, with its name, or if there is none.
-    """
-    if next(model.parameters(), None) is None:
-        raise UserError(
-            "the model has no parameters, so its evidence is just its likelihood"
-        ).with_code("model-without-parameters")
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            raise UserError(
-                f"parameter `{name}` has requires_grad=False; the evidence is a function of all "
-                "parameters. Unfreeze it, or register it as a buffer"
-            ).with_code("parameter-frozen")
-
-
 def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     """Return the layers of a model in the order of its parameters.
 
@@ -152,7 +135,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         (module, name, buffer, buffer.clone(), buffer._version)
         for module, _ in modes
         for name, buffer in module._buffers.items()
-        if buffer is not None
+        if buffer is not None and not isinstance(buffer, nn.Parameter)
     ]
     devices = sorted({p.device.index for p, _ in parameters if p.device.type == "cuda"})
     with ExitStack() as stack:

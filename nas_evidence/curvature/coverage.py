@@ -17,10 +17,10 @@ from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import AutogradLayer, Layer, WeightLayer, layer_of
 from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.refusals import (
-    BatchStatisticsError,
     UnsupportedLayerError,
-    refuse_batch_statistics,
+    over_the_batch,
 )
+from nas_evidence.maths.constants import constants_aside
 from nas_evidence.spec.registry import CURVATURES
 
 #: Rows that a check passes through a network.
@@ -52,14 +52,12 @@ class LayerCoverage:
 def coverage(model: nn.Module, input_shape: tuple[int, ...], n_outputs: int) -> list[Coverage]:
     """Try every kind of curvature on four random data, and return what each said.
 
-    The network is one that will be trained, so batch normalisation is refused by every kind.
+    The network is in the mode in which it will be trained.
     """
     x, y = _data(input_shape, n_outputs)
     found = []
     for kind in CURVATURES:
         try:
-            for path, module in model.named_modules():
-                refuse_batch_statistics(path or "(model)", module)
             curvature_pass(
                 kind, model, x, y, Gaussian(1.0), batch_size=_ROWS,
                 generator=torch.Generator().manual_seed(0),
@@ -77,24 +75,25 @@ def coverage_of_layers(
     """Try each module with parameters by itself, and return how the kinds cover it."""
     x, _ = _data(input_shape, n_outputs)
     found = []
-    with undisturbed(model):
+    why = {path: over_the_batch(path, module) for path, module in model.named_modules()}
+    with constants_aside(model), undisturbed(model):
         for path, module in model.named_modules():
             own = [name for name, _ in module.named_parameters(path, recurse=False)]
             if own:
-                found.append(_tried(model, path or "(model)", module, own, x))
+                found.append(_tried(model, path or "(model)", module, own, x, why[path]))
     return found
 
 
 def _tried(
-    model: nn.Module, path: str, module: nn.Module, names: Sequence[str], x: Tensor
+    model: nn.Module, path: str, module: nn.Module, names: Sequence[str], x: Tensor, why_not: str
 ) -> LayerCoverage:
     size = sum(p.numel() for p in module.parameters(recurse=False))
     what = (path, type(module).__name__, size)
+    if why_not:
+        return LayerCoverage(*what, "no", "no", "no", why_not)
     try:
         layer = layer_of(path, module, tuple(names))
         check_gradients(model, (*_around(model, path), layer), x[:2])
-    except BatchStatisticsError as error:
-        return LayerCoverage(*what, "no", "no", "no", str(error))
     except UnsupportedLayerError as error:
         model.requires_grad_(False)  # the check may have stopped halfway
         return LayerCoverage(*what, "per datum", "no", "per datum", str(error))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 
@@ -23,14 +24,14 @@ def log_likelihood_gradient(
     *,
     batch_size: int,
 ) -> Tensor:
-    """Return the gradient in the order of `model.parameters()`, float64 [P].
+    """Return the gradient in the free parameters, in their order, float64 [P].
 
     The model is evaluated in evaluation mode and left exactly as it was.
     """
-    parameters = list(model.parameters())
+    parameters = [*free_parameters(model).values()]
     size = sum(p.numel() for p in parameters)
     total = torch.zeros(size, dtype=torch.float64, device=inputs.device)
-    with full_precision(), undisturbed(model):
+    with constants_aside(model), full_precision(), undisturbed(model):
         for parameter in parameters:
             parameter.requires_grad_(True)
         for start in range(0, len(inputs), batch_size):

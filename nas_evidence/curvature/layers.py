@@ -27,7 +27,7 @@ from torch.nn import functional
 from nas_evidence.curvature.attention import input_projection, is_plain
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.patches import Convolution, patches, with_padding
-from nas_evidence.curvature.refusals import refuse_batch_statistics, refuse_embedding_options
+from nas_evidence.curvature.refusals import refuse_embedding_options
 from nas_evidence.curvature.row_grams import input_gram, rows_apply
 from nas_evidence.curvature.squares import weight_squares
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
@@ -60,6 +60,11 @@ class SmallLayer:
         if isinstance(self.module, nn.InstanceNorm1d | nn.InstanceNorm2d):
             normed = functional.instance_norm(a, eps=self.module.eps)
             return self._existing((g * normed).flatten(2).sum(2), g.flatten(2).sum(2))
+        if isinstance(self.module, nn.BatchNorm1d | nn.BatchNorm2d):  # in evaluation mode
+            mean, variance = self.module.running_mean, self.module.running_var
+            normed = functional.batch_norm(a, mean, variance, eps=self.module.eps)
+            flat = (*g.shape[:2], -1)  # of vectors one position
+            return self._existing((g * normed).reshape(flat).sum(2), g.reshape(flat).sum(2))
         if isinstance(self.module, nn.LayerNorm | nn.RMSNorm):
             shape = list(self.module.normalized_shape)
             if isinstance(self.module, nn.LayerNorm):
@@ -230,7 +235,10 @@ class WholeModel:
 
 Layer = WeightLayer | EmbeddingLayer | SmallLayer | AutogradLayer | WholeModel
 
-_NORMS = nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.InstanceNorm1d | nn.InstanceNorm2d
+_NORMS = (
+    nn.GroupNorm | nn.LayerNorm | nn.RMSNorm | nn.InstanceNorm1d | nn.InstanceNorm2d
+    | nn.BatchNorm1d | nn.BatchNorm2d
+)  # fmt: skip
 
 
 def is_perceptron(model: nn.Module) -> bool:
@@ -248,6 +256,11 @@ def is_perceptron(model: nn.Module) -> bool:
     )
 
 
+def _is_batch_norm(module: nn.Module) -> bool:
+    """Tell whether a module is batch normalisation with statistics that can be constants."""
+    return type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.running_mean is not None
+
+
 def _has_hooks(module: nn.Module) -> bool:
     """Return whether a forward pass may do more than the module; True where it cannot be told."""
     hooks = ("_forward_hooks", "_forward_pre_hooks")
@@ -258,22 +271,25 @@ def layer_of(path: str, module: nn.Module, names: tuple[str, ...]) -> Layer:
     """Return the layer of a module with the parameters `names` of its own.
 
     Raises:
-        UnsupportedLayerError: for batch normalisation, and options of an embedding that change
-            its gradients; with the remedy.
+        UnsupportedLayerError: for options of an embedding that change its gradients; with the
+            remedy.
     """
-    refuse_batch_statistics(path, module)
     own = [name.rpartition(".")[2] for name in names]
     if own[0] == "weight" and isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         return WeightLayer(path, module, names)
-    if isinstance(module, nn.MultiheadAttention) and is_plain(module):
+    if (
+        own[0] == "in_proj_weight"
+        and isinstance(module, nn.MultiheadAttention)
+        and is_plain(module)
+    ):
         return WeightLayer(path, input_projection(module), names, module)
     if isinstance(module, nn.Embedding):
         refuse_embedding_options(path, module)
         return EmbeddingLayer(path, module, names)
     scalar = getattr(module, "elementwise_affine_scalar", None)
-    fixed = not getattr(module, "track_running_stats", False)
+    of_datum = _is_batch_norm(module) or not getattr(module, "track_running_stats", False)
     if scalar in ("scale", "bias") or (
-        own[0] == "weight" and isinstance(module, _NORMS) and fixed
+        own[0] == "weight" and isinstance(module, _NORMS) and of_datum
     ):
         return SmallLayer(path, module, names)
     return AutogradLayer(path, module, names)

@@ -8,7 +8,7 @@ from nas_evidence.plumbing.user_error import UserError
 #: Modules with rules of their own; all others have their gradients taken one datum at a time.
 SUPPORTED = (
     "Linear, Conv1d, Conv2d, Embedding, MultiheadAttention, GroupNorm, LayerNorm, RMSNorm, "
-    "InstanceNorm, Fixup scale and bias"
+    "InstanceNorm, BatchNorm in evaluation mode, Fixup scale and bias"
 )
 
 
@@ -20,17 +20,33 @@ class BatchStatisticsError(UnsupportedLayerError):
     """A layer whose output for a datum depends on the other data of its batch."""
 
 
-def refuse_batch_statistics(path: str, module: nn.Module) -> None:
-    """Do nothing for a module that does not normalise over the batch.
+def over_the_batch(path: str, module: nn.Module) -> str:
+    """Return why a module in its present mode normalises over the batch, with the remedy, or "".
+
+    Batch normalisation in evaluation mode is a fixed scale and shift of each channel.
+    """
+    if not isinstance(module, _BatchNorm):
+        return ""
+    if not module.training and module.running_mean is not None:
+        return ""
+    mode = "in training mode" if module.training else "without running statistics"
+    return (
+        f"module `{path or '(model)'}` of type {type(module).__name__}, {mode}, normalises over "
+        "the batch, so that the likelihood is no product over the data; use nn.GroupNorm or "
+        "nn.LayerNorm instead, or keep it in evaluation mode, where its running statistics are "
+        "constants"
+    )
+
+
+def refuse_batch_statistics(model: nn.Module) -> None:
+    """Do nothing for a network that does not normalise over the batch in its present mode.
 
     Raises:
-        BatchStatisticsError: for batch normalisation; names the module and the remedy.
+        BatchStatisticsError: for one that does; names the module and the remedy.
     """
-    if isinstance(module, _BatchNorm):
-        raise BatchStatisticsError(
-            f"module `{path}` of type {type(module).__name__} normalises over the batch, so that "
-            "the likelihood is no product over the data; use nn.GroupNorm or nn.LayerNorm instead"
-        ).with_code("batch-statistics")
+    for path, module in model.named_modules():
+        if why := over_the_batch(path, module):
+            raise BatchStatisticsError(why).with_code("batch-statistics")
 
 
 def refuse_embedding_options(path: str, module: nn.Embedding) -> None:

@@ -58,13 +58,11 @@ class Sweep:
     n_outputs: int = 0
     trusted: bool = True  # the network leaves its input alone, whatever it is
 
-    def prepare(self, *, any_layer: bool, fixed_statistics: bool = False) -> None:
+    def prepare(self, *, any_layer: bool) -> None:
         """Find the layers, check the gradients of the model and count the columns of a batch.
 
         Args:
             any_layer: process one datum at a time if hooks cannot follow the model.
-            fixed_statistics: accept batch normalisation in evaluation mode as part of a fixed
-                network.
 
         Raises:
             ValueError: for an unsupported model or impossible labels; names the cause.
@@ -72,7 +70,7 @@ class Sweep:
         few = rows_to_try(self.model, self.inputs)
         self.trusted = is_trusted(self.model)
         try:
-            outputs = self._checked_layers(few, any_layer, fixed_statistics)
+            outputs = self._checked_layers(few, any_layer)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -94,7 +92,7 @@ class Sweep:
         exact = self.columns == "exact"
         self.n_columns = self.likelihood.n_roots(self.n_outputs) if exact else 1
 
-    def _checked_layers(self, few: Tensor, any_layer: bool, fixed_statistics: bool) -> Tensor:
+    def _checked_layers(self, few: Tensor, any_layer: bool) -> Tensor:
         """Set the layers; return the outputs [n, C] for a few data."""
         outputs = None if self.trusted else check_rows(self.model, few)
         try:
@@ -104,8 +102,7 @@ class Sweep:
                     return checked_outputs(self.model(few), len(few))
             return check_gradients(self.model, self.layers, few)
         except UnsupportedLayerError as error:
-            refused = isinstance(error, BatchStatisticsError) and not fixed_statistics
-            if refused or not any_layer:
+            if isinstance(error, BatchStatisticsError) or not any_layer:
                 raise
             self.model.requires_grad_(False)  # the check may have stopped halfway
             names = tuple(name for name, _ in self.model.named_parameters())

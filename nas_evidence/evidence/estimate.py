@@ -8,20 +8,34 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import check_kind, curvature_pass, curvature_passes, trace_ratios
+from nas_evidence.curvature import (
+    CurvaturePass,
+    check_kind,
+    curvature_pass,
+    curvature_passes,
+    merge,
+    trace_ratios,
+)
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
+from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, fit_prior, members_of
 from nas_evidence.evidence.laplace import (
     checked_precision,
     laplace_estimate,
     mean_estimate,
+    squared_norms,
     with_trace_ratios,
 )
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.maths.constants import free_parameters
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import CURVATURES, MC_DRAWS
 from nas_evidence.spec.study import EVIDENCE_BATCH
+
+#: One number, one per free parameter tensor in order or by name, or "fit".
+PriorPrecision = float | Sequence[float] | Mapping[str, float] | Tensor | Literal["fit"]
+LIKELIHOODS = ("categorical", "gaussian", "heteroscedastic")
 
 
 def estimate_evidence(
@@ -31,7 +45,7 @@ def estimate_evidence(
     *,
     likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     curvature: str,
-    prior_precision: float | Sequence[float] | Mapping[str, float] | Tensor,
+    prior_precision: PriorPrecision,
     noise_std: float | None = None,
     temperature: float = 1.0,
     likelihood_power: float = 1.0,
@@ -47,9 +61,11 @@ def estimate_evidence(
     """Return the Laplace log evidence of a trained model, `.value` in nats, larger is better.
 
     The parameters of the model are assumed to be the mode. The model is left exactly as it was.
+    Parameters with requires_grad=False are constants: they have no prior and no curvature.
 
     Args:
         model: any module that does not normalise over the batch; `forward` may do anything.
+            `BatchNorm` must be in evaluation mode, where its running statistics are constants.
             Kronecker kinds need each module that holds parameters to be called once, with one
             tensor in and out; see `nas_evidence.curvature.curvature_pass`.
         inputs: training inputs [n, ...], on the device of the model; or, without `targets`, a
@@ -59,8 +75,10 @@ def estimate_evidence(
             `nas_evidence.curvature.likelihood.Heteroscedastic`.
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         curvature: a name in `nas_evidence.curvature.KINDS`.
-        prior_precision: > 0; one number, or one per tensor of `model.parameters()`, in their order
-            or by name; with diagonal kinds also one per parameter [P].
+        prior_precision: > 0; one number, or one per free tensor of `model.parameters()`, in their
+            order or by name; with diagonal kinds also one per parameter [P]. "fit" takes those of
+            the tensors that maximise this evidence at the trained weights; they are among the
+            terms, and a note says which are at a bound.
         noise_std: standard deviation of the noise; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood; values with different κ cannot be compared.
@@ -90,8 +108,11 @@ def estimate_evidence(
     draws_asked = _whole("n_draws", n_draws)
     random = torch.Generator().manual_seed(seed) if generator is None else generator
     noise = _likelihood(likelihood, noise_std, temperature)
-    sizes = {name: p.numel() for name, p in model.named_parameters()}
-    precision = checked_precision(tuple(sizes), tuple(sizes.values()), prior_precision)
+    sizes = {name: p.numel() for name, p in free_parameters(model).items()}
+    _check_fit(prior_precision)
+    fit = isinstance(prior_precision, str)
+    start = 1.0 if isinstance(prior_precision, str) else prior_precision
+    precision = checked_precision(tuple(sizes), tuple(sizes.values()), start)
     kappa = _number("likelihood_power", likelihood_power)
     passes = curvature_passes(
         curvature,
@@ -105,6 +126,9 @@ def estimate_evidence(
         diagnose=diagnose or at_mode_correction,
         kfac_reduce=kfac_reduce,
     )
+    note = ""
+    if fit:
+        precision, note = fitted_precision(passes, model, precision, kappa)
     draws = [
         laplace_estimate(
             curvature,
@@ -116,7 +140,7 @@ def estimate_evidence(
         )
         for passed in passes
     ]
-    estimate = mean_estimate(draws)
+    estimate = _with_note(mean_estimate(draws), note)
     if exact_diagonal is not None:
         exact = curvature_pass(
             exact_diagonal,
@@ -137,6 +161,38 @@ def estimate_evidence(
     term = Term(term="temperature", group="all", value=temperature)
     estimate = estimate.model_copy(update={"terms": (*estimate.terms, term)})
     return _with_note(estimate, f"softmax temperature {temperature:g}")
+
+
+def fitted_precision(
+    passes: Sequence[CurvaturePass], model: nn.Module, start: Tensor, likelihood_power: float
+) -> tuple[Tensor, str]:
+    """Return the prior precisions [G] of the highest evidence at fixed weights, and a note.
+
+    The curvature is the mean of the passes, draws of one kind over the same data. The note names
+    tensors whose precision is at a bound, because their weights or their curvature are zero.
+    """
+    curvature = merge(passes).curvature
+    if not all(map(math.isfinite, curvature.trace().tolist())):
+        return start, ""  # the estimate says which
+    members = members_of("tensor", len(start))
+    scale = likelihood_power / len(passes)
+    norms = squared_norms(model)
+    found = fit_prior(curvature, norms, start, members=members, curvature_scale=scale)
+    low, high = (math.exp(bound) for bound in LOG_PRECISION_RANGE)
+    at = [
+        name
+        for name, delta in zip(curvature.names, found.tolist(), strict=True)
+        if not low * (1 + 1e-6) < delta < high * (1 - 1e-6)
+    ]
+    return found, f"the prior precision is at a bound for {', '.join(at)}" if at else ""
+
+
+def _check_fit(given: object) -> None:
+    if isinstance(given, str) and given != "fit":
+        raise UserError(
+            "`prior_precision` must be a number, one number for each free parameter tensor, or "
+            f'"fit" for those that maximise the evidence, but got {given!r}'
+        ).with_code("prior-precision-word")
 
 
 def _loaded(model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
@@ -199,6 +255,7 @@ def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likel
         return Gaussian(_number("noise_std", noise_std))
     raise UserError(
         f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'
+        f"{meant(name, LIKELIHOODS)}"
     ).with_code("unknown-likelihood")
 
 

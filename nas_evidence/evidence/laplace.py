@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.blocks import Kronecker
+from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.plumbing.user_error import UserError
@@ -51,9 +52,9 @@ def laplace_estimate(
     Args:
         kind: the curvature kind that `pass_` was made with.
         pass_: curvature and log likelihood at the parameters of `model`.
-        model: its parameters are assumed to be the mode.
-        prior_precision: > 0; one value per tensor of `model.parameters()`, by name or [G]; with
-            diagonal kinds and full_ggn as a matrix also one per parameter [P].
+        model: its free parameters are assumed to be the mode.
+        prior_precision: > 0; one value per free tensor of `model.parameters()`, by name or [G];
+            with diagonal kinds and full_ggn as a matrix also one per parameter [P].
         likelihood_power: κ > 0, on log likelihood and curvature.
         log_jacobian: Σ log |dz/du| of targets z in place of those that densities are of, nats; κ
             is on it too.
@@ -190,7 +191,8 @@ def _gradient_norm_squared(
     """Return gᵀ (κ H + Δ)⁻¹ g, g = −κ ∇ log p(y|θ) + Δ θ."""
     assert pass_.gradient is not None
     delta = Precisions(precision, pass_.curvature.sizes).of_each_parameter()
-    theta = torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    free = free_parameters(model).values()
+    theta = torch.cat([p.detach().double().flatten() for p in free])
     gradient = delta.to(theta) * theta - power * pass_.gradient
     return float(pass_.curvature.inverse_quadratic(gradient, precision / power)) / power
 
@@ -207,7 +209,7 @@ def _scatter(model: nn.Module, precision: Tensor, sizes: tuple[int, ...]) -> Ten
     precisions = Precisions(precision, sizes)
     if precisions.is_per_tensor:
         return precision * squared_norms(model)
-    pairs = zip(model.parameters(), precisions.by_tensor(), strict=True)
+    pairs = zip(free_parameters(model).values(), precisions.by_tensor(), strict=True)
     squares = [(p.detach().double().cpu().flatten().square() * delta).sum() for p, delta in pairs]
     return torch.stack(squares)
 
@@ -220,8 +222,9 @@ def _geometric_means(precision: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def squared_norms(model: nn.Module) -> Tensor:
-    """Return θ_lᵀθ_l of each tensor of `model.parameters()`, float64 [G], on the CPU."""
-    return torch.stack([p.detach().double().square().sum() for p in model.parameters()]).cpu()
+    """Return θ_lᵀθ_l of each free tensor of `model.parameters()`, float64 [G], on the CPU."""
+    free = free_parameters(model).values()
+    return torch.stack([p.detach().double().square().sum() for p in free]).cpu()
 
 
 def checked_precision(
@@ -244,8 +247,8 @@ def checked_precision(
         if set(given) != set(names):
             bad = sorted(set(given) ^ set(names))
             raise UserError(
-                "`prior_precision` must name each parameter tensor once, but these are missing "
-                f"or unknown: {', '.join(bad)}"
+                "`prior_precision` must name each free parameter tensor once, but these are "
+                f"missing, unknown or constant: {', '.join(bad)}"
             ).with_code("prior-precision-names")
         numbers = [given[name] for name in names]
     try:

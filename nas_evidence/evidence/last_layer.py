@@ -21,12 +21,12 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.capture import refuse_frozen
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.memory import require_memory
 from nas_evidence.data.tensors import select
 from nas_evidence.evidence.noise_layer import of_noise
 from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
+from nas_evidence.maths.constants import as_constants, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.plumbing.user_error import UserError
 
@@ -45,24 +45,30 @@ def last_layer_of(
     Args:
         model: trained; unchanged.
         inputs: [N, ...].
-        prior_precision: one per tensor [G].
+        prior_precision: one per free tensor [G].
         rows: of the inputs, in the order that is wanted; all as they are by default. They are
             selected a few at a time: no second copy of the inputs is made.
 
     Raises:
-        ValueError: for a model with frozen parameters, or whose outputs are not those of its last
-            linear layer.
+        ValueError: for a model whose outputs are not those of its last linear layer, or in which
+            that is not free.
         DoesNotFitError: if memory is short.
     """
-    refuse_frozen(model)
-    own = list(model.parameters())
-    model = copy.deepcopy(model).eval()
+    own = [*free_parameters(model).values()]
+    model = as_constants(copy.deepcopy(model)).eval()
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
         raise UserError(
             "the last layer must be linear, but the model has no linear layer"
         ).with_code("no-linear-layer")
     head, seen = heads[-1], []
+    for name, value in (("weight", head.weight), ("bias", head.bias)):
+        if value is not None and not isinstance(value, nn.Parameter):
+            raise UserError(
+                f"the {name} of the last linear layer has requires_grad=False, but the evidence "
+                "of the last layer is that of all its parameters; leave it free, or use two_fold "
+                "in `estimators`"
+            ).with_code("last-layer-frozen")
     width = head.in_features + (head.bias is not None)
     n = len(inputs) if rows is None else len(rows)
     if rows is not None and isinstance(inputs, Tensor):  # rows of a file are found on the CPU

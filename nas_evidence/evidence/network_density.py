@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import checked_precision
+from nas_evidence.maths.constants import as_constants, free_parameters
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.hmc import Density
 from nas_evidence.maths.precisions import Precisions
@@ -31,8 +32,8 @@ FlatLogLikelihood = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
-    """Return all parameters of a model in their order, float64 [P]."""
-    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    """Return all free parameters of a model in their order, float64 [P]."""
+    return torch.cat([p.detach().double().flatten() for p in free_parameters(model).values()])
 
 
 def flat_log_likelihood(
@@ -48,7 +49,7 @@ def flat_log_likelihood(
             f"`inputs` and `targets` must have the same number of rows, at least one, but "
             f"have {len(inputs)} and {len(targets)}"
         ).with_code("rows-differ")
-    network = copy.deepcopy(model).double().eval().requires_grad_(False)
+    network = as_constants(copy.deepcopy(model)).double().eval().requires_grad_(False)
     names, shapes, sizes = zip(
         *((name, p.shape, p.numel()) for name, p in network.named_parameters()), strict=True
     )
@@ -111,9 +112,9 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
     Raises:
         ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
     """
-    names = tuple(name for name, _ in model.named_parameters())
-    sizes = tuple(p.numel() for p in model.parameters())
-    device = next(model.parameters()).device
+    free = free_parameters(model)
+    names, sizes = tuple(free), tuple(p.numel() for p in free.values())
+    device = next(iter(free.values())).device
     precision = checked_precision(names, sizes, given).to(device)
     return Precisions(precision, sizes).of_each_parameter()
 

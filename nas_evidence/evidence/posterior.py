@@ -14,7 +14,7 @@ Kronecker factors of the last layer alone.
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
+from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
@@ -84,7 +85,7 @@ class Posterior:
         """
         with torch.no_grad():
             n_outputs = model(inputs[:1]).shape[1]
-        linear = len(inputs.shape) == 2 and _only_linear(model)
+        linear = len(inputs.shape) == 2 and _linear_layers(model, self.names) is not None
         held = sum(
             sum(p.shape) if linear else p.numel()
             for name, p in model.named_parameters()
@@ -154,30 +155,37 @@ class Posterior:
         return cls(header["structure"], tuple(header["names"].split("\n")), tensors)
 
 
-def _only_linear(model: nn.Module) -> bool:
-    return all(isinstance(m, nn.Linear) for m in model.modules() if [*m.parameters(recurse=False)])
+def _linear_layers(model: nn.Module, names: Collection[str]) -> list[nn.Linear] | None:
+    """Return the linear layers whose parameters are the named ones; None if some are in others."""
+    found, missing = [], set(names)
+    for path, module in model.named_modules():
+        own = {name for name, _ in module.named_parameters(path, recurse=False)}
+        if isinstance(module, nn.Linear) and own and own <= missing and not module._buffers:
+            found.append(module)
+            missing -= own
+    return None if missing else found
 
 
 def _parts_of(
     model: nn.Module, inputs: Tensor, names: tuple[str, ...], linear: bool
 ) -> dict[str, Part]:
     """Return the Jacobian by tensor; of linear layers as outer products."""
-    if linear and (found := _outer_parts(model, inputs)) is not None:
+    if linear and (found := _outer_parts(model, inputs, names)) is not None:
         return found
     return {name: RowsPart(j.flatten(2)) for name, j in jacobians(model, inputs, names).items()}
 
 
-def _outer_parts(model: nn.Module, inputs: Tensor) -> dict[str, Part] | None:
+def _outer_parts(model: nn.Module, inputs: Tensor, of: tuple[str, ...]) -> dict[str, Part] | None:
     """Return the Jacobian of linear layers; None if one is not called once with [n, d]."""
     model, inputs = copy.deepcopy(model).double().eval(), inputs[:].detach().double()
     model.requires_grad_()
-    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+    seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], z: Tensor) -> Tensor:
         seen.append((module, given[0].detach(), z))
         return z.clone()  # which the next layer may change in place
 
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    layers = _linear_layers(model, of) or []
     for layer in layers:
         layer.register_forward_hook(keep)
     rows, batches = rows_at_once(model, inputs), []
@@ -239,7 +247,7 @@ def fit_posterior(
     """Return the Laplace posterior of a trained network at its training data, on its device.
 
     Args:
-        model: the network; its parameters are taken as the mode.
+        model: the network; its free parameters are taken as the mode.
         inputs: preprocessed training inputs [n, ...], on the device of the network.
         targets: labels int64 [n], or standardised real targets [n, C].
         likelihood: with the learned noise or temperature.
@@ -248,7 +256,7 @@ def fit_posterior(
         most_full: most parameters for all of Σ.
         most_stored: most stored numbers for Kronecker factors of all layers.
     """
-    parameters = dict(model.named_parameters())
+    parameters = free_parameters(model)
     n_parameters = sum(p.numel() for p in parameters.values())
     delta = {n: p.to(parameters[n].device, torch.float64) for n, p in precisions.items()}
     few = n_parameters <= most_full and len(inputs) <= 100_000

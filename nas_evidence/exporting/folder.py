@@ -105,7 +105,7 @@ def export_winner(
         raise UserError(
             f"{to} holds an ensemble; choose another folder for one network."
         ).with_code("folder-of-an-ensemble")
-    described = {
+    described: dict[str, Any] = {
         "family": architecture.family,
         "values": dict(architecture.values),
         "input_shape": list(arrays.input_shape),
@@ -117,6 +117,9 @@ def export_winner(
     if arrays.fitted_scale is not None:
         described["target_scale"] = arrays.scale.name
     tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
+    of_network = sum(t.numel() for name, t in tensors.items() if name.startswith("model."))
+    if n_constants := of_network - described["n_parameters"]:
+        described["n_constants"] = n_constants
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}
     summary: dict[str, Any] = {
         "study": study.name,

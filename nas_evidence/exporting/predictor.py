@@ -47,7 +47,7 @@ from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import LEVEL, auroc
 from nas_evidence.maths.target_scale import TargetScale, identity
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.metric_names import check_metric
 
 Method = Literal["probit", "mc", "map"]
@@ -212,6 +212,7 @@ class Predictor:
         if method not in METHODS:
             raise UserError(
                 f"method must be one of {', '.join(METHODS)}, but got {method!r}"
+                f"{meant(method, METHODS)}"
             ).with_code("unknown-method")
         if not 0 < level < 1:
             raise UserError(f"level must lie between 0 and 1, but got {level:g}").with_code(

@@ -206,12 +206,12 @@ def read_exported(folder: Path) -> Exported:
 
 
 def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
-    """Return whether an architecture has as many parameters as are stored, before it is built.
+    """Return whether an architecture has as many numbers as are stored, before it is built.
 
     A damaged description may name a network larger than memory.
     """
     stored = sum(t.numel() for name, t in state.items() if name.startswith("model."))
-    return int(described["n_parameters"]) == stored
+    return int(described["n_parameters"]) + int(described.get("n_constants", 0)) == stored
 
 
 def _code_of_export(folder: Path, *, allowed: bool) -> Code:

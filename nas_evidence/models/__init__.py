@@ -11,14 +11,17 @@ in a forward pass. Families from outside draw their own weights.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.maths.constants import as_constants
 from nas_evidence.models import cnn, linear, mlp, resnet
 from nas_evidence.models.layout import laid_out
+from nas_evidence.models.modes import kept_in_evaluation
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.families import outside_family
@@ -164,12 +167,14 @@ def _called(
     architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> nn.Module:
     found = outside_family(architecture.family)
-    model = found.build(dict(architecture.values), tuple(input_shape), n_outputs)
+    with warnings.catch_warnings():  # a file of weights, loaded into a network on "meta"
+        warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
+        model = found.build(dict(architecture.values), tuple(input_shape), n_outputs)
     if not isinstance(model, nn.Module):
         raise UserError(
             f"build must return a torch.nn.Module, but gave {type(model).__name__}"
         ).with_code("build-gave-no-module")
-    return model
+    return as_constants(kept_in_evaluation(model))
 
 
 def _built_outside(

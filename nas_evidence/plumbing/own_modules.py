@@ -43,7 +43,7 @@ _IN_USE: ContextVar["Code | None"] = ContextVar("code in use", default=None)
 
 @dataclass(frozen=True)
 class Code:
-    """Python files, and what exists in this process alone.
+    """Python files with the files of data that they read, and what exists in this process alone.
 
     files    content by path relative to the folder of the copy, with "/"
     origins  where a file was read; shown in tracebacks
@@ -71,7 +71,8 @@ class Code:
     @cached_property
     def tops(self) -> frozenset[str]:
         """The names of its modules and packages that stand in no other."""
-        return frozenset(name.partition("/")[0].removesuffix(".py") for name in self.files)
+        names = (name for name in self.files if name.endswith(".py"))
+        return frozenset(name.partition("/")[0].removesuffix(".py") for name in names)
 
     def __or__(self, other: "Code") -> "Code":
         """Return both; of files in both the other's count."""
@@ -264,7 +265,11 @@ class _Loader(InspectLoader):
         return not self._file or self._file.endswith("__init__.py")
 
     def get_data(self, path: str) -> bytes:
-        raise FileNotFoundError(2, "No such file or directory", path)
+        """Return a file of data; `pkgutil.get_data` asks for it beside the module."""
+        name = path.removeprefix(f"<{self._code.package}>").replace(os.sep, "/").lstrip("/")
+        if name not in self._code.files:
+            raise FileNotFoundError(2, "not copied with the code", path)
+        return self._code.files[name]
 
 
 def _import_of(code: Code) -> Any:

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -44,6 +45,21 @@ class UserError(ValueError):
         return self
 
 
+def meant(given: object, known: Iterable[str]) -> str:
+    """Return a hint at the name that is nearest to a wrong one, "" if none is near.
+
+    >>> meant("kfac_gnn", ["diag_ef", "kfac_ggn"]), meant("x", ["diag_ef"]), meant(3, ["diag_ef"])
+    ("; did you mean 'kfac_ggn'?", '', '')
+    """
+    plain = {_plain(name): name for name in known}
+    near = difflib.get_close_matches(_plain(str(given)), plain, n=1)
+    return f"; did you mean {plain[near[0]]!r}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
 def no_such_file(path: str | Path) -> UserError:
     """Return the error for a file that is not there; suggests a near name in its folder."""
     folder, name = os.path.split(os.path.expanduser(path))
@@ -51,6 +67,6 @@ def no_such_file(path: str | Path) -> UserError:
         near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1)
     except OSError:
         near = []
-    meant = [os.path.join(os.path.dirname(path), other) for other in near]
-    remedy = f"did you mean {meant[0]}?" if meant else "correct the path."
+    others = [os.path.join(os.path.dirname(path), other) for other in near]
+    remedy = f"did you mean {others[0]}?" if others else "correct the path."
     return UserError(f"there is no file {path}; {remedy}").with_code("no-such-file")

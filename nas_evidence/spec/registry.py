@@ -409,7 +409,8 @@ def imported(name: str, meant: str) -> Any:
         file = PurePath(error.filename).name
         raise UserError(
             f"{name} reads {file} from beside its module, which is not copied with the code; "
-            "put what it holds into a Python file."
+            f"read it with pkgutil.get_data(__name__, {file!r}), or put what it holds into a "
+            "Python file."
         ).with_code("own-file-not-copied") from error
     except Exception as error:  # any code may stand there
         raise _not_imported(name, meant, error) from error

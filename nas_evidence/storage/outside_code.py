@@ -3,9 +3,10 @@
 There is one way in, `code_of`. It reads the files of the modules and of all that they import from
 beside them, and imports them from what it has read, never from their folder
 (`plumbing/own_modules.py`). So what runs is what is copied, and what would not be copied is missed
-before anything runs. `admitted` asks first whether the code may run. The copy is in `code/` of the
-study folder, goes to the workers with the data, and into exports and jobs. Installed modules are
-not copied: every node needs them.
+before anything runs. A file of data is copied that a module reads from beside itself with
+`pkgutil.get_data(__name__, "NAME")`. `admitted` asks first whether the code may run. The copy is
+in `code/` of the study folder, goes to the workers with the data, and into exports and jobs.
+Installed modules are not copied: every node needs them.
 """
 
 import ast
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder, SourceFileLoader
 from operator import attrgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FunctionType, ModuleType
 from typing import Any
 
+from nas_evidence.plumbing.names import stays_inside
 from nas_evidence.plumbing.own_modules import Code, admitted_codes, own_name
 from nas_evidence.plumbing.sums import listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
@@ -250,7 +252,7 @@ def kept_code(folder: Path) -> Code:
 
 
 def read_code(home: Path) -> Code:
-    """Return the Python files of a folder as code, whatever its checksums say."""
+    """Return the files of a folder as code, whatever its checksums say."""
     paths = {name: home / name for name in _kept_names(home)}
     files = {name: path.read_bytes() for name, path in paths.items()}
     return Code(files, {name: str(path) for name, path in paths.items()})
@@ -290,7 +292,9 @@ def size_said(code: Code) -> str:
 
 
 def _kept_names(home: Path) -> list[str]:
-    return [path.relative_to(home).as_posix() for path in sorted(home.rglob("*.py"))]
+    """Return the Python files, and the files of data that the list of checksums names."""
+    sources = {path.relative_to(home).as_posix() for path in home.rglob("*.py")}
+    return sorted(sources | {name for name in listed(home) if (home / name).is_file()})
 
 
 def _of_caller(name: str) -> Any:
@@ -327,7 +331,11 @@ def _gathered(names: Iterable[str], places: Sequence[Path], known: Iterable[str]
         seen.add(top)
         for name, path in _files_of(top, places).items():
             files[name], origins[name] = path.read_bytes(), str(path)
-            plain, called = _imports(files[name])
+            plain, called, read = _asked_for(files[name])
+            for beside in sorted(filter(stays_inside, read)):
+                if (found := path.parent / beside).is_file():
+                    place = (PurePosixPath(name).parent / beside).as_posix()
+                    files[place], origins[place] = found.read_bytes(), str(found)
             for asked in called - seen:
                 if _files_of(asked, places):
                     raise UserError(
@@ -394,13 +402,16 @@ def _found_by_others(top: str) -> ModuleSpec | None:
     return None
 
 
-def _imports(content: bytes) -> tuple[set[str], set[str]]:
-    """Return the modules that a file imports by statements, and those by `import_module`."""
-    plain, called = set[str](), set[str]()
+def _asked_for(content: bytes) -> tuple[set[str], set[str], set[str]]:
+    """Return the modules that a file imports by statements, and those by `import_module`.
+
+    And the files beside it that it reads with `pkgutil.get_data(__name__, "NAME")`.
+    """
+    plain, called, read = set[str](), set[str](), set[str]()
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # if it matters, the import says it
-        return plain, called
+        return plain, called, read
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -416,7 +427,12 @@ def _imports(content: bytes) -> tuple[set[str], set[str]]:
                 func=ast.Name(id="__import__"), args=[ast.Constant(value=str(module)), *_]
             ):
                 plain.add(_top(module))
-    return plain, called
+            case ast.Call(
+                func=ast.Attribute(attr="get_data") | ast.Name(id="get_data"),
+                args=[ast.Name(id="__name__"), ast.Constant(value=str(file))],
+            ):
+                read.add(file)
+    return plain, called, read
 
 
 def _check_strays(code: Code, before: set[str]) -> None:

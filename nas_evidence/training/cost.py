@@ -121,6 +121,7 @@ def cost_of(
         n_parameters=n_parameters,
         flops=forward.flops,
         memory_bytes=_FLOAT * n_parameters * numbers
+        + sum(b.nbytes for b in model.buffers()) * n_trained
         + max(at_once * plan.batch_size * per_example, rows * per_example + kept + work),
     )
 
@@ -324,13 +325,14 @@ def measured_latency(model: nn.Module, example: Tensor) -> float:
         model: left in the mode it was in.
         example: [1, ...], on the device of the model.
     """
-    mode = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.inference_mode():
             seconds = [_seconds(model, example) for _ in range(_WARM_UP + _TIMED)]
     finally:
-        model.train(mode)
+        for module, mode in modes:
+            module.training = mode
     return statistics.median(seconds[_WARM_UP:])
 
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.optimiser import Optimiser
@@ -191,7 +192,7 @@ class _Group:
     def __init__(self, members: Sequence[Member]) -> None:
         self.members, self.plan = members, members[0].assignment.plan
         states = [member.training for member in members]
-        models = [state.model.train() for state in states]
+        models = [in_training_mode(state.model) for state in states]
         self.program = Program(models, [state.optimiser for state in states], self.plan)
         self._decay: list[Tensor] = []  # as set last, one factor per prior precision
 

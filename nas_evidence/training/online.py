@@ -25,10 +25,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.data.augmentation import Planned, data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
-from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
-from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.spec.study import TrainingPlan, derive_seed
-from nas_evidence.training.joint import (
+from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
     fit_prior,
     fit_prior_and_noise,
@@ -36,6 +33,9 @@ from nas_evidence.training.joint import (
     noise_of,
     tied_precision,
 )
+from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.spec.record import EvidenceEstimate
+from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 
 

@@ -77,8 +77,7 @@ def check_first_step(
     inputs = torch.randn(_ROWS, *input_shape, generator=torch.Generator().manual_seed(0))
     shape = f"[n, {', '.join(map(str, input_shape))}]"
     try:
-        for path, module in model.named_modules():
-            refuse_batch_statistics(path or "(model)", module)
+        refuse_batch_statistics(model)
         outputs = model(inputs.clone())
     except BatchStatisticsError as error:
         raise UserError(f"{name} cannot be trained here: {error}").with_code(
@@ -104,7 +103,8 @@ def check_first_step(
         ) from error
     if not outputs.requires_grad:
         raise UserError(
-            f"{name} has outputs that depend on no parameter; let `forward` use nn.Parameters"
+            f"{name} has outputs that depend on no free parameter; let `forward` use an "
+            "nn.Parameter with requires_grad=True"
         ).with_code("family-without-parameters")
 
 

@@ -11,6 +11,7 @@ It is what the trials of a study do after an epoch, by the same functions (`onli
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,17 +20,18 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature import check_kind, curvature_pass
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
+from nas_evidence.maths.constants import constants_aside, free_parameters
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
-from nas_evidence.training.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
 from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
@@ -48,16 +50,17 @@ class OnlineLaplace:
     _planned: Seeded
     estimate: EvidenceEstimate | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
+    _names: tuple[str, ...] = field(init=False)  # of the parameters with a prior
     _steps: PriorInSteps = field(init=False)
 
     def __post_init__(self) -> None:
-        self._steps = PriorInSteps(self._state.model, self._decay)
+        self._names = tuple(free_parameters(self._state.model))
+        self._steps = PriorInSteps(self._state.model, self._names, self._decay)
 
     @property
     def prior_precision(self) -> dict[str, float]:
-        """Return δ of each parameter tensor by name."""
-        names = [name for name, _ in self._state.model.named_parameters()]
-        return dict(zip(names, self._state.prior_precision.tolist(), strict=True))
+        """Return δ of each free parameter tensor by name."""
+        return dict(zip(self._names, self._state.prior_precision.tolist(), strict=True))
 
     @property
     def noise_std(self) -> float:
@@ -99,14 +102,16 @@ class OnlineLaplace:
         self._state.epoch += 1
         if not self._planned.plan.updates_after(self._state.epoch):
             return None
-        passes = update_and_follow(self._state, self._data, self._planned)
-        self.estimate = self._judged(passes)
+        with constants_aside(self._state.model):
+            passes = update_and_follow(self._state, self._data, self._planned)
+            self.estimate = self._judged(passes)
         self.history.append((self._state.epoch, self.estimate.value))
         return self.estimate.value
 
     def log_evidence(self) -> float:
         """Return the log marginal likelihood in nats at the present parameters; no update."""
-        return passes_of(self._state, self._data, self._planned).followed.value
+        with constants_aside(self._state.model):
+            return passes_of(self._state, self._data, self._planned).followed.value
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs, beside the model and the optimiser."""
@@ -199,8 +204,10 @@ def online_laplace(
     each epoch. The steps and the updates are those of a study's trials.
 
     Args:
-        model: any network whose outputs are [n, C] and that does not normalise over the batch.
-        optimiser: of its parameters, without weight decay.
+        model: any network whose outputs are [n, C] and that does not normalise over the batch:
+            `BatchNorm` must be in evaluation mode, in the steps too. Parameters with
+            requires_grad=False are constants.
+        optimiser: of its free parameters, without weight decay.
         data: the training data: a DataLoader, which is read as it is, a Dataset or list of pairs,
             or tensors (x, y); see `nas_evidence.data.loaders`. Without augmentation; kept on the
             device of the model.
@@ -226,6 +233,7 @@ def online_laplace(
         raise UserError(f"`every` must be an integer >= 1, but got {every!r}").with_code(
             "own-loop-every"
         )
+    check_kind(curvature)
     online = {
         "every": every,
         "burn_in": burn_in,
@@ -244,13 +252,15 @@ def online_laplace(
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "settings"
-        raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}").with_code(
+        options = re.findall(r"'([^']+)'", str(first.get("ctx", {}).get("expected", "")))
+        hint = meant(first["input"], options)
+        raise UserError(f"`{place}`: {first['msg']}, but got {first['input']!r}{hint}").with_code(
             "own-loop-plan"
         ) from None
     check_optimiser(model, optimiser)
-    for path, module in model.named_modules():
-        refuse_batch_statistics(path or "(model)", module)
-    parameter, rows = next(model.parameters()), rows_of(data)
+    refuse_batch_statistics(model)
+    free = free_parameters(model)
+    parameter, rows = next(iter(free.values())), rows_of(data)
     x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
@@ -264,7 +274,7 @@ def online_laplace(
         batch_size=128, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
-    n_parameters = sum(p.numel() for p in model.parameters())
+    n_parameters = sum(p.numel() for p in free.values())
     if too_large := too_large_online(curvature, n_parameters, n_rows):
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
@@ -273,7 +283,9 @@ def online_laplace(
     if likelihood == "gaussian":
         # Twice the variance about the mean: where half of the targets go into parameters.
         constant = float((2 * (y.double() - y.double().mean(0)).square().mean()).sqrt())
-    laplace = OnlineLaplace(begin(model, plan), data, Seeded(plan, seed, constant))
+    with constants_aside(model):
+        state = begin(model, plan)
+    laplace = OnlineLaplace(state, data, Seeded(plan, seed, constant))
     laplace._steps.join(optimiser)
     return laplace
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.plumbing.user_error import UserError
 
 #: Options of optimisers that pull parameters to zero, as a prior does.
@@ -29,11 +30,13 @@ _DECAYS = ("weight_decay", "lambd")
 class PriorInSteps:
     """Adds the gradient of the prior to the steps of one optimiser.
 
-    decay    d of each parameter tensor [G] before the bound by the learning rate, float64
+    names    of the parameter tensors that have a prior: those that were free at the beginning
+    decay    d of each of them [G] before the bound by the learning rate, float64
     n_steps  steps since `count_steps`
     """
 
     model: nn.Module
+    names: tuple[str, ...]
     decay: Callable[[], Tensor]
     n_steps: int = 0
     _factors: tuple[Tensor, list[Tensor]] | None = None  # d [G], and as full tensors
@@ -52,7 +55,7 @@ class PriorInSteps:
         check_optimiser(self.model, optimiser)
         if cut := self._bounded(optimiser)[1]:
             rates = {id(p): float(g["lr"]) for g in optimiser.param_groups for p in g["params"]}
-            named = dict(self.model.named_parameters())
+            named = self._named()
             name = cut[0]
             decay = dict(zip(named, self.decay().tolist(), strict=True))[name]
             raise UserError(
@@ -72,8 +75,15 @@ class PriorInSteps:
         """Begin to count the steps of the next epoch.
 
         Raises:
-            ValueError: if parameters have changed without a step of the optimiser.
+            ValueError: if parameters have changed without a step of the optimiser, or others are
+                free than at the beginning.
         """
+        free = {name for name, p in self.model.named_parameters() if p.requires_grad}
+        if other := sorted(free.symmetric_difference(self.names)):
+            raise UserError(
+                f"`{other[0]}` has been frozen or freed since `online_laplace` began, so that the "
+                "prior would be of other parameters; begin a new one with those that are free"
+            ).with_code("own-loop-free-changed")
         if self.n_steps == 0 and self._versions != self._current():
             raise UserError(
                 "the parameters have changed, but `optimiser` has taken no step since the last "
@@ -88,6 +98,7 @@ class PriorInSteps:
         """Add the prior to the gradients, or to those that the closure of the step computes."""
         _refuse_in_graph()
         _refuse_decay(optimiser)
+        refuse_batch_statistics(self.model)
         name = "closure" in kwargs
         closure = kwargs["closure"] if name else args[1] if len(args) > 1 else None
         if closure is None:
@@ -126,7 +137,7 @@ class PriorInSteps:
         groups = optimiser.param_groups
         rising = {id(p) for g in groups if g.get("maximize", False) for p in g["params"]}
         _refuse_missing(self.model, optimiser)
-        named = [*self.model.named_parameters()]
+        named = [*self._named().items()]
         for name, parameter in named:
             if parameter.grad is not None and parameter.grad.layout is not torch.strided:
                 raise UserError(
@@ -164,12 +175,11 @@ class PriorInSteps:
         Beyond that bound a step overshoots zero.
         """
         rates = {id(p): float(g["lr"]) for g in optimiser.param_groups for p in g["params"]}
-        names = [name for name, _ in self.model.named_parameters()]
-        of_each = [rates.get(id(p), 0.0) for p in self.model.parameters()]
+        of_each = [rates.get(id(p), 0.0) for p in self._named().values()]
         decay = self.decay()
         most = decay.new_tensor([0.5 / rate if rate > 0 else math.inf for rate in of_each])
         cut = (decay > most).tolist()
-        found = tuple(name for name, is_cut in zip(names, cut, strict=True) if is_cut)
+        found = tuple(name for name, is_cut in zip(self.names, cut, strict=True) if is_cut)
         return decay.minimum(most), found
 
     def _factors_of(self, decay: Tensor, parameters: list[Tensor]) -> list[Tensor]:
@@ -186,7 +196,11 @@ class PriorInSteps:
         return factors
 
     def _current(self) -> list[int]:
-        return [parameter._version for parameter in self.model.parameters()]
+        return [parameter._version for parameter in self._named().values()]
+
+    def _named(self) -> dict[str, nn.Parameter]:
+        every = dict(self.model.named_parameters())
+        return {name: every[name] for name in self.names}
 
 
 def check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
@@ -221,10 +235,10 @@ def check_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
 def _refuse_missing(model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     stepped = {id(p) for group in optimiser.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
-        if id(parameter) not in stepped:
+        if parameter.requires_grad and id(parameter) not in stepped:
             raise UserError(
-                f"`optimiser` must hold all parameters of the model, but not `{name}`; the "
-                "evidence is a function of all of them"
+                f"`optimiser` must hold all free parameters of the model, but not `{name}`; the "
+                "evidence is a function of all of them. What is a constant has requires_grad=False"
             ).with_code("own-loop-parameter-missing")
 
 

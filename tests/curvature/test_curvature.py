@@ -262,8 +262,7 @@ def _shared_parameter() -> nn.Module:
 
 def _frozen() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    model[0].bias.requires_grad_(False)
-    return model
+    return model.requires_grad_(False)
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
@@ -274,17 +273,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "detached": (_Detached, "do not depend on the parameters of `layer`"),
     "in place": (_InPlace, "input of `head` is modified in place"),
     "overridden": (lambda: nn.Sequential(_Overridden(4, 3)), "`0.weight` does not pass"),
-    "frozen": (_frozen, "`0.bias` has requires_grad=False"),
+    "frozen": (_frozen, "no free parameter"),
     "rows": (_RowsMixed, r"`layer` sees an input of shape \[10, 4\] for 5 data points"),
     "batch norm": (
         lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)),
-        "`1` of type BatchNorm1d",
+        "`1` of type BatchNorm1d, in training mode",
     ),
     "recurrent": (_Recurrent, "`memory` of type LSTM must take one tensor and return one"),
-    "no parameters": (nn.Identity, "no parameters"),
+    "no parameters": (nn.Identity, "no free parameter"),
 }
-#: What no kind can take; batch normalisation only dense kinds, in a fixed network; all else
-#: diagonal and dense kinds can.
+#: What no kind can take, and so no batch normalisation in training mode; all else diagonal and
+#: dense kinds can.
 HOPELESS = ("unused", "detached", "in place", "frozen", "no parameters")
 
 

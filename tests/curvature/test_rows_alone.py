@@ -150,8 +150,8 @@ def test_every_kind_and_every_door_refuses_it(name: str) -> None:
 def test_layers_of_torch_that_mix_the_batch_are_refused() -> None:
     x, y = data()
     norm = nn.BatchNorm1d(4, affine=False, track_running_stats=False)
-    for layer in (norm, nn.Softmax(0)):
-        with refused("data-of-batch-depend"):
+    for layer, code in ((norm, "batch-statistics"), (nn.Softmax(0), "data-of-batch-depend")):
+        with refused(code):
             nas_evidence.estimate_evidence(
                 nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, 3)), x, y,
                 likelihood="categorical", curvature="diag_ggn", prior_precision=1.3,

@@ -159,7 +159,7 @@ def test_precision_by_name_by_position_and_by_one_number_agree() -> None:
     [
         ({"prior_precision": [1.0, 2.0]}, "must hold 4 finite values > 0"),
         ({"prior_precision": 0.0}, "must hold 4 finite values > 0"),
-        ({"prior_precision": {"0.weight": 1.0}}, "missing or unknown: 0.bias"),
+        ({"prior_precision": {"0.weight": 1.0}}, "missing, unknown or constant: 0.bias"),
         ({"likelihood": "poisson"}, "`likelihood` must be"),
         ({"likelihood": "gaussian"}, "`noise_std` must be given"),
         ({"noise_std": 1.0}, "`noise_std` is for"),

@@ -198,8 +198,10 @@ def test_a_large_copy_is_said_with_its_largest_file(tmp_path: Path) -> None:
          ".read_text())\n", "own-file-not-copied", "t.json"),
         ("T = open(__file__.replace('sc.py', 't.json')).read()\n", "own-file-not-copied",
          "t.json"),
-        ("import pkgutil\nT = pkgutil.get_data(__name__, 't.json')\n", "own-file-not-copied",
+        ("import pkgutil\nT = pkgutil.get_data(__name__, 't' + '.json')\n", "own-file-not-copied",
          "t.json"),
+        ("import pkgutil\nT = pkgutil.get_data(__name__, 'u.json')\n", "own-file-not-copied",
+         "u.json"),
         ("import importlib\nT = importlib.import_module('helper')\n", "import-not-followed",
          "helper"),
         ("from importlib import import_module\nT = import_module('helper')\n",
@@ -222,6 +224,30 @@ def test_what_is_not_copied_is_refused_by_name_before_anything_runs(
     with refused(code, names):
         code_of(["sc:S"], [tmp_path])
     sys.modules.pop("helper", None)
+
+
+def test_a_file_of_data_travels_with_the_module_that_reads_it(tmp_path: Path) -> None:
+    reads = "import pkgutil\nDATA = pkgutil.get_data(__name__, 'weights/w.bin')\n"
+    score = "S = Score('s', 's', lambda context: float(inner.DATA[0]))\n"
+    written(tmp_path / "from", {
+        "sc.py": f"{SCORE}from nets import inner\n{score}",
+        "nets/__init__.py": "", "nets/inner.py": reads,
+        "nets/weights/w.bin": "\x07", "nets/weights/other.bin": "",
+    })  # fmt: skip
+    code = code_of(["sc:S"], [tmp_path / "from"])
+    names = ["nets/__init__.py", "nets/inner.py", "nets/weights/w.bin", "sc.py"]
+    assert (sorted(code.files), value_of(code, "sc:S")) == (names, 7)
+    (tmp_path / "study.toml").touch()
+    keep_code(tmp_path, code)
+    shutil.rmtree(tmp_path / "from")
+    kept = kept_code(tmp_path)
+    assert dict(kept.files) == dict(code.files)  # and so has the same hash
+    (tmp_path / "code/nets/weights/w.bin").write_bytes(b"8")
+    with refused("kept-code-damaged", "w.bin"):
+        kept_code(tmp_path)
+    with refused("code-changed"):
+        keep_code(tmp_path, code)
+        with_kept(tmp_path, Code({**code.files, "nets/weights/w.bin": b"8"}))
 
 
 def test_what_is_installed_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

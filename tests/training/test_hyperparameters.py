@@ -12,7 +12,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal, _binned_at_once, _bins
-from nas_evidence.training.joint import LOG_PRECISION_RANGE, fit_prior, members_of
+from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, fit_prior, members_of
 
 NORMS = SPECTRAL_NORMS
 

@@ -16,7 +16,7 @@ from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
-from nas_evidence.training.joint import (
+from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
     LOG_VARIANCE_RANGE,
     Noise,

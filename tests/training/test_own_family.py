@@ -136,7 +136,7 @@ def test_the_remedy_for_batch_normalisation_works(tmp_path: Path) -> None:
 
 def test_outputs_without_parameters_are_refused() -> None:
     add_family("x:Of", family("no_parameter"))
-    with pytest.raises(ValueError, match="depend on no parameter"):
+    with pytest.raises(ValueError, match="depend on no free parameter"):
         tried_networks("x:Of", {"width": Choice(options=(1,))}, (2,), 2)
 
 
