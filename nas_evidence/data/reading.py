@@ -15,12 +15,14 @@ import codecs
 import csv
 import difflib
 import gzip
+import json
 import lzma
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -40,9 +42,9 @@ from nas_evidence.data.cells import (
     with_numbers_read,
 )
 from nas_evidence.data.exact_text import read_csv
+from nas_evidence.data.json_tables import read_json, read_json_lines
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import shortened
-from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.study import DatasetSpec
 
@@ -66,8 +68,8 @@ _TABLES: dict[str, Callable[[Path], Any]] = {
     ".parquet": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
     ".pq": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
     ".feather": lambda path: _by_arrow(pd.read_feather, path),
-    ".jsonl": lambda path: pd.DataFrame(map(parsed_json, _lines(path))),
-    ".json": lambda path: pd.DataFrame(parsed_json(path.read_text(encoding="utf-8"))),
+    ".jsonl": read_json_lines,
+    ".json": read_json,
     ".xlsx": lambda path: pd.read_excel(path, sheet_name=None, engine="openpyxl"),
 }
 #: What pandas needs to read these.
@@ -84,8 +86,27 @@ _OTHERS = {
 _LISTED = 12
 #: Most columns of a CSV file, and the length of its first line, characters.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
+#: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
+_SEPARATORS = ",;\t|"
+_SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\r?\n?', re.IGNORECASE)
+#: Characters of a text file that show how it holds its table.
+_HEAD = 1 << 14
+#: First bytes of encodings that name themselves; that of UTF-32 begins as that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 #: What pandas says of a line with more cells than names.
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
+#: Cells that hold more than one value.
+_NESTED = (list, tuple, dict, set, frozenset, np.ndarray)
+#: Words that pandas reads as a missing cell of a text file or a spreadsheet.
+_MISSING_WORDS = (
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
+    "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
 #: From so many columns on, rows are counted before all is read.
 _MANY = 1000
 #: Most cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
@@ -140,7 +161,7 @@ def read(
         data = data.to_frame().T
     if not isinstance(data, pd.DataFrame):
         return {"x_train": as_array(data)}
-    return with_numbers_read(data.set_axis(data.columns.map(str), axis=1), written=written)
+    return with_numbers_read(with_plain_cells(named(data, "the data")), written=written)
 
 
 # --- values
@@ -195,6 +216,66 @@ def _dense(frame: pd.DataFrame) -> pd.DataFrame:
         for i in range(frame.shape[1])
     ]
     return pd.concat(columns, axis=1)
+
+
+def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Return a table whose names are text, each with one column; several levels are one name.
+
+    Args:
+        frame: a table; the names of its columns may be numbers or tuples.
+        where: its place, for messages.
+
+    Raises:
+        ValueError: a name occurs twice.
+    """
+    frame = frame.set_axis(pd.Index([str(name) for name in frame.columns]), axis=1)
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise UserError(
+            f"{where} must name each column once, but {twice!r} occurs "
+            f"{list(frame.columns).count(twice)} times; rename or remove the others"
+        ).with_code("column-twice-given")
+    return frame
+
+
+def with_plain_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which lists, arrays and objects in cells are text, as JSON.
+
+    >>> with_plain_cells(pd.DataFrame({"a": [["x"], np.array([1]), {"b": None}]}))["a"].tolist()
+    ['["x"]', '[1]', '{"b": null}']
+    """
+    nested = {
+        name: frame[name].astype(object).map(_plain_cell)
+        for name, kind in frame.dtypes.items()
+        if getattr(kind, "kind", "") == "O"
+        and not isinstance(kind, pd.StringDtype | pd.CategoricalDtype)
+        and any(isinstance(cell, _NESTED) for cell in frame[name])
+    }
+    return frame.assign(**nested) if nested else frame
+
+
+def _plain_cell(cell: Any) -> Any:
+    return json.dumps(_of_json(cell), ensure_ascii=False) if isinstance(cell, _NESTED) else cell
+
+
+def _of_json(value: Any) -> Any:
+    """Return a value as JSON has it, whole numbers without a point: readers differ in these."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    match value:
+        case dict():
+            return {str(key): _of_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_of_json(one) for one in value]
+        case set() | frozenset():
+            return sorted(map(_of_json, value), key=str)
+        case float() if not math.isfinite(value):
+            return None if math.isnan(value) else str(value)
+        case float() if value.is_integer():
+            return int(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
 
 
 def as_array(values: Any) -> Array:
@@ -266,12 +347,16 @@ def read_frame(
         raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
             "table-unreadable"
         ) from None
-    frame.columns = frame.columns.map(str)
-    return frame if stored else with_numbers_read(frame, written=written, said=said)
+    frame = named(frame, path.name)
+    if stored:
+        return frame
+    return with_numbers_read(with_plain_cells(frame), written=written, said=said)
 
 
 def _why(error: Exception, ending: str) -> str:
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, UnicodeDecodeError):
+        why = f"it is not {error.encoding.upper()[:6]} throughout; save it as UTF-8"
     if isinstance(error, KeyError):  # of pyarrow
         why = f"what pandas notes in it lacks {why}"
     if _NEEDED.get(ending) == "pyarrow":
@@ -292,10 +377,6 @@ def _of_parquet(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.reset_index([name for name in frame.index.names if name is not None])
 
 
-def _lines(path: Path) -> list[str]:
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-
-
 def as_written(path: Path) -> pd.DataFrame:
     """Return a table to copy columns from: the cells of a text file as text.
 
@@ -304,35 +385,45 @@ def as_written(path: Path) -> pd.DataFrame:
     """
     if not path.name.lower().endswith(TEXTS):
         return read_frame(path, stored=True)
-    encoding = _encoding(path)
-    read = partial(read_csv, path, sep=_separator(path, encoding), dtype=str, na_filter=False)
-    try:
-        frame = read(encoding=encoding)
-    except UnicodeDecodeError:
-        frame = read(encoding="latin-1")
+    frame = _form_of(path).read(dtype=str, na_filter=False)
     return frame.set_axis(frame.columns.str.strip(), axis=1)
+
+
+def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
+    """Check that no class of a file has a name that is read as a missing cell, such as None.
+
+    Raises:
+        ValueError: if the target is text with such a cell; names the word, its row and the remedy.
+    """
+    if target not in frame.columns or pd.api.types.is_numeric_dtype(frame[target]):
+        return
+    if not frame[target].isna().any():
+        return
+    if path.suffix.lower() == ".xlsx":
+        cells = pd.read_excel(path, dtype=str, keep_default_na=False).get(target)
+    else:
+        cells = as_written(path)[target] if path.name.lower().endswith(TEXTS) else None
+    rows = [] if cells is None else np.flatnonzero(cells.str.strip().isin(_MISSING_WORDS))
+    if cells is not None and len(rows):
+        word = cells.iloc[rows[0]].strip()
+        raise UserError(
+            f"target {target!r} in {path.name}: {len(rows)} of {len(frame)} cells are read as "
+            f"missing, the first is {word!r} in row {rows[0]}; write another word if it is a "
+            "class, or remove those rows"
+        ).with_code("class-named-as-missing")
 
 
 def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
-    said = []
-    encoding = _encoding(path)
-    separator = _separator(path, encoding)
-    _check_head(path, separator, encoding)
-    read = partial(read_csv, path, sep=separator, low_memory=False)
-    try:
-        frame = read(encoding=encoding)
-    except UnicodeDecodeError as error:
-        encoding = "latin-1"
-        frame = read(encoding=encoding)
-        said.append(f"{path.name} is read as Latin-1, since byte {error.start} is not UTF-8")
+    form = _form_of(path)
+    frame, said = form.read(low_memory=False), [*form.said]
     frame.columns = frame.columns.map(lambda name: str(name).strip())
-    comma = decimal_comma(frame, separator)
+    comma = decimal_comma(frame, form.separator)
     numbers = [n for n in frame.columns if pd.api.types.is_numeric_dtype(frame[n])]
     other = [n for n in numbers if n in written and written[n].sign != "point"]
     dotted: list[str] = []
     if comma or other:
-        texts = read(encoding=encoding, dtype=str).set_axis(frame.columns, axis=1)
+        texts = form.read(dtype=str, low_memory=False).set_axis(frame.columns, axis=1)
         points = [n for n in numbers if n not in written and texts[n].map(_has_point).any()]
         grouped = [n for n in points if comma and has_groups(texts[n])]
         other, dotted = [*other, *grouped], [n for n in points if n not in grouped]
@@ -347,53 +438,175 @@ def _has_point(cell: object) -> bool:
     return isinstance(cell, str) and "." in cell
 
 
+@dataclass(frozen=True)
+class _Form:
+    """How a text file holds its table.
+
+    skipped  lines before the names
+    names    of its columns
+    ends     how many separators too many the rows end with
+    said     sentences about it for the user
+    """
+
+    path: Path
+    encoding: str
+    separator: str
+    skipped: int = 0
+    names: tuple[str, ...] = ()
+    ends: int = 0
+    said: tuple[str, ...] = ()
+
+    def read(self, **how: Any) -> pd.DataFrame:
+        """Return the table, read by pandas with these options.
+
+        Raises:
+            ValueError: a row has more cells than there are names; names the row.
+        """
+        how |= {"sep": self.separator, "encoding": self.encoding, "skiprows": self.skipped}
+        read = partial(read_csv, self.path, **how)
+        if not self.ends:
+            return read()
+        n, ends = len(self.names), self.ends
+        frame = read(header=0, index_col=False, names=range(n + ends))
+        for k in range(n, n + ends):
+            filled = [row for row, cell in frame[k].dropna().items() if str(cell).strip()]
+            if filled:
+                raise UserError(
+                    f"row {filled[0]} has the cell {shortened(frame[k][filled[0]])!r} after the "
+                    f"{n} columns that have names, where other rows end with a separator; remove "
+                    "it, or name each column"
+                ).with_code("cells-without-a-name")
+        return frame.iloc[:, :n].set_axis([*self.names], axis=1)
+
+
 def _opened(path: Path, mode: str, **how: Any) -> Any:
     return _PACKED.get(path.suffix.lower(), open)(path, mode, **how)
 
 
-def _encoding(path: Path) -> str:
-    """Return the encoding that the first bytes of a file name, else UTF-8."""
-    with _opened(path, "rb") as file:
-        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8"
-
-
-def _separator(path: Path, encoding: str = "utf-8") -> str:
-    """Return the separator that the head of a file uses; a comma if that is unclear."""
-    with _opened(path, "rt", encoding=encoding, errors="replace") as file:
-        head = file.read(1 << 14)
-    try:
-        return csv.Sniffer().sniff(head, delimiters=",;\t|").delimiter
-    except csv.Error:
-        return "\t" if ".tsv" in path.suffixes else ","
-
-
-def _check_head(path: Path, separator: str, encoding: str) -> None:
-    """Check the names and the first rows of a CSV file before all of it is read.
+def _form_of(path: Path) -> _Form:
+    """Find out how a text file holds its table, before pandas reads all of it.
 
     Raises:
-        ValueError: a name occurs twice, which pandas would change, or there are too many columns.
+        ValueError: a name occurs twice, which pandas would change; there are too many columns; or
+            rows have other numbers of cells than the line of names.
     """
-    encoding = "utf-8-sig" if encoding == "utf-8" else encoding
-    with _opened(path, "rt", encoding=encoding, errors="replace", newline="") as file:
-        head = file.readline(_LONGEST_HEAD)
-        while head and not head.strip():  # as pandas
-            head = file.readline(_LONGEST_HEAD)
-        names = [name.strip() for name in next(csv.reader([head], delimiter=separator), [])]
-        if len(names) > MOST_COLUMNS or len(head) >= _LONGEST_HEAD:
-            raise UserError(
-                f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter"
-            ).with_code("too-many-columns")
-        if len(names) > _MANY and len(list(islice(file, FEWEST_ROWS))) < FEWEST_ROWS:
-            raise UserError(
-                f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
-                "study needs; if each column is an example, transpose it"
-            ).with_code("table-transposed")
+    encoding, said = _encoding(path)
+    lines = _first_lines(path, "utf-8-sig" if encoding == "utf-8" else encoding)
+    asked = _SEPARATOR_LINE.fullmatch(lines[0]) if lines else None
+    lines = lines[1:] if asked else lines
+    separator = asked[1] if asked else _separator(path, "".join(lines)[:_HEAD])
+    form = _Form(path, encoding, separator, skipped=int(asked is not None), said=tuple(said))
+    if not lines:
+        return form
+    try:
+        rows = [row for row in csv.reader(lines, delimiter=separator) if not _is_blank(row)]
+    except csv.Error:  # a cell too long for it
+        return form
+    names = [name.strip() for name in rows[0]]
+    if len(names) > MOST_COLUMNS or len(lines[0]) >= _LONGEST_HEAD:
+        raise UserError(
+            f"it has more than {MOST_COLUMNS:,} columns; keep those that can matter"
+        ).with_code("too-many-columns")
+    if len(names) > _MANY and len(rows) <= FEWEST_ROWS:
+        raise UserError(
+            f"it has {len(names):,} columns and fewer than the {FEWEST_ROWS} rows that a "
+            "study needs; if each column is an example, transpose it"
+        ).with_code("table-transposed")
     twice = next((name for name, n in Counter(names).items() if n > 1 and name), None)
     if twice is not None:
         raise UserError(
             f"each column must have a name of its own, but {twice!r} occurs {names.count(twice)} "
             "times; rename or remove the others"
         ).with_code("column-twice")
+    return _with_longer_rows(form, names, rows[1:])
+
+
+def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _Form:
+    """Return the form of a file whose first rows may have more cells than there are names."""
+    longer = [row for row in rows if len(row) > len(names)]
+    if not longer:
+        return form
+    first, ends = rows[0], max(map(len, longer)) - len(names)
+    if not any(cell.strip() for row in longer for cell in row[len(names) :]):
+        count = "a separator" if ends == 1 else f"{ends} separators"
+        sentence = f"rows of {form.path.name} end with {count} too many, which is left out"
+        return replace(form, names=tuple(names), ends=ends, said=(*form.said, sentence))
+    if len(first) > len(names) + 1:  # which pandas would take for several levels of row names
+        raise UserError(
+            f"row 0 has {len(first)} cells, but the line of names has {len(names)}; name each "
+            "column, or quote cells with a separator in them"
+        ).with_code("names-fewer-than-cells")
+    if len(first) == len(names) + 1:
+        sentence = (
+            f"the first column of {form.path.name} has no name and is left out, as row names of R "
+            f"({shortened(first[0])!r}, ...)"
+        )
+        return replace(form, said=(*form.said, sentence))
+    return form
+
+
+def _first_lines(path: Path, encoding: str) -> list[str]:
+    """Return the first lines of a text file: `_HEAD` characters, and as many as a study needs."""
+    lines, n = [], 0
+    with _opened(path, "rt", encoding=encoding, newline="") as file:
+        while line := file.readline(_LONGEST_HEAD):
+            n += len(line)
+            if line.strip() or lines:  # blank ones before the names are skipped, as by pandas
+                lines.append(line)
+            if n >= _HEAD and len(lines) > FEWEST_ROWS:
+                break
+    return lines
+
+
+def _is_blank(row: list[str]) -> bool:
+    return not row or (len(row) == 1 and not row[0].strip())
+
+
+def _encoding(path: Path) -> tuple[str, list[str]]:
+    """Return the encoding of a text file, and a sentence if it is a guess.
+
+    The first bytes decide, else what all bytes can be: UTF-8, else Windows-1252, which has the
+    letters and signs of Latin-1 and uses 27 of its 32 further codes, as for the euro.
+    """
+    with _opened(path, "rb") as file:
+        content = file.read(4)
+        for mark, encoding in _MARKS.items():
+            if content.startswith(mark):
+                return encoding, []
+        for first, encoding in enumerate(("utf-16-be", "utf-16-le")):
+            if len(content) == 4 and not any(content[first::2]) and all(content[1 - first :: 2]):
+                return encoding, []  # without its mark: each first or second byte is 0
+        decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+        try:
+            while content:
+                decoder.decode(content)
+                at += len(content)
+                content = file.read(1 << 20)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            # `error.object` begins with what the decoder kept of the piece before.
+            first = at + error.start - (len(error.object) - len(content))
+        else:
+            return "utf-8", []
+    with _opened(path, "rb") as file:
+        content = file.read()
+    windows = any(code in content for code in map(bytes, zip(range(0x80, 0xA0), strict=True)))
+    name, encoding = ("Windows-1252", "cp1252") if windows else ("Latin-1", "latin-1")
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError:
+        name, encoding = "Latin-1", "latin-1"
+    return encoding, [f"{path.name} is read as {name}, since byte {first} is not UTF-8"]
+
+
+def _separator(path: Path, head: str) -> str:
+    """Return the separator that the head of a file uses; a comma if that is unclear."""
+    try:
+        return csv.Sniffer().sniff(head, delimiters=_SEPARATORS).delimiter
+    except csv.Error:  # rows unlike the names, or a single column
+        names = head.partition("\n")[0]
+        most = max(_SEPARATORS, key=names.count)
+        return most if most in names else "\t" if ".tsv" in path.suffixes else ","
 
 
 def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
@@ -407,6 +620,8 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
         more = [f"; {said}" for said in how_read(frame)[0] if said.startswith("sheet ")]
         if any(str(column).startswith("Unnamed: ") for column in frame.columns):
             more.append("; the names must be in the first line")
+        elif len(frame.columns) == 1 and str(name) in str(frame.columns[0]).split():
+            more.append("; separate the columns by commas, semicolons, tabs or bars")
         raise UserError(
             f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}"
         ).with_code("no-such-column")

@@ -25,11 +25,14 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
     as_array,
+    check_words,
     kind_of,
+    named,
     plain,
     read_frame,
     rows_of_table,
     texts_as_frame,
+    with_plain_cells,
 )
 from nas_evidence.data.targets import check_unordered
 from nas_evidence.plumbing.files import write_whole
@@ -272,6 +275,8 @@ def _frames(
     if spec.test_path is not None:
         other = Path(data_root or ".").expanduser() / spec.test_path
         test = read_frame(other, how_read(frame)[1], stored=stored)
+        check_words(test, other, spec.target)
+    check_words(frame, path, spec.target)
     return frame, test
 
 
@@ -287,11 +292,6 @@ def table_source(
     frame: pd.DataFrame, test: pd.DataFrame | None, spec: DatasetSpec, *, given: str
 ) -> Source:
     """Return a table in memory as the source of a study."""
-    if frame.columns.has_duplicates:
-        twice = frame.columns[frame.columns.duplicated()][0]
-        raise UserError(
-            f"{given} must name each column once, but {twice!r} occurs twice"
-        ).with_code("column-twice-given")
     if spec.target in frame.columns:
         check_unordered(frame[spec.target], spec.task, f"target {spec.target!r} in {given}")
     files = {f"{KEPT}/train.parquet": _parquet(frame)}
@@ -407,6 +407,7 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
 def _of_table(
     frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
 ) -> Source:
+    keys, frame = _with_levels(keys, frame), with_plain_cells(named(frame, GIVEN))
     frame = frame.copy(deep=False)  # its columns are renamed
     for option, values in of_rows.items():
         if values.shape != (len(frame),):
@@ -414,7 +415,7 @@ def _of_table(
                 f"{option} must hold one value for each of the {len(frame)} rows, but has the "
                 f"shape {list(values.shape)}; or name a column"
             ).with_code("option-one-value-per-row")
-        if keys[option] in map(str, frame.columns):
+        if keys[option] in frame.columns:
             keys[option] = f"{keys[option]} (given)"
         frame[keys[option]] = values
     if y is not None:
@@ -433,21 +434,29 @@ def _of_table(
             ).with_code("y-one-value-per-row")
         columns = values.T if values.ndim == 2 else values[None]
         names = [f"{name}{i}" for i in range(len(columns))] if len(columns) > 1 else [name]
-        names = [f"{n} (y)" if n in map(str, frame.columns) else n for n in names]
+        names = [f"{n} (y)" if n in frame.columns else n for n in names]
         frame = frame.reset_index(drop=True).assign(**dict(zip(names, columns, strict=True)))
         keys["target"] = ",".join(names)
     if "target" not in keys:
         raise UserError("name the column to predict with target=..., or give y").with_code(
             "target-or-y-missing"
         )
-    frame.columns = frame.columns.map(str)
     labels = y is not None and keys.get("task") == "classification"  # as they are
     frame = with_numbers_read(frame, written={keys["target"]: TEXT} if labels else None)
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
+        check_words(test, Path(keys["test_path"]), keys["target"])
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
     return table_source(frame, test, spec, given=GIVEN)
+
+
+def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
+    """Return options in which a column of several levels, ("b", "y"), has its name as text."""
+    if frame.columns.nlevels == 1:
+        return keys
+    names = {",".join(map(str, levels)): str(levels) for levels in frame.columns}
+    return {key: names.get(v, v) if isinstance(v, str) else v for key, v in keys.items()}
 
 
 def _pairs(dataset: Any) -> tuple[Array, Array]:
