@@ -40,7 +40,7 @@ SOLE_IMPORTERS = {
     "jinja2": ["reporting", "exporting/model_card.py"],
     "torchvision": ["data"],
     "sklearn": ["data", "baselines/models.py", "api/estimators.py"],
-    "PIL": ["data/array_files.py"],
+    "PIL": ["data/images.py"],
     "pytest": ["testing"],
     "mlflow": ["api/trackers/mlflow.py"],
     "onnxruntime": ["exporting/onnx_program.py"],

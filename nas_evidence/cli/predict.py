@@ -118,6 +118,8 @@ def predict(
 
         calibration_of(measures).save(reliability)
     table = found.to_frame()
+    if predicted.given.names:
+        table.insert(0, "image", predicted.given.names)
     for at, (name, values) in enumerate(copied.items()):
         table.insert(at, f"{name} (given)" if name in table else name, values)
     if to is not None:

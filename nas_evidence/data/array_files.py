@@ -1,9 +1,7 @@
-"""Files that hold arrays: .npz files, folders of .npy files, and folders of images by class.
+"""Files that hold arrays: .npz files, and folders of .npy files.
 
     own.npz           x_train and y_train, and x_test and y_test if there are test rows; in memory
     own/x_train.npy   the same as .npy files: inputs stay on disk and are read as needed
-    pets/cat/1.png    the name of a folder is the class of the images in it; with folders `train`
-                      and `test` at the top, each has the classes below it
 
     x  [n, d], [n, H, W], [n, C, H, W] or [n, H, W, C]; numbers of any type
     y  labels of any kind [n] or one-hot [n, C]; real targets [n] or [n, C]; see `targets.py`
@@ -11,13 +9,12 @@
 Vectors in memory are a table with the columns x0, x1, ... (see `preparation.py`): a missing number
 is NaN, and a constant column is left out. Vectors on disk stay there as they are, unless a number
 is missing. With four axes, the last holds the channels if its length is 1 or 3, otherwise the
-second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. Images are read as
-8-bit grey or RGB values [C, H, W]; all must have one size, or are resized.
+second. `x` and `y`, or `X` and `y`, are other names of x_train and y_train. Files of images are
+read in `images.py`.
 """
 
 import struct
 import tokenize
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,34 +25,39 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.arrays import Inputs, slices
+from nas_evidence.data.arrays import Inputs, slices, value_range
 from nas_evidence.data.assembly import Rows
+from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows, arranged
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 #: What numpy and PIL raise for damaged files; a file that is no archive has no `with`.
-_DAMAGED: tuple[type[Exception], ...] = (
+DAMAGED: tuple[type[Exception], ...] = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, TypeError, ValueError, LookupError,
     AttributeError, ArithmeticError, NotImplementedError, RuntimeError, MemoryError, SyntaxError,
     tokenize.TokenError, OSError,
 )  # fmt: skip
+#: Steps of float32, in standard deviations of the values, from which on they are told.
+_COARSE = 0.01
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 _OTHER_NAMES = {"x": "x_train", "X": "x_train", "y": "y_train"}
-#: The formats that PIL may take a file for, whatever its name: others run programs (EPS).
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
-#: Endings of images.
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
-def rows_of_arrays(arrays: Mapping[str, Array], spec: DatasetSpec, path: Path) -> Rows:
+def rows_of_arrays(
+    arrays: Mapping[str, Array],
+    spec: DatasetSpec,
+    path: Path,
+    images: ImageReading | None = None,
+) -> Rows:
     """Return the arrays x_train, y_train, and x_test, y_test if there are any, as rows.
 
     Args:
         arrays: by name, those of groups, times and weights among them.
         spec: names these.
         path: where the arrays are from, for messages; memory-mapped inputs are files in it.
+        images: how files of images became the arrays.
 
     Raises:
         ValueError: if an array breaks a rule above.
@@ -93,7 +95,28 @@ def rows_of_arrays(arrays: Mapping[str, Array], spec: DatasetSpec, path: Path) -
         f"y_train in {path}",
         units=_of_rows(arrays, spec.units_column, path),
         weights=(_of_rows(arrays, spec.weights, path), None),
+        images=images,
+        read=((), {}) if table or images is not None else (_said_images(arrays["x_train"]), {}),
     )
+
+
+def _said_images(x: Array) -> tuple[str, ...]:
+    """Say which axis of an array of images holds the channels, and what float32 loses of it."""
+    if x.ndim < 3:
+        return ()
+    channels, height, width = arranged(np.asarray(x[:1])).shape[1:]
+    axis = "the last axis" if x.ndim == 4 and x.shape[3] in (1, 3) else "the second axis"
+    of = f"{channels} channels, {axis}" if x.ndim == 4 else "1 channel"
+    said = [f"images: {len(x)} of {height} x {width} values, {of}; give [n, C, H, W] to change"]
+    if x.dtype.itemsize >= 4 and x.dtype != np.float32:
+        low, high = value_range(x)
+        step, std = np.spacing(np.float32(max(-low, high))), float(np.asarray(x).std())
+        if step > _COARSE * std:
+            said.append(
+                f"values up to {high:.10g} are {x.dtype} and are rounded to float32, in steps of "
+                f"{step:g} beside a standard deviation of {std:.4g}; subtract a constant first"
+            )
+    return tuple(said)
 
 
 def part_of(arrays: Mapping[str, Array], part: str, path: Path) -> tuple[Inputs, Array | None]:
@@ -151,7 +174,9 @@ def read_arrays(
         arrays = {key: _plain(get, key, files[key]) for key, get in read.items()}
     elif path.is_file():
         with (
-            _reading(path, "an .npz file of plain number arrays", "write it with numpy.savez"),
+            names_the_file(
+                path, "an .npz file of plain number arrays", "write it with numpy.savez"
+            ),
             path.open("rb") as stream,
             np.load(stream, allow_pickle=False) as file,
         ):
@@ -174,7 +199,7 @@ def read_arrays(
 
 def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
     try:
-        with _reading(path, f"{key} as a plain number array", "write it with numpy.save"):
+        with names_the_file(path, f"{key} as a plain number array", "write it with numpy.save"):
             return get()
     except UserError as error:
         if not any(word in str(error) for word in ("Object arrays", "Python objects")):
@@ -187,11 +212,11 @@ def _plain(get: Callable[[], Array], key: str, path: Path) -> Array:
 
 
 @contextmanager
-def _reading(
+def names_the_file(
     path: Path, what: str, remedy: str, more: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Name the file of whatever goes wrong when it is read."""
-    damaged: tuple[type[Exception], ...] = _DAMAGED + more
+    damaged: tuple[type[Exception], ...] = DAMAGED + more
     try:
         yield
     except damaged as error:
@@ -242,81 +267,3 @@ def _check_finite(values: Inputs, key: str, path: Path) -> None:
             f"{key} in {path} must be finite in float32, but {len(bad)} of {len(values)} "
             f"rows are not, the first at row {bad[0]}; remove or fill them"
         ).with_code("npz-not-finite")
-
-
-# --- images
-
-
-def read_images(folder: Path, size: int | None = None) -> dict[str, Array]:
-    """Return images as uint8 [n, C, H, W], grey only if all are, and the names of their classes.
-
-    Args:
-        folder: of a folder for each class, or of such folders `train` and `test`.
-        size: height and width to resize them to.
-
-    Raises:
-        ValueError: if there are no images, one cannot be read, or they have several sizes.
-    """
-    if not folder.is_dir():
-        raise UserError(
-            f"data set 'images' needs the folder {folder.name} in {folder.parent}, but it is not "
-            "there; correct path in [dataset] or --data-root"
-        ).with_code("images-folder-missing")
-    split = (folder / "train").is_dir() and (folder / "test").is_dir()
-    places = {"train": folder / "train", "test": folder / "test"} if split else {"train": folder}
-    files = {part: sorted(images_below(place)) for part, place in places.items()}
-    if not files["train"]:
-        raise UserError(
-            f"{folder} must hold one folder of images per class, such as {folder.name}/cat/1.png, "
-            f"but has none (endings: {', '.join(ENDINGS)})"
-        ).with_code("images-without-classes")
-    paths = [path for part in files.values() for path in part]
-    x, n = _read_all(paths, size), len(files["train"])
-    y = np.array([path.parent.name for path in paths])
-    arrays = {"x_train": x[:n], "y_train": y[:n]}
-    return arrays | ({"x_test": x[n:], "y_test": y[n:]} if len(paths) > n else {})
-
-
-def images_below(folder: Path) -> Iterator[Path]:
-    """Yield the images in the folders of a folder."""
-    return (p for p in folder.glob("*/*") if p.suffix.lower() in ENDINGS and p.is_file())
-
-
-def _read_all(paths: Sequence[Path], size: int | None) -> Array:
-    from PIL import Image  # late: not every study has images
-
-    def is_grey(path: Path) -> bool:
-        with _decoding(path), Image.open(path, formats=_FORMATS) as image:
-            return image.mode in ("1", "L", "LA", "I", "I;16", "F")
-
-    grey = all(map(is_grey, paths))
-    first: tuple[int, int] | None = None
-    arrays = []
-    for path in paths:
-        with _decoding(path), Image.open(path, formats=_FORMATS) as stored:
-            image = stored.convert("L" if grey else "RGB")
-        if size is not None:
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-        if first is None:
-            first = image.size
-        elif image.size != first:
-            raise UserError(
-                f"images must have one size, but {paths[0].name} is {first[0]} x {first[1]} "
-                f"and {path.name} is {image.size[0]} x {image.size[1]}; give --image-size N "
-                "to resize all to N x N"
-            ).with_code("image-sizes-differ")
-        pixels = np.asarray(image, dtype=np.uint8)
-        arrays.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
-    return np.stack(arrays)
-
-
-@contextmanager
-def _decoding(path: Path) -> Iterator[None]:
-    """Name the file of whatever goes wrong when PIL opens or decodes it."""
-    from PIL import Image
-
-    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-    with _reading(path, "an image", "remove it, or repair it", bombs), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield

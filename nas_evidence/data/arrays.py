@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.maths.target_scale import TargetScale, identity, least_of
 from nas_evidence.plumbing.user_error import UserError
@@ -39,6 +40,7 @@ class Meaning:
     said         sentences for the user: the task, the features, the rows
     change       the end of the first sentence if the task was inferred: how to change it
     class_weight what an error on a row of each class costs; empty without class weights
+    images       how files of images became inputs; None for other data
     """
 
     classes: tuple[str | int | bool, ...] = ()
@@ -47,6 +49,7 @@ class Meaning:
     said: tuple[str, ...] = ()
     change: str = ""
     class_weight: Mapping[str, float] = field(default_factory=dict)
+    images: ImageReading | None = None
 
     @property
     def class_weights(self) -> NDArray[np.float64] | None:

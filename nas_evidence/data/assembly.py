@@ -19,6 +19,7 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
+from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
@@ -44,6 +45,7 @@ class Rows:
     units      cells of groups or times of the training rows
     weights    cells of weights, of training rows and of test rows
     read       how a table was read: sentences, and how its cells are written
+    images     how files of images were read
     """
 
     x: pd.DataFrame | Inputs
@@ -56,6 +58,7 @@ class Rows:
     units: Any = None
     weights: tuple[Any, Any] = (None, None)
     read: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
+    images: ImageReading | None = None
 
 
 def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
@@ -106,7 +109,8 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
     assert not isinstance(x, pd.DataFrame)
     assert not isinstance(x_test, pd.DataFrame)
     said = [
-        *said,
+        *(said if preparation is not None else rows.read[0]),
+        *(rows.images.said if rows.images is not None else ()),
         *said_units(spec, units),
         *said_weights(spec.weights, counts[0]),
         _said_test(n_train, n_test),
@@ -121,7 +125,12 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
         copies = np.repeat(np.arange(n_test), counts[1])
         x_test, y_test = rows_at(x_test, copies), y_test[copies]
     meaning = Meaning(
-        found.classes, rows.targets, preparation, (found.sentence, *said), found.change
+        found.classes,
+        rows.targets,
+        preparation,
+        (found.sentence, *said),
+        found.change,
+        images=rows.images,
     )
     return RawArrays(x, y, x_test, y_test, meaning, units)
 

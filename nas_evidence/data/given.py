@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ import pandas as pd
 from nas_evidence.data.array_files import as_frame, part_of
 from nas_evidence.data.arrays import ArrayData, Inputs, slices
 from nas_evidence.data.cells import with_numbers_read
+from nas_evidence.data.image_reading import ImageReading
+from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.reading import read, targets_in
+from nas_evidence.data.source import pairs_of
 from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -32,7 +35,7 @@ class Given:
     A missing truth is NaN or None, a missing number of a vector NaN if none was missing in
     training; `doubts` say which columns are unlike the training data; `weights` is the column of
     how often each row occurs, if the data have that of the training; `unused` names the columns of
-    a table that are no input.
+    a table that are no input; `names` are the files of images.
     """
 
     inputs: Array
@@ -40,6 +43,7 @@ class Given:
     doubts: tuple[str, ...] = ()
     weights: pd.Series | None = None
     unused: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def labelled(self) -> "Given | None":
         """Return the rows whose truth is known, each as often as it occurs; None without any.
@@ -66,6 +70,7 @@ def features_of(
     *,
     target: str | None = None,
     weights: str | None = None,
+    images: ImageReading | None = None,
 ) -> Given:
     """Return data as raw inputs of a network.
 
@@ -74,18 +79,25 @@ def features_of(
         preparation: of the columns of a table; None if the network was trained on arrays.
         target: column of the truth, or several separated by commas, if the data hold them.
         weights: column of how often each row occurs, if the data hold it.
+        images: how files of images became the training inputs.
 
     Raises:
         ValueError: if the data are of another kind, or cannot be read.
     """
     if isinstance(data, Given):
         return data
+    truth = None
+    if _is_data_set(data):
+        data, truth = pairs_of(data)
+    if images is not None and preparation is None and (read_so := _of_images(data, images)):
+        return read_so if truth is None else replace(read_so, truth=truth)
     also = () if weights is None else (weights,)
     found = read(data, None if preparation is None else preparation.written, also)
     if isinstance(found, pd.DataFrame):
         return _of_table(found, preparation, target, weights)
     if not isinstance(data, str | Path):
-        return _of_array(found["x_train"], preparation)
+        given = _of_array(found["x_train"], preparation)
+        return given if truth is None else replace(given, truth=truth)
     path = Path(data)
     part = next((part for part in ("test", "train") if f"x_{part}" in found), None)
     if part is None:
@@ -97,6 +109,44 @@ def features_of(
     of_rows = counts is not None and counts.shape == x.shape[:1]
     column = pd.Series(counts, name=weights) if of_rows else None
     return replace(_of_array(x[:], preparation), truth=y, weights=column)
+
+
+def _is_data_set(data: Any) -> bool:
+    """Return whether data are a torch Dataset of pairs, known by what it has, without torch."""
+    own = isinstance(data, str | list | tuple | Mapping) or hasattr(data, "shape")
+    other = any(hasattr(data, name) for name in ("__array__", "to_pandas", "__arrow_c_stream__"))
+    indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return indexed and not own and not other
+
+
+def unlike_range(images: Array, low: float, high: float) -> Iterator[str]:
+    """Yield a sentence if values of images are of another range than those of training.
+
+    They are if they lie further outside it than it is wide, or all in a hundredth of it at 0: as
+    values from 0 to 1 of images that were given as 0 to 255, or the reverse.
+    """
+    least, most = (float(end) for end in (images.min(), images.max()))
+    width = high - low
+    if least < low - width or most > high + width or 100 * max(-least, most) < width:
+        yield (
+            f"values are from {least:.4g} to {most:.4g}, but those of training from {low:.4g} to "
+            f"{high:.4g}: are they on the same scale?"
+        )
+
+
+def _of_images(data: Any, reading: ImageReading) -> Given | None:
+    """Return files of images, or images of PIL, as inputs; None for data of other kinds."""
+    if are_of_pil([data]):
+        data = [data]
+    if are_of_pil(data):
+        found = new_images_in_memory(data, reading)
+    elif isinstance(data, str | Path) and are_images(Path(data).expanduser()):
+        found = new_images(Path(data).expanduser(), reading)
+    else:
+        return None
+    truth = found.arrays.get("y_train")
+    given = _of_array(found.arrays["x_train"], None)
+    return replace(given, truth=truth, doubts=found.doubts, names=found.names)
 
 
 def _of_array(array: Array, preparation: Preparation | None) -> Given:

@@ -30,7 +30,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.array_files import images_below, read_arrays, read_images
+from nas_evidence.data.array_files import read_arrays
 from nas_evidence.data.assembly import FEWEST_ROWS, Rows
 from nas_evidence.data.cells import (
     Written,
@@ -42,6 +42,7 @@ from nas_evidence.data.cells import (
     with_numbers_read,
 )
 from nas_evidence.data.exact_text import read_csv
+from nas_evidence.data.images import holds_images
 from nas_evidence.data.json_tables import read_json, read_json_lines
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import shortened
@@ -131,7 +132,7 @@ def kind_of(path: Path) -> str | None:
         return "table"
     if name.endswith(".npz") or any(path.glob("x_t*.npy")):
         return "npz"
-    return "images" if next(images_below(path), None) is not None else None
+    return "images" if holds_images(path) else None
 
 
 def read(
@@ -153,9 +154,9 @@ def read(
             raise no_such_file(path)
         if path.suffix == ".npy":
             return {"x_train": np.load(path, allow_pickle=False)}
-        if (kind := kind_of(path)) == "npz":
+        if kind_of(path) == "npz":
             return read_arrays(path, also)
-        return read_images(path) if kind == "images" else read_frame(path, written)
+        return read_frame(path, written)
     data = plain(data)
     if isinstance(data, pd.Series):
         data = data.to_frame().T

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.array_files import KEYS, read_arrays, read_images, rows_of_arrays
+from nas_evidence.data.array_files import KEYS, read_arrays, rows_of_arrays
 from nas_evidence.data.arrays import ArrayData, RawArrays
 from nas_evidence.data.assembly import assembled, raw_of
 from nas_evidence.data.cells import TEXT, how_read, with_numbers_read
 from nas_evidence.data.digest import ChangedDataError, check_content, content_of, fingerprint
+from nas_evidence.data.image_reading import STORED, ImageReading, reading_in
+from nas_evidence.data.images import are_of_pil, images_in_memory, read_images, said_names
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.named import NAMED
 from nas_evidence.data.reading import (
@@ -166,7 +168,8 @@ def source_of(
         return table_source(*_frames(spec, path, data_root), spec, given=path.name)
     path = path.resolve()
     if spec.name == "images":
-        return array_source(read_images(path, spec.image_size), spec, given=path.name)
+        found = read_images(path, spec.image_size)
+        return array_source(found.arrays, spec, given=path.name, images=found.reading)
     update = {"path": str(path), "content": fingerprint(path, _names(spec))}
 
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:  # hashed just now
@@ -211,14 +214,17 @@ def _own(
                 found = content_of([frame] if test is None else [frame, test])
                 check_content(found, spec.content, str(path))
         return raw_of(rows_of_table(frame, test, spec, path.name), spec, seed=seed)
+    images = None
     if spec.name == "images":
-        arrays = read_images(path, spec.image_size)
+        found = read_images(path, spec.image_size)
+        arrays, images = found.arrays, found.reading
     else:
         with _copy_of_a_study(kept, base):
             arrays = read_arrays(path, spec.columns_of_rows, mapped=not kept, needed=KEYS[:2])
             if spec.content is not None:
                 check_content(fingerprint(path, _names(spec)), spec.content, str(path))
-    return raw_of(rows_of_arrays(arrays, spec, path), spec, seed=seed)
+            images = reading_in(path)
+    return raw_of(rows_of_arrays(arrays, spec, path, images), spec, seed=seed)
 
 
 @contextlib.contextmanager
@@ -327,8 +333,14 @@ def _parquet(frame: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def array_source(arrays: Mapping[str, Any], spec: DatasetSpec, *, given: str) -> Source:
-    """Return arrays in memory as the source of a study."""
+def array_source(
+    arrays: Mapping[str, Any],
+    spec: DatasetSpec,
+    *,
+    given: str,
+    images: ImageReading | None = None,
+) -> Source:
+    """Return arrays in memory, of files of images if these were read so, as a study's source."""
     files: dict[str, bytes] = {}
     kept: dict[str, Array] = {}
     for name, array in arrays.items():
@@ -342,8 +354,10 @@ def array_source(arrays: Mapping[str, Any], spec: DatasetSpec, *, given: str) ->
     update = {"name": "npz", "path": KEPT, "image_size": None, "content": content}
 
     def raw(spec: DatasetSpec, *, seed: int) -> RawArrays:
-        return raw_of(rows_of_arrays(kept, spec, Path(given)), spec, seed=seed)
+        return raw_of(rows_of_arrays(kept, spec, Path(given), images), spec, seed=seed)
 
+    if images is not None:
+        files[STORED] = images.to_json().encode()
     files = {f"{KEPT}/{name}": content for name, content in files.items()}
     return Source(spec.model_copy(update=update), files, given, raw)
 
@@ -381,10 +395,15 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         if not isinstance(keys.get(key, ""), str)
     }
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
-    data, y = plain(data), plain(y)
+    data, y, images, said = plain(data), plain(y), None, list[str]()
     check_unordered(y, keys.get("task"), "y")
     if y is None and not isinstance(data, pd.DataFrame):
-        data, y = _pairs(data)
+        said = said_names(data)
+        data, y = pairs_of(data)
+    if are_of_pil(data):
+        found = images_in_memory(data, keys.pop("image_size", None))
+        data = found.arrays["x_train"]
+        images = replace(found.reading, said=(*found.reading.said, *said))
     if isinstance(data, pd.DataFrame):
         return _of_table(data, y, keys, of_rows)
     x = as_array(data)
@@ -401,7 +420,7 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         ).with_code("x-y-lengths")
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
-    return array_source(arrays, spec, given=GIVEN)
+    return array_source(arrays, spec, given=GIVEN, images=images)
 
 
 def _of_table(
@@ -459,7 +478,12 @@ def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
     return {key: names.get(v, v) if isinstance(v, str) else v for key, v in keys.items()}
 
 
-def _pairs(dataset: Any) -> tuple[Array, Array]:
+def pairs_of(dataset: Any) -> tuple[Any, Array]:
+    """Return the inputs, an array or a list of images of PIL, and targets of a Dataset of pairs.
+
+    Raises:
+        ValueError: if it is none.
+    """
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if isinstance(dataset, Mapping) or not indexed or not len(dataset):
         raise UserError(
@@ -470,4 +494,5 @@ def _pairs(dataset: Any) -> tuple[Array, Array]:
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise UserError("give y, or data whose items are pairs (x, y)").with_code("no-pairs")
     pairs = [dataset[i] for i in range(len(dataset))]
-    return np.stack([as_array(x) for x, _ in pairs]), np.stack([as_array(y) for _, y in pairs])
+    x, y = [x for x, _ in pairs], np.stack([as_array(y) for _, y in pairs])
+    return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

@@ -31,6 +31,7 @@ import tomli_w
 import torch
 
 from nas_evidence.data import ArrayData
+from nas_evidence.data.arrays import value_range
 from nas_evidence.exporting.candidates import candidates_of
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
@@ -221,6 +222,8 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
         "classes": list(meaning.classes or range(arrays.n_outputs)) if labels else [],
         "targets": list(meaning.targets or [f"y{i}" for i in range(arrays.n_outputs)]),
         "preparation": None if prepared is None else prepared.to_json(),
+        "images": None if meaning.images is None else meaning.images.to_json(),
+        "input_range": list(value_range(arrays.x_train)) if len(arrays.input_shape) == 3 else None,
         "features": [] if prepared is None else list(prepared.feature_names),
         "decided": list(meaning.said),
         "temperature": learned.get("temperature", 1.0),

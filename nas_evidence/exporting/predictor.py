@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.likelihood import Heteroscedastic
-from nas_evidence.data.given import Given, features_of
+from nas_evidence.data.given import Given, features_of, unlike_range
+from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.evidence.posterior import Posterior
 from nas_evidence.exporting.predicted import Metrics, Prediction, check_quantiles, mixed
@@ -84,6 +85,8 @@ class Predictor:
         self.targets = tuple(meaning["targets"])
         prepared = meaning["preparation"]
         self.preparation = None if prepared is None else Preparation.from_json(prepared)
+        read = meaning.get("images")
+        self.images = None if read is None else ImageReading.from_json(read)
 
     @property
     def scale(self) -> TargetScale:
@@ -163,13 +166,16 @@ class Predictor:
         """
         name = target or ",".join(self.targets)
         weights = self.meaning.get("weights")
-        found = features_of(data, self.preparation, target=name, weights=weights)
         expected = tuple(self.meaning["input_shape"])
+        images = self.images or ImageReading("RGB" if expected[0] == 3 else "grey")
+        found = features_of(data, self.preparation, target=name, weights=weights, images=images)
         if found.inputs.shape[1:] != expected:
             raise UserError(
                 f"an example must have the shape {list(expected)} of the training data, but has "
                 f"{list(found.inputs.shape[1:])}"
             ).with_code("example-shape")
+        if (known := self.meaning.get("input_range")) is not None:
+            found = replace(found, doubts=(*found.doubts, *unlike_range(found.inputs, *known)))
         if np.isnan(found.inputs).any():
             mean = self.exported.mean.cpu().numpy()
             inputs = np.where(np.isnan(found.inputs), mean, found.inputs)

@@ -1,0 +1,516 @@
+"""Images: files as arrays, what becomes of their colours and sizes, and what is left out.
+
+    pets/cat/1.png        the name of a folder is the class of the images in it
+    pets/train/cat/1.png  with folders of classes below `train`, the images below `test` are test
+                          rows, if there are any
+
+Values  8-bit images are grey or RGB, uint8 [C, H, W]; grey alone if all are. Grey images of 16
+        or 32 bits, or of floats, keep their values, as float32 [1, H, W].
+Turned  as their EXIF orientation says, before anything else.
+Size    one for all, or all are resized, each side by itself.
+
+`ImageReading` holds what was decided for the training images, and new ones are read by it. A
+training image given to `predict` so has its training input, bit by bit. Whatever is left out is
+counted and named.
+"""
+
+import unicodedata
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nas_evidence.data.array_files import DAMAGED, names_the_file
+from nas_evidence.data.image_reading import ImageReading, Kind
+from nas_evidence.data.mapped import Array
+from nas_evidence.plumbing.foreign_text import on_one_line
+from nas_evidence.plumbing.user_error import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: The formats that PIL may take a file for, whatever its name: others run programs (EPS).
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+#: Endings of images.
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+#: Names that systems and tools leave beside images; names that begin with a point are hidden.
+_OF_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+#: Files and classes named in a sentence.
+_NAMED = 3
+#: Classes of a data set in memory that are named.
+_CLASSES = 10
+_BYTES: tuple[Kind, ...] = ("grey", "RGB")
+_GREY_MODES = ("1", "L", "LA", "La")
+#: What is left out: one, several, and the remedy.
+_LEFT_OUT = {
+    "hidden": ("hidden file or folder", "hidden files or folders", ""),
+    "other": ("file with another ending", "files with other endings",
+              f"the endings of images are {', '.join(ENDINGS)}"),
+    "link": ("link that leads nowhere", "links that lead nowhere", ""),
+    "below": ("image below the folder of its class", "images below the folders of their classes",
+              "move each into the folder of its class to keep it"),
+    "beside": ("image in no folder of a class", "images in no folder of a class",
+               "move each into one to keep it"),
+    "empty": ("folder without images", "folders without images", ""),
+    "part": ("image beside `train` and `test`", "images beside `train` and `test`",
+             "rename its folder to test for a test of the report"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ImagesRead:
+    """Images as arrays.
+
+    arrays   x_train [n, C, H, W] and, of folders of classes, y_train [n]; so of test rows
+    reading  how they were read
+    names    of the images of x_train, then of x_test: their paths below the folder
+    doubts   what of new images is left out, or is unlike the training
+    """
+
+    arrays: dict[str, Array]
+    reading: ImageReading
+    names: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+
+
+# --- which files there are
+
+
+def holds_images(folder: Path) -> bool:
+    """Return whether a folder has folders of images, one per class."""
+    return any(_has_classes(place) for place in (folder, folder / "train"))
+
+
+def are_images(place: Path) -> bool:
+    """Return whether new data are images: a file, a folder, or folders of classes."""
+    if place.is_dir():
+        inside = (path for path in place.iterdir() if not path.is_dir())
+        return holds_images(place) or not all(map(_left_out, inside))
+    return place.suffix.lower() in ENDINGS and place.is_file()
+
+
+def read_images(folder: Path, size: int | None = None) -> ImagesRead:
+    """Return the images in folders of classes, and the names of these as targets.
+
+    Args:
+        folder: of a folder for each class, or of such folders `train` and `test`.
+        size: height and width to resize them to.
+
+    Raises:
+        ValueError: if there are no images, one cannot be read, or they are of several sizes or
+            kinds.
+    """
+    if not folder.is_dir():
+        raise UserError(
+            f"data set 'images' needs the folder {folder.name} in {folder.parent}, but it is not "
+            "there; correct path in [dataset] or --data-root"
+        ).with_code("images-folder-missing")
+    files, left_out = _listed(folder)
+    if not files["train"]:
+        raise UserError(
+            f"{folder} must hold one folder of images per class, such as {folder.name}/cat/1.png, "
+            f"but has none (endings: {', '.join(ENDINGS)}){''.join(f'; {s}' for s in left_out)}"
+        ).with_code("images-without-classes")
+    paths = [*files["train"], *files["test"]]
+    names = tuple(path.relative_to(folder).as_posix() for path in paths)
+    labels, n = [path.parent.name for path in paths], len(files["train"])
+    x, reading = _read_all(dict(zip(names, paths, strict=True)), size)
+    said = [*reading.said, *left_out, *_said_classes(labels[:n])]
+    said += _said_copies(x, names, labels, n)
+    arrays = {"x_train": x[:n], "y_train": np.array(labels[:n])}
+    if len(x) > n:
+        arrays |= {"x_test": x[n:], "y_test": np.array(labels[n:])}
+    return ImagesRead(arrays, replace(reading, said=tuple(said)), names)
+
+
+def new_images(place: Path, reading: ImageReading) -> ImagesRead:
+    """Return new images, read as those of training: of a file, or of a folder.
+
+    Folders of classes hold the true classes; of `train` and `test` the images of `test` are
+    taken. Images in one folder have no classes.
+
+    Raises:
+        ValueError: if there are no images, or one cannot be read as those of training were.
+    """
+    if place.is_file():
+        return _as_in_training({place.name: place}, reading)
+    files, left_out = _listed(place)
+    if paths := files["test"] or files["train"]:
+        named = {path.relative_to(place).as_posix(): path for path in paths}
+        found = _as_in_training(named, reading, left_out)
+        labels = np.array([path.parent.name for path in paths])
+        return replace(found, arrays=found.arrays | {"y_train": labels})
+    named, others = {}, defaultdict[str, list[str]](list)
+    for path in sorted(place.iterdir()):
+        kind = _left_out(path) or ("empty" if path.is_dir() else "")
+        if kind:
+            others[kind].append(path.name)
+        else:
+            named[path.name] = path
+    if not named:
+        raise UserError(
+            f"{place} holds no images (endings: {', '.join(ENDINGS)}); name a folder of "
+            "images, or of one folder of images per class"
+        ).with_code("no-new-images")
+    return _as_in_training(named, reading, [*_told(others)])
+
+
+def images_in_memory(images: Sequence["Image"], size: int | None = None) -> ImagesRead:
+    """Return images of PIL as they are read from files."""
+    named = {f"image {i}": image for i, image in enumerate(images)}
+    x, reading = _read_all(named, size)
+    return ImagesRead({"x_train": x}, reading, ())
+
+
+def new_images_in_memory(images: Sequence["Image"], reading: ImageReading) -> ImagesRead:
+    """Return images of PIL, read as those of training."""
+    found = _as_in_training({f"image {i}": image for i, image in enumerate(images)}, reading)
+    return replace(found, names=())
+
+
+def are_of_pil(values: object) -> bool:
+    """Return whether values are a list of images of PIL; does not import it."""
+    return (
+        isinstance(values, list | tuple)
+        and len(values) > 0
+        and all(any(k.__module__ == "PIL.Image" for k in type(v).__mro__) for v in values)
+    )
+
+
+def said_names(dataset: object) -> list[str]:
+    """Say which classes the numbers of a data set such as torchvision's ImageFolder are."""
+    names = getattr(dataset, "classes", None)
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return []
+    listed = ", ".join(f"{i} is {on_one_line(name)}" for i, name in enumerate(names[:_CLASSES]))
+    more = ", ..." * (len(names) > _CLASSES)
+    return [f"the classes of the data set stay numbers: {listed}{more}"]
+
+
+def _has_classes(folder: Path) -> bool:
+    homes = folder.iterdir() if folder.is_dir() else ()
+    return any(
+        not _left_out(path)
+        for home in homes
+        if home.is_dir() and not _is_hidden(home.name)
+        for path in home.iterdir()
+        if not path.is_dir()
+    )
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name in _OF_SYSTEMS
+
+
+def _left_out(path: Path) -> str:
+    """Return why a file or folder is no image, a key of `_LEFT_OUT`; "" for images and folders."""
+    if _is_hidden(path.name):
+        return "hidden"
+    if path.is_dir():
+        return ""
+    if path.suffix.lower() not in ENDINGS:
+        return "other"
+    return "" if path.is_file() else "link"
+
+
+def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the images of each part, and sentences about what is left out."""
+    split = _has_classes(folder / "train")
+    places = {p: folder / p for p in ("train", "test")} if split else {"train": folder}
+    files: dict[str, list[Path]] = {"train": [], "test": []}
+    others = defaultdict[str, list[str]](list)
+
+    def leave_out(path: Path, kind: str) -> None:
+        others[kind].append(path.relative_to(folder).as_posix())
+
+    for path in sorted(folder.iterdir()) if split else ():
+        if path in places.values():
+            continue
+        inside = [*_images_within(path)] if path.is_dir() and not _left_out(path) else []
+        for one in inside or [path]:
+            leave_out(one, "part" if inside else _left_out(path) or "empty")
+    for part, place in places.items():
+        for home in sorted(place.iterdir()) if place.is_dir() else ():
+            if (kind := _left_out(home)) or not home.is_dir():
+                leave_out(home, kind or "beside")
+                continue
+            n_before = len(files[part])
+            for path in sorted(home.iterdir()):
+                if kind := _left_out(path):
+                    leave_out(path, kind)
+                elif path.is_dir():
+                    for below in _images_within(path):
+                        leave_out(below, "below")
+                else:
+                    files[part].append(path)
+            if len(files[part]) == n_before:
+                leave_out(home, "empty")
+    return files, [*_told(others)]
+
+
+def _images_within(folder: Path) -> Iterator[Path]:
+    """Yield the images anywhere below a folder; linked folders are not entered."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if not (path.is_dir() or _left_out(path) or any(map(_is_hidden, parts))):
+            yield path
+
+
+def _told(others: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a sentence for each kind of thing that is left out."""
+    for kind, (one, several, remedy) in _LEFT_OUT.items():
+        if names := others.get(kind):
+            more = f"; {remedy}" if remedy else ""
+            yield f"left out: {_counted(len(names), one, several)} ({_listing(names)}){more}"
+
+
+def _counted(n: int, one: str, several: str) -> str:
+    return f"{n} {one if n == 1 else several}"
+
+
+def _listing(names: Sequence[str]) -> str:
+    return ", ".join(map(on_one_line, names[:_NAMED])) + ", ..." * (len(names) > _NAMED)
+
+
+# --- from files to arrays
+
+
+def _read_all(items: Mapping[str, "Path | Image"], size: int | None) -> tuple[Array, ImageReading]:
+    """Return training images [n, C, H, W], and how new ones are read; `said` is about pixels."""
+    kinds = _kinds(items)
+    counts = Counter(kinds.values())
+    kind: Kind = "RGB" if counts["RGB"] else next(iter(counts))
+    if len(counts) > 1 and not {*counts} <= {*_BYTES}:
+        a, b = (next(name for name, own in kinds.items() if own == one) for one in [*counts][:2])
+        raise UserError(
+            f"images must be of one kind, but {a} is {kinds[a]} and {b} is {kinds[b]}; save all "
+            "as one kind"
+        ).with_code("image-kinds-differ")
+    x, sizes, traits = _pixels_of(items, ImageReading(kind, size))
+    height, width = x.shape[2:]
+    said = f"images: {len(x)} of {height} x {width} pixels, {kind}"
+    said += "" if kind in _BYTES else ", with their own values"
+    if size is None:
+        said += "; --image-size N to resize"
+    elif (low := min(sizes)) != (high := max(sizes)) or low != (height, width):
+        from_ = " x ".join(map(str, low)) + (f" to {high[0]} x {high[1]}" if high != low else "")
+        said += f", resized from {from_}, each side by itself; --image-size N for another size"
+    sentences = [said]
+    if kind == "RGB" and counts["grey"]:
+        grey = [name for name, own in kinds.items() if own == "grey"]
+        sentences.append(
+            f"{len(grey)} of {len(x)} images are grey and are read as RGB, as others have colours "
+            f"({_listing(grey)}); save all as grey to change"
+        )
+    return x, ImageReading(kind, size, (*sentences, *_said_traits(traits)))
+
+
+def _as_in_training(
+    items: Mapping[str, "Path | Image"], reading: ImageReading, left_out: Sequence[str] = ()
+) -> ImagesRead:
+    kinds = _kinds(items)
+    both = {*_BYTES}
+    for name, kind in kinds.items():
+        if kind != reading.kind and not {kind, reading.kind} <= both:
+            raise UserError(
+                f"images must be {reading.kind}, as those of training, but {name} is {kind}; save "
+                f"it as {reading.kind}"
+            ).with_code("new-image-kind")
+    x, _, traits = _pixels_of(items, reading)
+    doubts = list(left_out)
+    if reading.kind == "grey" and (colour := [n for n, kind in kinds.items() if kind == "RGB"]):
+        doubts.append(
+            f"{_counted(len(colour), 'image has', 'images have')} colours, which no image of "
+            f"training has, and {'is' if len(colour) == 1 else 'are'} read as grey "
+            f"({_listing(colour)})"
+        )
+    doubts += _said_traits({key: traits[key] for key in ("frames", "alpha") if key in traits})
+    return ImagesRead({"x_train": x}, reading, tuple(items), tuple(doubts))
+
+
+def _kinds(items: Mapping[str, "Path | Image"]) -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
+    for name, item in items.items():
+        with _opened(item) as image:
+            mode = image.mode
+        if mode.startswith("I;16"):
+            found[name] = "16-bit grey"
+        elif mode in ("I", "F"):
+            found[name] = "32-bit grey" if mode == "I" else "float grey"
+        else:
+            found[name] = "grey" if mode in _GREY_MODES else "RGB"
+    return found
+
+
+def _pixels_of(
+    items: Mapping[str, "Path | Image"], reading: ImageReading
+) -> tuple[Array, list[tuple[int, int]], dict[str, list[str]]]:
+    """Return images [n, C, H, W], their own heights and widths, and names by trait."""
+    arrays: list[Array] = []
+    sizes: list[tuple[int, int]] = []
+    traits = defaultdict[str, list[str]](list)
+    for name, item in items.items():
+        with _opened(item) as stored:
+            if any(";16" in str(tile[3]) for tile in getattr(stored, "tile", ())) and (
+                reading.kind in _BYTES
+            ):
+                traits["deep"].append(name)
+            turned = _turned(stored)
+            if turned is not stored:
+                traits["turned"].append(name)
+            if _is_transparent(turned):
+                traits["alpha"].append(name)
+            if turned.mode == "CMYK":
+                traits["cmyk"].append(name)
+            if getattr(stored, "n_frames", 1) > 1:
+                traits["frames"].append(name)
+            image = _of_kind(turned, reading.kind)
+        sizes.append((image.height, image.width))
+        if reading.size is None and sizes[-1] != sizes[0]:
+            continue
+        arrays.append(_resized(image, reading))
+    if reading.size is None and len({*sizes}) > 1:
+        names = list(items)
+        at = next(i for i, size in enumerate(sizes) if size != sizes[0])
+        (height, width), (other_height, other_width) = sizes[0], sizes[at]
+        raise UserError(
+            f"images must have one size, but {names[0]} is {width} x {height} "
+            f"and {names[at]} is {other_width} x {other_height}; give --image-size N "
+            "to resize all to N x N"
+        ).with_code("image-sizes-differ")
+    return np.stack(arrays), sizes, dict(traits)
+
+
+def _turned(stored: "Image") -> "Image":
+    """Return an image as its EXIF orientation says; the same object if that is upright."""
+    from PIL import ImageOps
+
+    if stored.format == "TIFF":  # PIL turns these as it decodes them, and takes the tag out
+        turns = _orientation(stored) != 1
+        stored.load()
+        return stored.copy() if turns else stored
+    stored.load()  # first, as reading the EXIF data of some decodes them, too
+    return stored if _orientation(stored) == 1 else ImageOps.exif_transpose(stored)
+
+
+def _orientation(image: "Image") -> int:
+    """Return the EXIF orientation, 1 to 8; 1, upright, if it has none that can be read."""
+    try:
+        found = image.getexif().get(0x0112, 1)
+    except DAMAGED:
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def _is_transparent(image: "Image") -> bool:
+    if not image.has_transparency_data:
+        return False
+    low, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return bool(low < 255)  # type: ignore[operator]
+
+
+def _of_kind(image: "Image", kind: Kind) -> "Image":
+    from PIL import Image
+
+    if kind in _BYTES:
+        return image.convert("L" if kind == "grey" else "RGB")
+    return Image.fromarray(np.asarray(image).astype(np.float32))
+
+
+def _resized(image: "Image", reading: ImageReading) -> Array:
+    from PIL import Image
+
+    if reading.size is not None:
+        image = image.resize((reading.size, reading.size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels.transpose(2, 0, 1) if reading.kind == "RGB" else pixels[None]
+
+
+@contextmanager
+def _opened(item: "Path | Image") -> Iterator["Image"]:
+    """Open an image; name its file if PIL cannot open or decode it."""
+    from PIL import Image
+
+    if not isinstance(item, Path):
+        with nullcontext(item) as image:
+            yield image
+        return
+    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+    with (
+        names_the_file(item, "an image", "remove it, or repair it", bombs),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(item, formats=_FORMATS) as image:
+            yield image
+
+
+# --- what is said of them
+
+
+def _said_traits(traits: Mapping[str, Sequence[str]]) -> list[str]:
+    words = {
+        "turned": "turned as the EXIF orientation says",
+        "alpha": "read without transparency",
+        "cmyk": "converted from CMYK to RGB",
+        "deep": "read with 8 of 16 bits per channel",
+        "frames": "read as the first of several frames",
+    }
+    return [
+        f"{_counted(len(traits[key]), 'image is', 'images are')} {how} ({_listing(traits[key])})"
+        for key, how in words.items()
+        if key in traits
+    ]
+
+
+def _said_classes(labels: Sequence[str]) -> list[str]:
+    """Say which classes have one image, and which names a reader may take for one."""
+    counts = Counter(labels)
+    said = []
+    if alone := [name for name, n in counts.items() if n == 1]:
+        said.append(
+            f"{_counted(len(alone), 'class has', 'classes have')} one image: {_listing(alone)}"
+        )
+    alike = defaultdict[str, list[str]](list)
+    for name in counts:
+        alike[unicodedata.normalize("NFC", name).casefold()].append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            said.append(
+                f"{', '.join(map(repr, names))} are {len(names)} classes, though the names differ "
+                "in case or accents alone; rename a folder to join them"
+            )
+    return said
+
+
+def _said_copies(
+    x: Array, names: Sequence[str], labels: Sequence[str], n_train: int
+) -> Iterator[str]:
+    """Say which images are equal to an earlier one: in training and test, in two classes, ..."""
+    first: dict[Any, int] = {}
+    found = defaultdict[str, list[str]](list)
+    for i, image in enumerate(x):
+        earlier = first.setdefault(image.tobytes(), i)
+        if earlier == i:
+            continue
+        part = "test" if earlier < n_train <= i else ""
+        kind = part or ("classes" if labels[i] != labels[earlier] else "copies")
+        found[kind].append(f"{names[i]} is {names[earlier]}")
+    for kind, one, several, remedy in (
+        (
+            "test",
+            "test image is",
+            "test images are",
+            "in the training, so the test looks too good",
+        ),
+        ("classes", "image is", "images are", "in another class too"),
+        ("copies", "image is", "images are", "in its class twice"),
+    ):
+        if pairs := found.get(kind):
+            yield f"{_counted(len(pairs), one, several)} {remedy} ({_listing(pairs)})"

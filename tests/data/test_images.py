@@ -1,0 +1,448 @@
+"""Images from files: values, sizes and places are kept, and what is left out is named."""
+
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from messages import refused
+from PIL import Image
+
+from nas_evidence.data import load
+from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.given import features_of, unlike_range
+from nas_evidence.data.image_reading import ImageReading
+from nas_evidence.data.reading import kind_of
+from nas_evidence.data.source import source_in_memory, source_of
+from nas_evidence.spec.study import DatasetSpec
+
+SHAPE = (6, 8)
+TURNED = 6  # EXIF: the top is at the right of what is stored
+
+
+def pixels(seed: int, *more: int, dtype: Any = np.uint8) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (*SHAPE, *more)).astype(dtype)
+
+
+def save(path: Path, values: np.ndarray | Image.Image, **how: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = values if isinstance(values, Image.Image) else Image.fromarray(values)
+    image.save(path, **how)
+    return path
+
+
+def folder(
+    home: Path, make: Callable[[int], np.ndarray | Image.Image], ending: str = "png"
+) -> Path:
+    for i in range(12):
+        save(home / "pets" / ("cat" if i % 2 else "dog") / f"{i:02}.{ending}", make(i))
+    return home / "pets"
+
+
+def grey(home: Path) -> Path:
+    return folder(home, pixels)
+
+
+def read(place: Path, **keys: Any) -> ArrayData:
+    found = source_of(DatasetSpec(name="images", path=str(place), **keys))
+    assert found is not None
+    return found.arrays(seed=0)
+
+
+def said_of(place: Path, word: str, **keys: Any) -> str:
+    """The one sentence with this word."""
+    [found] = [one for one in read(place, **keys).meaning.said if word in one]
+    return found
+
+
+def exif(orientation: int = TURNED) -> Image.Exif:
+    found = Image.Exif()
+    found[0x0112] = orientation
+    return found
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ending", "top", "kind"),
+    [
+        (np.uint16, "png", 65535, "16-bit grey"),
+        (np.uint16, "tif", 4095, "16-bit grey"),
+        (np.int32, "tif", 1_000_000, "32-bit grey"),
+        (np.float32, "tif", 1.0, "float grey"),
+    ],
+)
+def test_deep_grey_keeps_its_values(
+    dtype: Any, ending: str, top: float, kind: str, tmp_path: Path
+) -> None:
+    ramp = np.linspace(0, top, 64).reshape(8, 8).astype(dtype)
+    home = folder(tmp_path, lambda i: np.roll(ramp, i), ending)
+    data = read(home)
+    assert data.x_train.dtype == np.float32
+    np.testing.assert_array_equal(data.x_train[6, 0], ramp.astype(np.float32))
+    assert kind in said_of(home, "images: 12 of 8 x 8 pixels")
+
+
+def test_deep_grey_is_resized_with_its_values(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: np.full((8, 8), 300 * i + 7, np.uint16))
+    assert sorted({*read(home, image_size=4).x_train.ravel()}) == [300 * i + 7 for i in range(12)]
+
+
+def test_depths_that_differ_are_refused_with_both_files(tmp_path: Path) -> None:
+    save(grey(tmp_path) / "cat" / "z.png", pixels(0, dtype=np.uint16))
+    with refused("image-kinds-differ", "cat/01.png is grey", "cat/z.png is 16-bit grey"):
+        read(tmp_path / "pets")
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "tif", "webp"])
+@pytest.mark.parametrize("orientation", [3, 6])
+def test_images_are_turned_as_exif_says(ending: str, orientation: int, tmp_path: Path) -> None:
+    home = tmp_path / "pets"
+    ramp = np.repeat(np.array([0, 255], np.uint8), 128).reshape(16, 16)  # dark above, light below
+    for i in range(12):
+        path = home / ("cat" if i % 2 else "dog") / f"{i:02}.{ending}"
+        save(path, np.stack([ramp] * 3, 2), exif=exif(orientation) if i == 0 else Image.Exif())
+    upright = {3: np.rot90(ramp, 2), 6: np.rot90(ramp, -1)}[orientation]
+    found = read(home).x_train
+    np.testing.assert_allclose(found[6, 0], upright, atol=12)  # dog/00
+    np.testing.assert_allclose(found[0, 0], ramp, atol=12)
+    assert "1 image is turned" in said_of(home, "EXIF")
+    assert f"dog/00.{ending}" in said_of(home, "EXIF")
+
+
+def test_damaged_exif_data_leave_the_image_as_it_is(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3), "jpg")
+    save(home / "cat" / "01.jpg", pixels(1, 3), exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff")
+    assert read(home).n_train == 12
+
+
+# --- what lies beside
+
+
+def test_hidden_and_notebook_folders_are_left_out_and_named(tmp_path: Path) -> None:
+    home = grey(tmp_path)
+    save(home / ".ipynb_checkpoints" / "a.png", pixels(0))
+    save(home / "__MACOSX" / "cat" / "a.png", pixels(0))
+    save(home / "cat" / ".ipynb_checkpoints" / "01-checkpoint.png", pixels(0))
+    for name in ("._01.png", "cat/._01.png", ".DS_Store", "cat/Thumbs.db", "dog/desktop.ini"):
+        (home / name).write_bytes(b"no image")
+    data = read(home)
+    assert (data.n_train, data.meaning.classes) == (12, ("cat", "dog"))
+    said = said_of(home, "hidden")
+    assert said.startswith("left out: 8 hidden files or folders (")
+    assert ".DS_Store" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("cat/notes.txt", "left out: 1 file with another ending (cat/notes.txt)"),
+        ("cat/photo.heic", "left out: 1 file with another ending (cat/photo.heic)"),
+        ("cat/in/1.png", "left out: 1 image below the folder of its class (cat/in/1.png)"),
+        ("1.png", "left out: 1 image in no folder of a class (1.png)"),
+        ("owl/", "left out: 1 folder without images (owl)"),
+        ("cat/away.png", "left out: 1 link that leads nowhere (cat/away.png)"),
+    ],
+)
+def test_what_is_no_image_of_a_class_is_counted_and_named(
+    name: str, sentence: str, tmp_path: Path
+) -> None:
+    home = grey(tmp_path)
+    if name.endswith("/"):
+        (home / name).mkdir()
+    elif name == "cat/away.png":
+        (home / name).symlink_to("nowhere.png")
+    elif name.endswith(".png"):
+        save(home / name, pixels(99))
+    else:
+        (home / name).write_text("words")
+    assert said_of(home, "left out").startswith(sentence)
+    assert read(home).n_train == 12
+
+
+def test_a_linked_folder_of_a_class_and_a_linked_image_are_read(tmp_path: Path) -> None:
+    home = grey(tmp_path)
+    shutil.move(home / "cat", tmp_path / "elsewhere")
+    (home / "cat").symlink_to(tmp_path / "elsewhere")
+    save(tmp_path / "one.png", pixels(77))
+    (home / "dog" / "linked.png").symlink_to(tmp_path / "one.png")
+    assert read(home).meaning.classes == ("cat", "dog")
+    assert read(home).n_train == 13
+
+
+def test_folders_train_and_test_are_the_training_and_the_test(tmp_path: Path) -> None:
+    home = tmp_path / "all"
+    shutil.copytree(grey(tmp_path), home / "train")
+    save(home / "test" / "cat" / "t.png", pixels(50))
+    save(home / "val" / "dog" / "v.png", pixels(51))
+    assert kind_of(home) == "images"
+    data = read(home)
+    assert (data.n_train, len(data.x_test), data.meaning.classes) == (12, 1, ("cat", "dog"))
+    assert said_of(home, "beside").startswith(
+        "left out: 1 image beside `train` and `test` (val/dog/v.png)"
+    )
+
+
+def test_classes_called_train_and_test_are_classes(tmp_path: Path) -> None:
+    home = grey(tmp_path)
+    (home / "cat").rename(home / "train")
+    (home / "dog").rename(home / "test")
+    assert read(home).meaning.classes == ("test", "train")
+
+
+def test_an_image_of_training_in_the_test_or_in_two_classes_is_said(tmp_path: Path) -> None:
+    home = tmp_path / "all"
+    shutil.copytree(grey(tmp_path), home / "train")
+    shutil.copytree(home / "train" / "dog", home / "test" / "dog")
+    shutil.copy(home / "train" / "dog" / "00.png", home / "train" / "cat" / "y.png")
+    shutil.copy(home / "train" / "dog" / "02.png", home / "train" / "dog" / "z.png")
+    said = " ".join(read(home).meaning.said)
+    assert "6 test images are in the training" in said
+    assert "1 image is in another class too (train/dog/00.png is train/cat/y.png)" in said
+    assert "1 image is in its class twice (train/dog/z.png is train/dog/02.png)" in said
+
+
+def test_names_that_differ_in_case_and_classes_of_one_image_are_said(tmp_path: Path) -> None:
+    home = grey(tmp_path)
+    save(home / "Cat" / "1.png", pixels(60))
+    save(home / "café" / "1.png", pixels(61))
+    save(home / "cafe\u0301" / "1.png", pixels(62))
+    said = " ".join(read(home).meaning.said)
+    assert "'Cat', 'cat' are 2 classes" in said
+    assert "'cafe\u0301', 'café' are 2 classes" in said
+    assert "3 classes have one image: Cat, cafe\u0301, café" in said
+
+
+@pytest.mark.parametrize(
+    ("make", "how", "sentence"),
+    [
+        (lambda: Image.fromarray(pixels(9, 4)), {}, "read without transparency"),
+        (lambda: Image.fromarray(pixels(9, 4), "CMYK"), {"ending": "jpg"}, "from CMYK to RGB"),
+        (
+            lambda: Image.fromarray(pixels(9)),
+            {"ending": "gif", "save_all": True, "append_images": [Image.fromarray(pixels(8))]},
+            "the first of several frames",
+        ),
+        (
+            lambda: Image.fromarray(pixels(9)).convert("P"),
+            {"transparency": bytes([0] * 256)},
+            "read without transparency",
+        ),
+    ],
+)
+def test_colours_frames_and_transparency_that_are_lost_are_said(
+    make: Callable[[], Image.Image], how: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3))
+    ending = how.pop("ending", "png")
+    save(home / "cat" / f"x.{ending}", make(), **how)
+    assert said_of(home, sentence).startswith("1 image is ")
+    assert f"(cat/x.{ending})" in said_of(home, sentence)
+
+
+def test_16_bits_of_colour_that_are_read_as_8_are_said(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3))
+    raw = b"".join(b"\0" + bytes(6 * SHAPE[1]) for _ in range(SHAPE[0]))
+    head = struct.pack(">IIBBBBB", SHAPE[1], SHAPE[0], 16, 2, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(raw)), (b"IEND", b""))
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c))
+        for name, c in chunks
+    )
+    (home / "cat" / "x.png").write_bytes(content)
+    assert said_of(home, "of 16 bits") == (
+        "1 image is read with 8 of 16 bits per channel (cat/x.png)"
+    )
+
+
+def test_an_opaque_alpha_channel_and_a_palette_lose_nothing_and_are_not_said(
+    tmp_path: Path,
+) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3))
+    opaque = np.concatenate([pixels(19, 3), np.full((*SHAPE, 1), 255, np.uint8)], 2)
+    save(home / "cat" / "x.png", opaque)
+    save(home / "cat" / "y.png", Image.fromarray(pixels(18)).convert("P"))
+    _, images, _ = read(home).meaning.said
+    assert images == "images: 14 of 6 x 8 pixels, RGB; --image-size N to resize"
+
+
+def test_grey_among_colour_and_resizing_are_said(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3) if i else pixels(i))
+    assert said_of(home, "are grey").startswith("1 of 12 images are grey and are read as RGB")
+    save(home / "cat" / "01.png", np.zeros((20, 30, 3), np.uint8))
+    assert "resized from 6 x 8 to 20 x 30, each side by itself; --image-size" in said_of(
+        home, "images: 12 of 5 x 5 pixels, RGB", image_size=5
+    )
+
+
+# --- new images
+
+
+def new(place: object, reading: ImageReading | None) -> Any:
+    assert reading is not None
+    return features_of(place, None, images=reading)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_a_training_image_has_its_training_input_bit_by_bit(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    home = tmp_path_factory.mktemp("any") / "pets"
+    deep = data.draw(st.sampled_from(["", "uint16", "int32", "float32"]))
+    size = data.draw(st.sampled_from([None, 5, 9]))
+    for i in range(12):
+        shape = SHAPE if size is None else data.draw(st.sampled_from([SHAPE, (7, 3), (20, 20)]))
+        mode = data.draw(st.sampled_from(["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"]))
+        values = np.random.default_rng(i).integers(0, 60_000, shape)
+        image = Image.fromarray(values.astype(deep or np.uint8))
+        ending = "tif" if deep in ("int32", "float32") or mode == "CMYK" else "png"
+        turn = 3 if data.draw(st.booleans()) else 1
+        path = home / ("cat" if i % 2 else "dog") / f"{i:02}.{ending}"
+        save(path, image if deep else image.convert("RGB").convert(mode), exif=exif(turn))
+    trained = read(home, image_size=size)
+    found = new(home, trained.meaning.images)
+    assert found.inputs.dtype == trained.x_train.dtype
+    np.testing.assert_array_equal(found.inputs, trained.x_train)
+    assert found.truth.tolist() == [trained.meaning.classes[k] for k in trained.y_train]
+    for path in (home / "cat").iterdir():  # each alone: an image does not depend on others
+        at = found.names.index(f"cat/{path.name}")
+        np.testing.assert_array_equal(
+            new(path, trained.meaning.images).inputs[0], found.inputs[at]
+        )
+    np.testing.assert_array_equal(
+        new(home / "cat", trained.meaning.images).inputs, found.inputs[:6]
+    )
+
+
+def test_grey_images_given_to_a_network_of_colour_are_converted_as_in_training(
+    tmp_path: Path,
+) -> None:
+    reading = read(folder(tmp_path, lambda i: pixels(i, 3))).meaning.images
+    found = new(grey(tmp_path / "new"), reading)
+    assert found.inputs.shape == (12, 3, *SHAPE)
+    assert not found.doubts
+    np.testing.assert_array_equal(found.inputs[6], np.stack([pixels(0)] * 3))
+
+
+def test_colour_images_given_to_a_network_of_grey_are_said(tmp_path: Path) -> None:
+    found = new(
+        folder(tmp_path / "new", lambda i: pixels(i, 3)), read(grey(tmp_path)).meaning.images
+    )
+    assert found.inputs.shape == (12, 1, *SHAPE)
+    assert found.doubts[0].startswith("12 images have colours, which no image of training has")
+
+
+def test_deep_images_given_to_a_network_of_8_bits_are_refused(tmp_path: Path) -> None:
+    reading = read(grey(tmp_path)).meaning.images
+    place = save(tmp_path / "deep.png", pixels(0, dtype=np.uint16))
+    with refused("new-image-kind", "deep.png is 16-bit grey", "as grey"):
+        new(place, reading)
+
+
+def test_a_folder_without_classes_and_its_other_files_are_named(tmp_path: Path) -> None:
+    reading = read(grey(tmp_path)).meaning.images
+    save(tmp_path / "new" / "b.png", pixels(1))
+    save(tmp_path / "new" / "a.png", pixels(2))
+    (tmp_path / "new" / "list.txt").write_text("a b")
+    found = new(tmp_path / "new", reading)
+    assert (found.names, found.truth) == (("a.png", "b.png"), None)
+    assert found.doubts[0].startswith("left out: 1 file with another ending (list.txt)")
+
+
+def test_the_reading_of_images_is_kept_with_a_study(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3) if i else pixels(i))
+    source = source_of(DatasetSpec(name="images", path=str(home), image_size=5))
+    assert source is not None
+    source.write(tmp_path / "study")
+    shutil.rmtree(home)
+    kept = load(source.spec, seed=0, base=tmp_path / "study").meaning
+    assert kept == source.arrays(seed=0).meaning
+    assert kept.images is not None
+    assert (kept.images.kind, kept.images.size) == ("RGB", 5)
+
+
+# --- arrays and objects in memory
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16, np.float64, np.float16, np.bool_])
+def test_arrays_of_images_keep_their_values_and_say_what_their_axes_are(dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 3000, (12, 4, 5, 3)).astype(dtype)
+    data = source_in_memory(x, ["a", "b"] * 6, {}).arrays(seed=0)
+    np.testing.assert_array_equal(data.x_train, x.transpose(0, 3, 1, 2).astype(np.float32))
+    assert data.meaning.said[1] == (
+        "images: 12 of 4 x 5 values, 3 channels, the last axis; give [n, C, H, W] to change"
+    )
+
+
+def test_values_that_float32_does_not_tell_apart_are_said() -> None:
+    x = np.random.default_rng(0).integers(0, 9, (12, 4, 5)) + 10**9
+    said = source_in_memory(x, ["a", "b"] * 6, {}).arrays(seed=0).meaning.said
+    assert "values up to 1000000008 are int64 and are rounded to float32" in said[2]
+    fine = source_in_memory(x - 10**9, ["a", "b"] * 6, {}).arrays(seed=0).meaning.said
+    assert len(fine) == len(said) - 1
+
+
+class Photos:
+    """A data set like torchvision's ImageFolder: images of PIL, and numbers of classes."""
+
+    classes = ("cat", "dog")
+
+    def __init__(self, make: Callable[[int], Image.Image]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+        if i >= 12:
+            raise IndexError(i)
+        return self.make(i), i % 2
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda i: Image.fromarray(pixels(i, 3)), (3, *SHAPE)),
+        (lambda i: Image.fromarray(pixels(i, 3)).convert("P"), (3, *SHAPE)),
+        (lambda i: Image.fromarray(pixels(i)), (1, *SHAPE)),
+        (lambda i: Image.fromarray(pixels(i, dtype=np.uint16)), (1, *SHAPE)),
+    ],
+)
+def test_a_data_set_of_images_in_memory_is_read_as_files_are(
+    make: Callable[[int], Image.Image], shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    data = source_in_memory(Photos(make), None, {}).arrays(seed=0)
+    assert data.x_train.shape[1:] == shape
+    files = read(folder(tmp_path, make)).x_train  # cat: 1, 3, ...; dog: 0, 2, ...
+    np.testing.assert_array_equal(data.x_train, files[[6, 0, 7, 1, 8, 2, 9, 3, 10, 4, 11, 5]])
+    assert "0 is cat, 1 is dog" in " ".join(data.meaning.said)
+    given = features_of([make(i) for i in range(12)], None, images=data.meaning.images)
+    np.testing.assert_array_equal(given.inputs, data.x_train)
+    one = features_of(make(3), None, images=data.meaning.images)
+    np.testing.assert_array_equal(one.inputs[0], data.x_train[3])
+
+
+def test_values_on_another_scale_than_in_training_are_doubted() -> None:
+    low, high = 0.0, 255.0
+    assert not [*unlike_range(np.full((2, 1, 2, 2), 200.0), low, high)]
+    assert not [*unlike_range(pixels(0)[None, None], low, high)]
+    [said] = unlike_range(np.array([[[[0.1, 0.9]]]]), low, high)
+    assert "from 0.1 to 0.9" in said
+    [said] = unlike_range(np.array([[[[0.0, 255]]]]), 0.0, 1.0)
+    assert "from 0 to 255" in said
+
+
+def test_a_data_set_of_pairs_is_predicted_and_judged() -> None:
+    data = Photos(lambda i: Image.fromarray(pixels(i, 3)))
+    found = features_of(data, None, images=ImageReading("RGB"))
+    np.testing.assert_array_equal(found.inputs[1], pixels(1, 3).transpose(2, 0, 1))
+    assert found.truth is not None
+    assert found.truth.tolist() == [0, 1] * 6
