@@ -164,7 +164,8 @@ class _Evidence(_Estimator):
             self.predictor_: Predictor = self.study_.predictor()
             self._export = packed(self.study_.folder / "export")
         if self._task == "classification":
-            self.classes_ = np.array(self.predictor_.classes)
+            # The study has "9" before "10"; scikit-learn takes the columns to be sorted.
+            self.classes_, self._columns = np.unique(self.predictor_.classes, return_index=True)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -234,7 +235,7 @@ class EvidenceClassifier(_Classifier, _Evidence):
         """Return class probabilities [n, C] in the order of `classes_`."""
         found = self._predicted(X, self.method)
         assert found.probabilities is not None
-        return found.probabilities
+        return found.probabilities[:, self._columns]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each row [n]: by `class_weight`, or of two by that of `metric`.

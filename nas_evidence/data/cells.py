@@ -5,22 +5,26 @@ unit, as in `1.1 ct`. Whether a comma is decimal or groups digits is decided onc
 cells that can only be the one or the other (`1,5` and `0,123`; `1,234,567` and `1,234.5`), else by
 what separates its columns. Test rows and new data are read as the training rows were.
 
+Durations, such as `1 days 02:30:00` or `PT90S`, are numbers too: seconds.
+
 Dates: 2024-01-31, 2024-01-31T08:00, 31.1.2024, 31/01/24, 1/31/2024. Whether the day or the month
 comes first is decided by the rows that allow only one of the two; where all allow both, points
 mean day first and strokes month first. Features are the days since 1970, year, month, weekday and
-hour.
+hour, of the local time of the training rows' zone.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.typed import is_typed, merged_objects, typed_column
 from nas_evidence.plumbing.parsing import parsed_json
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
@@ -36,17 +40,21 @@ _ONLY_COMMA = re.compile(r"[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\
 _UNIT = re.compile(r"\d[.,]?\s*((?:[^\W\d_]|°)[^\d\s,;:]{0,9})$")
 #: Most units of a column that is said to have several.
 _MOST_UNITS = 5
+_DURATION = re.compile(
+    r"-?\d+ days?,? [+-]?\d\d?:\d\d:\d\d(\.\d+)?|[+-]?P(?=T?\d)(\d+D)?(T[\dHMS.]+)?"
+)
 _ONLY_GROUPS = re.compile(r"[+-]?\d{1,3}(,\d{3}){2,}|[+-]?\d{1,3}(,\d{3})+\.\d*")
 
 
 class Written(NamedTuple):
     """How the cells of a column are written.
 
-    sign  the decimal one, or "text" if they are no numbers
+    sign  the decimal one, or "text" if they are no numbers; "category" if the source says that
+          they are categories, "duration" of durations, read in seconds
     unit  that follows the numbers, or ""
     """
 
-    sign: Literal["text", "point", "comma"]
+    sign: Literal["text", "point", "comma", "category", "duration"]
     unit: str = ""
 
 
@@ -60,7 +68,9 @@ def with_numbers_read(
     written: Mapping[str, Written] | None = None,
     said: Iterable[str] = (),
 ) -> pd.DataFrame:
-    """Return a table in which numbers written as text are numbers; `how_read` says which.
+    """Return a table of typed columns, numbers written as text as numbers; `how_read` says which.
+
+    Every table comes here first: training rows, test rows and new data, from whatever source.
 
     Args:
         frame: a table; names of columns as text.
@@ -69,17 +79,18 @@ def with_numbers_read(
             stays text.
         said: sentences about how the table was read until here.
     """
-    known, decided = written or {}, {}
+    frame, decided, merged = _typed(frame)
+    known = written or {}
     text = {name: _trimmed(frame[name]) for name in frame.columns if _is_text(frame[name])}
     if comma is None:
         undecided = (cells for name, cells in text.items() if name not in known)
         comma = _is_comma_decimal(filter(_may_be_numbers, undecided), unclear=False)
-    changed, sentences = {}, list(said)
+    changed, sentences = {}, [*said, *merged]
     for name, cells in text.items():
         present = cells.dropna()
-        how = known.get(name) or _written(present, comma=comma)
+        how = known.get(name) or decided.get(name) or _written(present, comma=comma)
         decided[name] = how
-        if how == TEXT:
+        if how.sign in ("text", "category"):
             continue
         plain = present.map(lambda cell: _plain(cell, how))  # noqa: B023
         number = plain.notna()
@@ -90,7 +101,8 @@ def with_numbers_read(
                 continue
             if (plain[number] == present[number]).all():
                 continue  # as pandas reads them
-            sentences += [one for one in _said(name, present, plain) if one not in sentences]
+            said_now = [*_said(name, present, plain), *_said_signs(name, present)]
+            sentences += [one for one in said_now if one not in sentences]
         joined = plain.where(number, present).reindex(cells.index)
         changed[name] = to_numeric(joined) if number.all() else joined
     found = frame.assign(**changed) if changed else frame.copy(deep=False)
@@ -116,6 +128,37 @@ def _said_units(name: str, present: pd.Series) -> list[str]:
         return []
     listed = ", ".join(map(repr, units.dropna().unique()))
     return [f"column {name!r} is not read as numbers, as they have several units: {listed}"]
+
+
+def _said_signs(name: str, present: pd.Series) -> list[str]:
+    """Return in words that numbers have several signs, or that some have one of per cent."""
+    signs = present.str.extract(f"([{_SIGNS}])", expand=False).fillna("")
+    found = [one for one in signs.unique() if one]
+    if len(found) < 2 and not ("%" in found and (signs == "").any()):
+        return []
+    shown = ", ".join(
+        repr(present[signs == one].iloc[0]) for one in ([*found, ""])[:3] if (signs == one).any()
+    )
+    return [
+        f"column {name!r} has numbers with several signs or without, read as they stand: {shown}"
+    ]
+
+
+def _typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Written], list[str]]:
+    """Return a table of typed columns, how those are written of which the source says it.
+
+    Also return sentences about columns in which cells of two types become one text.
+    """
+    changed, decided, said = {}, dict[str, Written](), list[str]()
+    for at, kind in enumerate(frame.dtypes):
+        if not is_typed(kind):
+            name, values = frame.columns[at], frame.iloc[:, at]
+            changed[name], note = typed_column(values)
+            if note:
+                decided[str(name)] = Written(note)
+            if kind is np.dtype(object) and (twice := merged_objects(values.dropna())) is not None:
+                said.append(f"column {name!r} holds {twice} as text and otherwise, read as one")
+    return (frame.assign(**changed) if changed else frame), decided, said
 
 
 def how_read(frame: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, Written]]:
@@ -176,6 +219,8 @@ def _has_decimal_points(present: pd.Series) -> bool:
 def _written(present: pd.Series, *, comma: bool) -> Written:
     if not len(present) or not _may_be_numbers(present):
         return TEXT
+    if present.str.fullmatch(_DURATION).mean() >= MOSTLY:
+        return Written("duration")
     unit = _unit(present)
     points = _has_decimal_points(present.map(lambda cell: _bare(cell, unit)) if unit else present)
     return Written("comma" if comma and not points else "point", unit)
@@ -198,8 +243,10 @@ def _plain(cell: str, how: Written) -> str | None:
     >>> _plain("(3)", comma), _plain("b", comma), _plain("3", Written("text"))
     ('-3', None, None)
     """
-    if how == TEXT:
+    if how.sign in ("text", "category"):
         return None
+    if _DURATION.fullmatch(cell):
+        return repr(pd.Timedelta(cell).total_seconds()) if how.sign == "duration" else None
     comma = how.sign == "comma"
     if _PLAIN.fullmatch(cell) and not (comma and _COMMA.fullmatch(cell)):
         return cell
@@ -239,13 +286,16 @@ Order = Literal["year", "month", "day"]
 PARTS = ("days", "year", "month", "weekday", "hour")
 _ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")
 _SHORT = re.compile(r"\s*(\d{1,2})([/.])(\d{1,2})[/.](\d{4}|\d{2})([ T]\d{1,2}:.*)?\s*")
+_ZONE = re.compile(r":.*?\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
 #: Two digits of a year up to this one are of this century.
 _THIS_CENTURY = 68
+#: The zone of dates each of which is written with its own.
+EACH = "each its own"
 
 
 def order_of(present: pd.Series) -> Order | None:
-    """Return what dates begin with, None if the values are no dates."""
-    if pd.api.types.is_datetime64_any_dtype(present) or isinstance(present.dtype, pd.PeriodDtype):
+    """Return what dates begin with, None if fewer than `MOSTLY` of the values are dates."""
+    if _is_dates(present):
         return "year"
     if (
         present.empty
@@ -253,37 +303,107 @@ def order_of(present: pd.Series) -> Order | None:
         or pd.api.types.is_bool_dtype(present)
     ):
         return None
-    sample = present.iloc[:1000].astype(str)
-    if sample.map(lambda text: _ISO.fullmatch(text) is not None).mean() >= MOSTLY:
-        return "year"
-    short = [found for text in sample if (found := _SHORT.fullmatch(text))]
-    if len(short) < MOSTLY * len(sample):
-        return None
-    day = sum(int(found[1]) > 12 for found in short)
-    month = sum(int(found[3]) > 12 for found in short)
-    if day == month:
-        return "day" if short[0][2] == "." else "month"
-    return "day" if day > month else "month"
+    texts = present.astype(str)
+    sample = texts.iloc[:1000]
+    order: Order = "year"
+    if sample.map(lambda text: _ISO.fullmatch(text) is not None).mean() < MOSTLY:
+        if sample.map(lambda text: _SHORT.fullmatch(text) is not None).mean() < MOSTLY:
+            return None
+        short = [found for text in texts if (found := _SHORT.fullmatch(text))]
+        day = sum(int(found[1]) > 12 for found in short)
+        month = sum(int(found[3]) > 12 for found in short)
+        points = 2 * sum(found[2] == "." for found in short) > len(short)
+        order = "day" if day > month or (day == month and points) else "month"
+    return order if dates_of(texts, order).notna().mean() >= MOSTLY else None
 
 
-def dates_of(values: pd.Series, order: Order) -> pd.Series:
-    """Return values as dates without a time zone; what is none is missing."""
+def dates_of(values: pd.Series, order: Order, zone: str | None = None) -> pd.Series:
+    """Return values as dates without a time zone; what is none is missing.
+
+    Args:
+        values: dates, or text.
+        order: what text begins with.
+        zone: of the local time to return; "" and `EACH` leave each as it is written, None is UTC.
+            What has no zone is taken as it is.
+    """
     if isinstance(values.dtype, pd.PeriodDtype):
         values = values.dt.to_timestamp()
-    if not pd.api.types.is_datetime64_any_dtype(values):
-        text = values.astype("object").where(values.notna()).map(str, na_action="ignore")
-        if order != "year":
-            text = text.map(lambda one: _year_first(one, order), na_action="ignore")
-        values = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
-    return values.dt.tz_convert(None) if values.dt.tz is not None else values
+    if _is_dates(values):
+        if values.dt.tz is None:
+            return values
+        local = values if zone in ("", EACH) else values.dt.tz_convert(zone or "UTC")
+        return local.dt.tz_localize(None)
+    text = values.astype("object").where(values.notna()).map(str, na_action="ignore")
+    if order != "year":
+        text = text.map(lambda one: _year_first(one, order), na_action="ignore")
+    if zone in ("", EACH):
+        text = text.map(lambda one: one[: _start_of_zone(one)], na_action="ignore")
+    dates = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
+    if zone in (None, "", EACH):
+        return dates.dt.tz_localize(None)
+    local = dates.dt.tz_convert(zone).dt.tz_localize(None)
+    return local.where(has_zone(text), dates.dt.tz_localize(None))
+
+
+def zone_of(present: pd.Series) -> str:
+    """Return the time zone of dates: a name, "" without one, `EACH` if they have several."""
+    if _is_dates(present):
+        zone = present.dt.tz
+        return "" if zone is None else _name_of(zone, present)
+    found = present.astype(str).str.extract(_ZONE, expand=False)
+    if found.notna().mean() < 0.5:
+        return ""
+    zones = {"UTC" if one == "Z" else one for one in found.dropna().unique()}
+    zones = {"UTC" if one.strip("+-").replace(":", "").strip("0") == "" else one for one in zones}
+    if len(zones) > 1:
+        return EACH
+    zone = zones.pop()
+    return zone if zone == "UTC" else f"UTC{zone[:3]}:{zone[3:].strip(':') or '00'}"
+
+
+def has_zone(values: pd.Series) -> pd.Series:
+    """Return which dates are written with a time zone, bool [n]."""
+    if _is_dates(values):
+        return pd.Series(values.dt.tz is not None, values.index)
+    texts = values.astype("object").where(values.notna(), "").map(str)
+    return texts.map(lambda text: _ZONE.search(text) is not None)
 
 
 def parts_of(dates: pd.Series) -> Mapping[str, Array]:
     """Return the features of dates, float64 [n] each, NaN where a date is missing."""
-    days = (dates - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    since = dates.to_numpy("datetime64[us]")
+    days = np.where(np.isnat(since), np.nan, since.astype(np.int64) / 86_400e6)
     columns = (days, dates.dt.year, dates.dt.month, dates.dt.day_of_week, dates.dt.hour)
     found = (np.asarray(column, dtype=np.float64) for column in columns)
     return dict(zip(PARTS, found, strict=True))
+
+
+def _is_dates(values: pd.Series) -> bool:
+    kind = values.dtype
+    return pd.api.types.is_datetime64_any_dtype(kind) or isinstance(kind, pd.PeriodDtype)
+
+
+def _start_of_zone(text: str) -> int | None:
+    found = _ZONE.search(text)
+    return None if found is None else found.start(1)
+
+
+def _name_of(zone: Any, present: pd.Series) -> str:
+    """Return a name by which pandas finds a zone again, `EACH` for one without."""
+    offset = present.iloc[0].utcoffset()
+    for name in (str(zone), f"UTC{_clock(offset)}"):
+        try:
+            same = present.iloc[:1].dt.tz_convert(name).dt.tz_localize(None)
+        except (KeyError, ValueError, TypeError, AttributeError, OSError):
+            continue
+        if same.eq(present.iloc[:1].dt.tz_localize(None)).all():
+            return name
+    return EACH
+
+
+def _clock(offset: timedelta) -> str:
+    minutes = round(offset.total_seconds() / 60)
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def _year_first(text: str, order: Order) -> str:

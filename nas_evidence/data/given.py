@@ -218,8 +218,11 @@ def _of_table(
     weights: str | None = None,
 ) -> Given:
     targets = targets_in(frame, target)
-    truth = np.asarray(frame[[*targets]]) if targets else None
-    truth = truth[:, 0] if truth is not None and len(targets) == 1 else truth
+    truth = (
+        np.asarray(frame[[*targets]] if len(targets) > 1 else frame[targets[0]])
+        if targets
+        else None
+    )
     if frame.empty:
         raise UserError(_EMPTY).with_code("nothing-to-predict")
     if preparation is None:

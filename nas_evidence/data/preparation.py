@@ -1,26 +1,42 @@
 """The columns of a table as features: what is decided once, and applied to every table.
 
     number    one feature; a missing value is the median, with an indicator if training rows have
-              one; scaled later like every input
+              one; scaled later like every input. True and False, also as text, are 1 and 0
     date      days since 1970, year, month, weekday and hour as numbers, those that vary
     category  one-hot: the categories of the training rows, most frequent first, and "other"
 
-A `Preparation` holds every number and name that it uses, so it travels as JSON and gives the same
-features anywhere, with pandas and numpy alone. They are those of scikit-learn's
-`ColumnTransformer` of a `MissingIndicator` and a `OneHotEncoder` with these parameters (a test
-compares).
+Numbers are float64 until `shift` and `unit` of their column are taken off: float32 would lose
+what distinguishes values far from 0, such as 2459000.5 and 2459000.6.
+
+Decisions are taken once, of the training rows, and applied cell by cell: the features of a row
+do not depend on the rows beside it. A `Preparation` holds every number and name that it uses, so
+it travels as JSON and gives the same features anywhere, with pandas and numpy alone. They are
+those of scikit-learn's `ColumnTransformer` of a `MissingIndicator` and a `OneHotEncoder` with
+these parameters (a test compares).
 """
 
 import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.cells import PARTS, Order, Written, dates_of, order_of, parts_of
+from nas_evidence.data.cells import (
+    EACH,
+    MOST_WORDS,
+    PARTS,
+    TEXT,
+    Order,
+    Written,
+    dates_of,
+    has_zone,
+    order_of,
+    parts_of,
+    zone_of,
+)
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
@@ -31,7 +47,12 @@ from nas_evidence.plumbing.user_error import UserError
 MOST_CATEGORIES = 50
 #: Share of values that must be numbers, or dates, for the column to be taken as that.
 _MOSTLY = 0.9
+#: A column whose median is further from 0, in standard deviations, is centred before float32.
+_FAR = 4.0
+#: A column whose largest distance from 0 is smaller gets a unit of its own: float32 ends at 1e-38.
+_TINY = 1e-30
 OTHER, MISSING = "(other)", "(missing)"
+_FLAGS = {"true": 1.0, "false": 0.0}
 
 
 @dataclass(frozen=True)
@@ -41,8 +62,10 @@ class Column:
     fill        value in place of a missing number
     indicator   whether a feature says that the number is missing
     categories  with a feature of their own; `OTHER` comes after them
-    part        of a date, see `written_dates`; several columns then have one name
+    part        of a date, see `cells.PARTS`; several columns then have one name
     order       what its dates begin with
+    zone        of its dates, see `cells.dates_of`; None in exports of before: UTC
+    shift, unit the feature is (value - shift) / unit
     low, high   least and largest number in training, None for dates and categories
     words       among the numbers of training, read as missing
     """
@@ -54,6 +77,9 @@ class Column:
     categories: tuple[str, ...] = ()
     part: str = ""
     order: Order = "year"
+    zone: str | None = None
+    shift: float = 0.0
+    unit: float = 1.0
     low: float | None = None
     high: float | None = None
     words: tuple[str, ...] = ()
@@ -67,6 +93,11 @@ class Column:
     def may_miss(self) -> bool:
         """Return whether training had missing cells, so that they have a feature."""
         return self.indicator or MISSING in self.categories
+
+    def feature(self, numbers: Array) -> Array:
+        """Return numbers [n], NaN where missing, as a feature, float64 [n]."""
+        filled = np.where(np.isnan(numbers), self.fill, numbers)
+        return filled if (self.shift, self.unit) == (0, 1) else (filled - self.shift) / self.unit
 
     def far_outside(self, numbers: pd.Series) -> pd.Series:
         """Return those that are further outside the range of training than it is wide."""
@@ -94,8 +125,14 @@ class Preparation:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features: numbers, then indicators, then categories."""
-        return tuple(feature for _, feature in self._features())
+        """Names of the features, all different: numbers, then indicators, then categories."""
+        found: dict[str, None] = {}
+        for _, feature in self._features():
+            name, n = feature, 2
+            while name in found:
+                name, n = f"{feature} ({n})", n + 1
+            found[name] = None
+        return tuple(found)
 
     @property
     def places(self) -> dict[str, list[int]]:
@@ -140,15 +177,15 @@ class Preparation:
                 f"{', '.join(repr(name) for name in absent)}; "
                 + (" ".join(hints) or "add them, empty where unknown")
             ).with_code("columns-missing")
-        read = {c.label: _read(frame[c.name], c, where) for c in self.columns}
-        numbers = self._of("number")
+        dates: dict[str, Mapping[str, Array]] = {}
+        numbers = [(c, _numbers(frame[c.name], c, where, dates)) for c in self._of("number")]
         parts = [
-            *(np.where(np.isnan(read[c.label]), c.fill, read[c.label]) for c in numbers),
-            *(np.isnan(read[c.label]) for c in numbers if c.indicator),
+            *(c.feature(values) for c, values in numbers),
+            *(np.isnan(values) for c, values in numbers if c.indicator),
             *(
-                np.asarray(read[c.label] == value)
-                for c in self._of("category")
-                for value in (*c.categories, OTHER)
+                np.asarray(values == one)
+                for c, values in ((c, _categories(frame[c.name], c)) for c in self._of("category"))
+                for one in (*c.categories, OTHER)
             ),
         ]
         features = np.stack(parts, axis=1)
@@ -164,17 +201,18 @@ class Preparation:
             if present.empty:
                 yield f"column {column.name!r} is empty; the default from training is used"
             elif column.kind == "category":
-                unseen = _read(present, column, "") == OTHER
+                unseen = _categories(present, column) == OTHER
                 seen = "not seen in training"
                 yield from _told(column, present[unseen], seen, "as the category '(other)'")
             elif column.part:
-                unread = dates_of(present, column.order).isna()
+                unread = dates_of(present, column.order, column.zone).isna()
                 yield from _told(column, present[unread], "without a date", "as missing")
+                yield from _told_zones(column, present[~unread])
             elif _is_text(values):
-                unread = to_numeric(present, errors="coerce").isna()
+                unread = np.isnan(_as_numbers(present))
                 yield from _told(column, present[unread], "with text", "as missing")
             if column.low is not None:
-                far = column.far_outside(to_numeric(present, errors="coerce").astype("float64"))
+                far = column.far_outside(pd.Series(_as_numbers(present), present.index))
                 seen = f"far outside {column.low:.4g} to {column.high:.4g}, the range of training"
                 yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
             n_missing = len(values) - len(present)
@@ -212,8 +250,20 @@ class Preparation:
 
 def _told(column: Column, cells: pd.Series, what: str, taken: str) -> Iterator[str]:
     if len(cells):
-        shown = ", ".join(map(repr, cells.unique()[:3].tolist()))
+        few = cells.unique()[:3].tolist()
+        shown = ", ".join(repr(str(one) if isinstance(one, pd.Timestamp) else one) for one in few)
         yield f"column {column.name!r}: {_cells(len(cells))} {what} ({shown}), treated {taken}"
+
+
+def _told_zones(column: Column, present: pd.Series) -> Iterator[str]:
+    """Yield a sentence if dates have a time zone and those of training none, or the reverse."""
+    zoned = has_zone(present)
+    if column.zone == "":
+        what = "with a time zone, which training had not"
+        yield from _told(column, present[zoned], what, "as local time")
+    elif column.zone is not None:
+        where = "" if column.zone == EACH else f" of {column.zone}"
+        yield from _told(column, present[~zoned], "without a time zone", f"as local time{where}")
 
 
 def _cells(n: int, kind: str = "") -> str:
@@ -268,6 +318,8 @@ def prepare(
             continue
         values = frame[name]
         forced = "category" if name in categorical else "number" if name in numeric else None
+        if forced is None and (written or {}).get(str(name), TEXT).sign == "category":
+            forced = "given category"
         found, sentence = _decided(str(name), values, forced, where)
         said += [sentence] if sentence else []
         columns += found
@@ -290,7 +342,7 @@ def _decided(
 ) -> tuple[list[Column], str]:
     """Return a column, several for a date, none to leave it out, and a sentence if needed."""
     present = values.dropna()
-    if present.nunique() <= 1 and forced is None and not values.isna().any():
+    if present.nunique() <= 1 and forced in (None, "given category") and not values.isna().any():
         return [], f"column {name!r} is left out: it has one value only"
     if present.empty:
         return [], f"column {name!r} is left out: it is empty"
@@ -298,22 +350,33 @@ def _decided(
         return _date(name, values, order)
     if forced == "category":
         return _category(name, values)
-    numbers = to_numeric(present, errors="coerce") if forced or _is_text(values) else present
-    if forced == "number" or not _is_text(values):
+    if forced == "number" or (forced is None and not _is_text(values)):
         return _number(name, values, forced, where)
-    if numbers.notna().mean() >= _MOSTLY and present[numbers.isna()].nunique() <= 3:
-        words = ", ".join(repr(v) for v in present[numbers.isna()].unique())
-        column, _ = _number(name, values, "number", where)
-        return column, words and (
-            f"column {name!r} is read as numbers and {words} as missing; "
-            f"--categorical {option(name)} to change"
-        )
-    if present.nunique() > len(present) // 2:
+    if forced is None:
+        unread = present[np.isnan(_as_numbers(present))]
+        if len(unread) <= (1 - _MOSTLY) * len(present) and unread.nunique() <= MOST_WORDS:
+            column, _ = _number(name, values, "number", where)
+            flags = not np.isnan(_flags(present)).all()
+            what = "True and False" if flags else "numbers"
+            return column, (
+                f"column {name!r} is read as {what} and {', '.join(map(repr, unread.unique()))} "
+                f"as missing; --categorical {option(name)} to change"
+                if len(unread)
+                else ""
+            )
+    many = present.nunique() > len(present) // 2
+    if many and not _is_text(values):
+        return _number(name, values, None, where)
+    if many:
         return [], (
             f"column {name!r} is left out: it has {present.nunique()} different texts in "
             f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
         )
-    return _category(name, values)
+    said = ""
+    if forced and not _is_text(values):
+        keep = f"--numeric {option(name)} to change"
+        said = f"column {name!r} is a category of numbers, read as categories; {keep}"
+    return _category(name, values)[0], said
 
 
 def _number(
@@ -338,6 +401,7 @@ def _number(
         "number",
         fill=float(np.median(present)),
         indicator=indicator,
+        **_scale(present),
         low=float(present.min()),
         high=float(present.max()),
         words=tuple(words[:MOST_CATEGORIES]),
@@ -346,9 +410,13 @@ def _number(
 
 
 def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str]:
-    features = parts_of(dates_of(values, order))
+    zone = zone_of(values.dropna())
+    features = parts_of(dates_of(values, order, zone))
     varying = [part for part in PARTS if np.nanmin(features[part]) < np.nanmax(features[part])]
     missing = bool(np.isnan(features[PARTS[0]]).any())
+    if not varying and not missing:
+        return [], f"column {name!r} is left out: it has one value only"
+    varying = varying or [PARTS[0]]
     columns = [
         Column(
             name,
@@ -357,14 +425,34 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
             indicator=missing and part == varying[0],
             part=part,
             order=order,
+            zone=zone,
+            **_scale(features[part][~np.isnan(features[part])]),
         )
         for part in varying
     ]
     how = "" if order == "year" else f", with the {order} first"
+    at = "" if zone in ("", EACH) else f" in the time of {zone}"
+    also = ", --categorical to read categories" if order == "day" and _is_short(values) else ""
     return columns, (
-        f"column {name!r} is read as dates{how}: {', '.join(varying)}; "
-        f"--drop {option(name)} to leave it out"
+        f"column {name!r} is read as dates{how}{at}: {', '.join(varying)}; "
+        f"--drop {option(name)} to leave it out{also}"
     )
+
+
+def _scale(present: Array) -> dict[str, float]:
+    """Return `shift` and `unit` of numbers [n] that float32 would not keep as they are, else {}.
+
+    Of others a feature is the number itself. The unit is a power of two, so that nothing rounds.
+    """
+    centre = float(np.median(present))
+    reach = float(np.abs(present - centre).max())
+    found = {}
+    if reach > 0 and abs(centre) > _FAR * reach * float(np.std((present - centre) / reach)):
+        found["shift"] = centre
+    size = reach if found else float(np.abs(present).max())
+    if 0 < size < _TINY:
+        found["unit"] = 2.0 ** np.floor(np.log2(size))
+    return found
 
 
 def _numbers_the_rows(numbers: Array) -> bool:
@@ -383,21 +471,32 @@ def _category(name: str, values: pd.Series) -> tuple[list[Column], str]:
     return [Column(name, "category", categories=kept)], ""
 
 
-def _read(values: pd.Series, column: Column, where: str) -> Any:
-    if column.kind == "category":
-        texts = _texts(values)
-        return texts.where(texts.isin(column.categories), OTHER)
+def _categories(values: pd.Series, column: Column) -> pd.Series:
+    """Return cells as categories of the column, `OTHER` for those without a feature."""
+    texts = _texts(values)
+    flags = {one.casefold(): one for one in column.categories if one.casefold() in _FLAGS}
+    if flags:  # True is as the training rows write it
+        known = texts.isin(column.categories)
+        texts = texts.where(known, texts.map(lambda one: flags.get(one.casefold(), one)))
+    return texts.where(texts.isin(column.categories), OTHER)
+
+
+def _numbers(
+    values: pd.Series, column: Column, where: str, dates: dict[str, Mapping[str, Array]]
+) -> Array:
+    """Return cells as numbers, NaN where missing; `dates` keeps the parts of each column once."""
     if column.part:
-        return parts_of(dates_of(values, column.order))[column.part]
-    if _is_text(values):
-        values = _without(values, column.words)
-        numbers = to_numeric(values, errors="coerce")
-        if len(values) and numbers.isna().all() and values.notna().any():
+        if column.name not in dates:
+            dates[column.name] = parts_of(dates_of(values, column.order, column.zone))
+        return dates[column.name][column.part]
+    numbers = _as_numbers(_without(values, column.words))
+    if _is_text(values) and len(values) and np.isnan(numbers).all():
+        others = _without(values, column.words).dropna()
+        if len(others):
             raise UserError(
                 f"column {column.name!r} of {where} must hold numbers, as in the training data, "
-                f"but has {values.dropna().iloc[0]!r}"
+                f"but has {others.iloc[0]!r}"
             ).with_code("column-not-numbers")
-    numbers = _as_numbers(values)
     _check_finite(numbers, column.name, where)
     return numbers
 
@@ -419,20 +518,37 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
 
 
 def _as_numbers(values: pd.Series) -> Array:
+    """Return cells as float64 [n], NaN where they are missing or no numbers."""
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":  # quick: often wide
         return np.asarray(values, dtype=np.float64)
-    return np.asarray(to_numeric(values, errors="coerce").astype("float64"))
+    found = to_numeric(values, errors="coerce").to_numpy("float64", na_value=np.nan)
+    if _is_text(values) and len(words := values[np.isnan(found)].dropna()):
+        found = found.copy()
+        found[np.isnan(found) & values.notna().to_numpy()] = _flags(words)
+    return found
+
+
+def _flags(words: pd.Series) -> Array:
+    """Return 1 and 0 for words, or Python's booleans, that are True or False, else NaN."""
+    return np.array([_FLAGS.get(str(one).casefold().strip(), np.nan) for one in words], np.float64)
 
 
 def _texts(values: pd.Series) -> pd.Series:
-    """Return values as text without blanks around it, and whole floats as integers.
+    """Return each cell as text without blanks around it, a whole number without a point.
 
     A column of integers has floats where cells are missing.
     """
-    if pd.api.types.is_float_dtype(values) and (values.dropna() % 1 == 0).all():
-        values = values.astype("Int64")
-    return values.astype("object").where(values.notna(), MISSING).astype(str).str.strip()
+    texts = values.astype("object").where(values.notna(), MISSING).map(str).str.strip()
+    if pd.api.types.is_float_dtype(values):
+        whole = (values % 1 == 0).fillna(False).astype(bool)
+        texts[whole] = values[whole].map(lambda one: str(int(one)))
+    return texts
 
 
 def _is_text(values: pd.Series) -> bool:
     return not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values))
+
+
+def _is_short(values: pd.Series) -> bool:
+    """Tell whether dates are text of the form 3.11.12, as versions of programs are too."""
+    return bool(values.dropna().astype(str).str.fullmatch(r"\s*\d+\.\d+\.\d\d\s*").all())

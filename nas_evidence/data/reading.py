@@ -285,6 +285,9 @@ def as_array(values: Any) -> Array:
         values = values.detach().cpu().numpy()
     if isinstance(values, pd.Series | pd.DataFrame | pd.Index):
         values = values.to_numpy()
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
+        whole = values.mask is np.ma.nomask or not values.mask.any()
+        return values.data if whole else values.astype(np.float64).filled(np.nan)
     return np.asarray(values)
 
 

@@ -36,7 +36,7 @@ from nas_evidence.data.reading import (
     texts_as_frame,
     with_plain_cells,
 )
-from nas_evidence.data.targets import check_unordered
+from nas_evidence.data.targets import check_unordered, typed_targets
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
@@ -316,18 +316,9 @@ def table_source(
 
 
 def _parquet(frame: pd.DataFrame) -> bytes:
-    """Return a table as Parquet; columns of mixed types become text."""
+    """Return a table of typed columns as Parquet, which gives back the same columns."""
     plain = frame.reset_index(drop=True)
     plain.columns = plain.columns.map(str)
-    for name in plain.columns:
-        values = plain[name]
-        if isinstance(values.dtype, pd.CategoricalDtype):
-            values = values.astype(values.cat.categories.dtype)
-        if values.dtype == object:
-            kinds = {type(v) for v in values.dropna()}
-            if len(kinds) > 1 or not kinds <= {str, bool}:
-                values = values.map(str, na_action="ignore")
-        plain[name] = values
     buffer = io.BytesIO()
     plain.to_parquet(buffer, index=False)
     return buffer.getvalue()
@@ -363,11 +354,12 @@ def array_source(
 
 
 def _without_objects(array: Array, name: str, given: str) -> Array:
-    """Return an array of Python objects as text, or as numbers if all are."""
-    if all(isinstance(v, int | float | np.number) for v in array.ravel()):
-        return array.astype(np.float64)
-    if name.startswith("y") and not pd.isna(array).any():
-        return array.astype(str)
+    """Return an array of Python objects as numbers if all are, targets also as text."""
+    found = typed_targets(array, f"{name} of {given}")
+    if found.dtype.kind in "biufM":
+        return found
+    if name.startswith("y") and not pd.isna(found).any():
+        return found.astype(str)
     raise UserError(
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
         ".astype('float32'), or a DataFrame for a table with text"
@@ -428,6 +420,9 @@ def _of_table(
 ) -> Source:
     keys, frame = _with_levels(keys, frame), with_plain_cells(named(frame, GIVEN))
     frame = frame.copy(deep=False)  # its columns are renamed
+    if keys.get("target") in frame.columns:
+        target = keys["target"]
+        check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
     for option, values in of_rows.items():
         if values.shape != (len(frame),):
             raise UserError(

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.typed import merged_objects, typed_column
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -81,8 +82,8 @@ def targets_of(
         ValueError: if the targets are neither labels nor real numbers, or do not fit the scale;
             names the place.
     """
-    y, one_hot = _flat(_typed(train), where)
-    y_test = y[:0] if test is None else _flat(_typed(test), where)[0]
+    y, one_hot = _flat(typed_targets(train, where), where)
+    y_test = y[:0] if test is None else _flat(typed_targets(test, where), where)[0]
     if y.ndim != y_test.ndim or y.shape[1:] != y_test.shape[1:]:
         raise UserError(
             f"{where}: training and test targets must have as many columns, but have shapes "
@@ -118,11 +119,14 @@ def targets_of(
 
 
 def check_unordered(values: object, task: TaskName | None, where: str) -> None:
-    """Check that targets are no grades, whose order no likelihood here knows.
+    """Check that targets are no grades, whose order no likelihood here knows, nor of two types.
 
     Raises:
-        ValueError: for ordered categories, unless the task is given; names the remedies.
+        ValueError: for ordered categories, unless the task is given, and for labels such as 1
+            and "1" that no table keeps apart; names the remedies.
     """
+    if isinstance(values, pd.Series | np.ndarray) and values.dtype == object:
+        check_of_one_type(np.asarray(values), where)
     kind = getattr(values, "dtype", None)
     if task is None and isinstance(kind, pd.CategoricalDtype) and kind.ordered:
         grades = ", ".join(shortened(name) for name in kind.categories[:_LISTED])
@@ -133,16 +137,28 @@ def check_unordered(values: object, task: TaskName | None, where: str) -> None:
         ).with_code("ordered-grades")
 
 
-def _typed(values: ArrayLike) -> Array:
-    """Return an array; of objects that are all booleans, or all numbers, of that type."""
+def check_of_one_type(y: Array, where: str) -> None:
+    """Check that no label occurs as text and as another type.
+
+    Raises:
+        ValueError: if one does, such as 1 and "1"; names it.
+    """
+    if (twice := merged_objects(y[~pd.isna(y)])) is not None:
+        raise UserError(
+            f"{where} holds {twice} as text and as another type, and labels of both could not be "
+            "told apart; write all of one type"
+        ).with_code("labels-of-two-types")
+
+
+def typed_targets(values: ArrayLike, where: str) -> Array:
+    """Return an array; Python objects as what all are (`typed.py`), labels as they stay apart."""
     y = np.asarray(values)
-    if y.dtype == object and y.size:
-        kinds = [isinstance(v, bool | np.bool_) for v in y.flat]
-        if all(kinds):
-            return y.astype(bool)
-        if not any(kinds) and all(isinstance(v, int | float | np.number) for v in y.flat):
-            return y.astype(np.float64)
-    return y
+    if y.dtype.kind not in "Om" or not y.size:
+        return y
+    if y.dtype == object:
+        check_of_one_type(y, where)
+    found, _ = typed_column(pd.Series(y.ravel()))
+    return np.asarray(found.to_numpy()).reshape(y.shape)
 
 
 def _flat(y: Array, where: str) -> tuple[Array, bool]:
@@ -198,10 +214,9 @@ def _inferred(y: Array) -> TaskName:
         return "regression"
     if y.dtype.kind not in "iuf":
         return "classification"
-    numbers = y.astype(np.float64)
-    if not np.isfinite(numbers).all() or (numbers != np.round(numbers)).any():
+    if y.dtype.kind == "f" and (not np.isfinite(y).all() or (y != np.round(y)).any()):
         return "regression"
-    values, rows = np.unique(numbers, return_counts=True)
+    values, rows = np.unique(y, return_counts=True)
     if len(values) > min(MOST_CLASSES, len(y) // 2) or _are_counts(values, rows):
         return "regression"
     return "classification"
@@ -298,14 +313,13 @@ def _names(y: Array, where: str) -> list[ClassName]:
     if y.dtype.kind == "b":
         return [bool(v) for v in y]
     if y.dtype.kind in "iuf":
-        values = y.astype(np.float64)
-        if (values != np.round(values)).any():
-            row = int(np.flatnonzero(values != np.round(values))[0])
+        if y.dtype.kind == "f" and (y != np.round(y)).any():
+            row = int(np.flatnonzero(y != np.round(y))[0])
             raise UserError(
                 f"{where}: labels must be whole numbers or text, but row {row} has "
-                f"{values[row]:g}; give task = regression for real targets"
+                f"{y[row]:g}; give task = regression for real targets"
             ).with_code("labels-not-whole")
-        return [int(v) for v in values]
+        return [int(v) for v in y]  # not by way of float64, which merges those above 2^53
     return [str(v) for v in y]
 
 

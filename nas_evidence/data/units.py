@@ -19,6 +19,7 @@ import pandas as pd
 from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.typed import typed_column
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
@@ -115,8 +116,7 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
     """
     if values is None:
         return None
-    cells = pd.Series(np.asarray(values) if isinstance(values, np.ndarray) else values)
-    cells = cells.reset_index(drop=True)
+    cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
     in_time = spec.time_column is not None
     keys = pd.Series(_times(cells)) if in_time else cells
     if (bad := np.flatnonzero(keys.isna())).size:
@@ -159,7 +159,7 @@ def weights_of(values: pd.Series | Array, name: str | None, where: str) -> Array
     Raises:
         ValueError: unless all are whole numbers from 0 on that add up to 1 to `MOST_ROWS`.
     """
-    cells = pd.Series(np.asarray(values)).reset_index(drop=True)
+    cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
     numbers = np.asarray(to_numeric(cells, errors="coerce").astype("float64"))
     if (bad := np.flatnonzero(~((numbers >= 0) & (numbers % 1 == 0)))).size:
         row = int(bad[0])

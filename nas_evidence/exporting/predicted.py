@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nas_evidence.data import ArrayData
+from nas_evidence.data.targets import typed_targets
 from nas_evidence.maths.decisions import NONE, decided
 from nas_evidence.maths.metrics import (
     LEVEL,
@@ -272,7 +273,7 @@ class Prediction:
 
     def _known(self, truth: Any) -> np.ndarray:
         """Return true labels as class numbers [n], or targets as numbers [n, C]."""
-        truth = np.asarray(truth)
+        truth = typed_targets(truth, "the true values")
         n = len(self.real.mean if self.probabilities is None else self.probabilities)
         if len(truth) != n:
             raise UserError(f"there are {n} predictions, but {len(truth)} true values").with_code(

@@ -89,10 +89,13 @@ def test_names_and_cells_are_the_same_in_any_encoding(encoding: str, tmp_path: P
 
 
 def features(column: Any, new: Any) -> dict[str, list[float]]:
+    """Return the features of new cells by name, in the unit of the cells."""
     table = pd.DataFrame({"c": column})
     preparation, _ = prepare(table, drop=(), categorical=(), numeric=(), where="t")
     again = Preparation.from_json(preparation.to_json())
-    found = again.apply(pd.DataFrame({"c": new}), "new")
+    found = again.apply(pd.DataFrame({"c": new}), "new").astype(np.float64)
+    for at, column in enumerate(c for c in again.columns if c.kind == "number"):
+        found[:, at] = found[:, at] * column.unit + column.shift
     return dict(zip(again.feature_names, found.T.tolist(), strict=True))
 
 
@@ -205,9 +208,9 @@ def test_a_number_is_read_in_new_data_as_in_training(
     preparation = learned(rows(cells), tmp_path)
     (tmp_path / "new.csv").write_text(f"c\n{new}\n")
     found = features_of(tmp_path / "new.csv", preparation)
-    assert found.inputs.tolist() == [[np.float32(expected)]]
+    assert found.inputs + preparation.columns[0].shift == pytest.approx(expected)
     text = pd.DataFrame({"c": [new.strip('"')]})
-    assert features_of(text, preparation).inputs.tolist() == [[np.float32(expected)]]
+    assert features_of(text, preparation).inputs.tolist() == found.inputs.tolist()
 
 
 def test_test_rows_and_true_targets_are_read_as_in_training(tmp_path: Path) -> None:
