@@ -155,7 +155,8 @@ def table(found: Mapping[str, Any]) -> str:
     ]
     header = ["data", "attainable", *(NAMES.get(score, f"`{score}`") for score in SCORES)]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return f"{markdown(header, lines).rstrip()}\n\nProxies computed on {found['hardware']}; {versions}."
+    made_on = f"Proxies computed on {found['hardware']}; {versions}."
+    return f"{markdown(header, lines).rstrip()}\n\n{made_on}"
 
 
 def written(text: str) -> str:

@@ -13,13 +13,12 @@ from nas_evidence.curvature import (
     check_kind,
     curvature_pass,
     curvature_passes,
-    merge,
     trace_ratios,
 )
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
-from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, fit_prior, members_of
+from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, MeanOfDraws, fit_prior, members_of
 from nas_evidence.evidence.laplace import (
     checked_precision,
     laplace_estimate,
@@ -168,20 +167,20 @@ def fitted_precision(
 ) -> tuple[Tensor, str]:
     """Return the prior precisions [G] of the highest evidence at fixed weights, and a note.
 
-    The curvature is the mean of the passes, draws of one kind over the same data. The note names
+    The evidence is the mean over the passes, draws of one kind over the same data. The note names
     tensors whose precision is at a bound, because their weights or their curvature are zero.
     """
-    curvature = merge(passes).curvature
+    draws = tuple(one.curvature for one in passes)
+    curvature = draws[0] if len(draws) == 1 else MeanOfDraws(draws)
     if not all(map(math.isfinite, curvature.trace().tolist())):
         return start, ""  # the estimate says which
     members = members_of("tensor", len(start))
-    scale = likelihood_power / len(passes)
     norms = squared_norms(model)
-    found = fit_prior(curvature, norms, start, members=members, curvature_scale=scale)
+    found = fit_prior(curvature, norms, start, members=members, curvature_scale=likelihood_power)
     low, high = (math.exp(bound) for bound in LOG_PRECISION_RANGE)
     at = [
         name
-        for name, delta in zip(curvature.names, found.tolist(), strict=True)
+        for name, delta in zip(draws[0].names, found.tolist(), strict=True)
         if not low * (1 + 1e-6) < delta < high * (1 - 1e-6)
     ]
     return found, f"the prior precision is at a bound for {', '.join(at)}" if at else ""

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.maths.structured import Binned, BlockDiagonal, Structured
+from nas_evidence.maths.structured import Binned, BlockDiagonal, Slopes, Structured
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import CURVATURES
 
@@ -114,10 +114,26 @@ class Derivatives(NamedTuple):
 
 
 @dataclass(frozen=True)
+class MeanOfDraws:
+    """Draws of one curvature; log|H + Δ| − log|Δ| is the mean of theirs."""
+
+    draws: tuple[Structured, ...]
+
+    def slopes(self, prior_precision: Tensor) -> Slopes:
+        """Return the mean of the log determinants and its derivatives."""
+        of_draws = (draw.slopes(prior_precision) for draw in self.draws)
+        return Slopes(*(torch.stack(parts).mean(0) for parts in zip(*of_draws, strict=True)))
+
+    def trace(self) -> Tensor:
+        """Return the mean trace of each tensor [G]."""
+        return torch.stack([draw.trace() for draw in self.draws]).mean(0)
+
+
+@dataclass(frozen=True)
 class Objective:
     """F and its derivatives."""
 
-    curvature: Structured | Binned
+    curvature: Structured | Binned | MeanOfDraws
     squared_norms: Tensor  # [G]
     members: tuple[int, ...]  # the group of each tensor [G]
     noise: Noise
@@ -174,7 +190,7 @@ Concave = Objective | AtFixedNoise
 
 
 def fit_prior(
-    curvature: Structured,
+    curvature: Structured | MeanOfDraws,
     squared_norms: Tensor,
     prior_precision: Tensor,
     *,

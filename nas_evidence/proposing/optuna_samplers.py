@@ -115,7 +115,9 @@ def _show(known: optuna.Study, study: StudySpec, space: Space, past: Sequence[Pr
         known.add_trials([_frozen(space, trial) for trial in past])
 
 
-def _drawn_by_own(study: StudySpec, space: Space, past: Sequence[Proposal], seed: int) -> Candidate:
+def _drawn_by_own(
+    study: StudySpec, space: Space, past: Sequence[Proposal], seed: int
+) -> Candidate:
     """Return a draw of the user's sampler.
 
     Raises:

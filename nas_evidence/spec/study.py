@@ -184,9 +184,9 @@ class OnlinePlan(Frozen):
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
     rows: Annotated[Count, Unit("rows")] = UPDATE_ROWS
-    """Maximum number of training rows that an update reads: of more, a random
-    sample, the same for all networks and updates. Each row counts for as many as it stands for.
-    Fewer rows make updates faster and precisions noisier. Settling and every reported evidence read all."""
+    """Maximum number of training rows that an update reads: of more, a random sample, the same for
+    all networks and updates. Each row counts for as many as it stands for. Fewer rows make updates
+    faster and precisions noisier. Settling and every reported evidence read all rows."""
     hyper_step: Literal["newton", "adam"] = "newton"
     """Maximiser: Newton to the maximum, or 100 Adam steps of 1 on log precisions."""
     hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
