@@ -47,6 +47,7 @@ def test_the_committed_figures_are_those_of_the_results(what: str) -> None:
     assert json.loads(json.dumps(again)) == FOUND[what.replace("_", " ")]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_committed_shares_of_seeds_are_those_of_the_results() -> None:
     again, stored = claims_pools.of_seeds(), {**FOUND["seeds"]}

@@ -13,6 +13,7 @@ from nas_evidence.proposing.further import gain_of_further
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.reporting.headline import together_sentence
 from nas_evidence.reporting.recommendation import Recommendation, expected_gain, recommendation
+from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.spec.record import RACE_IDS, TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import read_study_tables
@@ -31,6 +32,24 @@ def hill(lucky: float = 0.53) -> list[TrialRecord]:
     return [*found, at_width(8, 8, lucky)]
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Studies of the hill: all of it, without the lucky seed, and with fewer than fifty scores."""
+    home = tmp_path_factory.mktemp("hills")
+    records = {"lucky": hill(), "clear": hill()[:-1], "few": hill()[:49]}
+    return {name: folder(home / name, own) for name, own in records.items()}
+
+
+@pytest.fixture(scope="module")
+def studies(folders: dict[str, Path]) -> dict[str, Study]:
+    return {name: load_study_tables(path) for name, path in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def recommended(studies: dict[str, Study]) -> dict[str, Recommendation]:
+    return {name: of(recommendation(study)) for name, study in studies.items()}
+
+
 def of(found: Recommendation | None) -> Recommendation:
     assert found is not None
     return found
@@ -38,24 +57,24 @@ def of(found: Recommendation | None) -> Recommendation:
 
 @pytest.mark.slow
 def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_says_why(
-    tmp_path: Path,
+    folders: dict[str, Path], studies: dict[str, Study], recommended: dict[str, Recommendation]
 ) -> None:
-    study = load(tmp_path, hill())
-    found = of(recommendation(study))
+    study, found = studies["lucky"], recommended["lucky"]
     assert study.winner.trial_id == 8
     assert found.architecture.values["width"] == 40
     assert found.behind == pytest.approx(0.03)
     said = together_sentence(study, found)
     assert "prefers mlp, width 40 (trial 40): its own score is 0.030 nats" in said
     assert "but similar architectures score well. Give --trial 40 to" in said
-    page = build_report(read_study_tables(tmp_path)).markdown.read_text(encoding="utf-8")
+    page = build_report(read_study_tables(folders["lucky"])).markdown.read_text(encoding="utf-8")
     assert "A model of all scores prefers mlp, width 40 (trial 40)" in page
 
 
 @pytest.mark.slow
-def test_a_clear_winner_is_recommended_too(tmp_path: Path) -> None:
-    study = load(tmp_path, hill()[:-1])
-    found = of(recommendation(study))
+def test_a_clear_winner_is_recommended_too(
+    studies: dict[str, Study], recommended: dict[str, Recommendation]
+) -> None:
+    study, found = studies["clear"], recommended["clear"]
     assert found.architecture is study.winner
     assert found.behind == 0.0
     assert together_sentence(study, replace(found, gain=0.5)).startswith(
@@ -81,9 +100,10 @@ def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path:
 
 
 @pytest.mark.slow
-def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
-    study = load(tmp_path, hill()[:49])
-    found = of(recommendation(study))
+def test_with_fewer_than_fifty_only_the_gain_is_said(
+    studies: dict[str, Study], recommended: dict[str, Recommendation]
+) -> None:
+    study, found = studies["few"], recommended["few"]
     assert found.architecture is None
     said = together_sentence(study, replace(found, gain=0.25))
     assert said == "10 further trials would gain about 0.250 nats per datum on average."
@@ -92,11 +112,13 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gain_below_three_decimals_is_said_as_it_is(tmp_path: Path) -> None:
-    study = load(tmp_path, hill()[:49])
-    said = together_sentence(study, replace(of(recommendation(study)), gain=0.00012))
+def test_a_gain_below_three_decimals_is_said_as_it_is(
+    studies: dict[str, Study], recommended: dict[str, Recommendation]
+) -> None:
+    study, found = studies["few"], recommended["few"]
+    said = together_sentence(study, replace(found, gain=0.00012))
     assert said == "10 further trials would gain about 0.0001 nats per datum on average."
-    tiny = together_sentence(study, replace(of(recommendation(study)), gain=2e-18))
+    tiny = together_sentence(study, replace(found, gain=2e-18))
     assert tiny == "10 further trials would gain less than 0.0001 nats per datum on average."
 
 
@@ -140,8 +162,10 @@ def test_nothing_is_said_of_few_architectures_or_of_several_objectives(tmp_path:
 
 
 @pytest.mark.slow
-def test_python_has_a_row_for_each_architecture_with_an_interval(tmp_path: Path) -> None:
-    table = nas_evidence.load(folder(tmp_path, hill())).posterior
+def test_python_has_a_row_for_each_architecture_with_an_interval(
+    folders: dict[str, Path],
+) -> None:
+    table = nas_evidence.load(folders["lucky"]).posterior
     assert len(table) == 61
     assert table["mean"].is_monotonic_decreasing
     assert (table["low"] < table["mean"]).all()
