@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Folders below which a page names files.
-HOMES = ("", "nas_evidence", "tests")
+HOMES = ("", "nas_evidence", "nas_evidence/reporting", "tests", "docs")
 ENDINGS = (".py", ".md", ".toml", ".txt", ".j2", ".yml", ".json")
 #: Words in code that stand for what a reader chooses.
 PLACEHOLDERS = frozenset({"NAME", "DIR"})
