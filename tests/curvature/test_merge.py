@@ -9,7 +9,7 @@ import torch
 from cases import Case, case, pickled_passes
 from torch.testing import assert_close
 
-from nas_evidence.curvature import KINDS, BUILDERS, CurvaturePass, curvature_pass, merge
+from nas_evidence.curvature import BUILDERS, KINDS, CurvaturePass, curvature_pass, merge
 from nas_evidence.curvature import dense as dense_rules
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.maths.structured import FullMatrix
