@@ -17,6 +17,7 @@ from searched import build_report, estimate_of, folder
 import nas_evidence
 from nas_evidence.api.progress import Progress
 from nas_evidence.api.runs import begun
+from nas_evidence.api.trackers.tracked import Tracked
 from nas_evidence.cli.terminal import columns_that_fit, ranking_rows
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.proposing.startup import first_points
@@ -225,6 +226,8 @@ def test_a_table_is_read_from_a_store(home: Path) -> None:
         pd.testing.assert_frame_equal(
             nas_evidence.read_table(store.place, table), nas_evidence.read_table(home, table)
         )
+    whole = pd.read_parquet(f"{store.place}/trials").set_index("trial_id")
+    assert whole.loc[1, "arch_pool"] == "max"
     for place in (f"memory://{uuid.uuid4().hex}", str(home / "gone")):
         with refused("no-study-folder", place):
             nas_evidence.read_table(place, "trials")
@@ -280,3 +283,14 @@ def test_a_parameter_called_as_a_column_of_the_page_has_a_heading_of_its_own(
     spec = space(**{"nets:A": {"rank": [1, 2]}})
     shown = load_study_tables(folder(tmp_path, [record(0, own)], family=spec.family))
     assert (shown.parameters, shown.headings) == (["rank"], ["arch_rank"])
+
+
+def test_a_tracker_keeps_a_parameter_called_as_a_fact_of_its_own(
+    tmp_path: Path,
+) -> None:
+    own = ArchitectureSpec(family="nets:A", values={"replicate": 7, "k": 0.5})
+    write_record(tmp_path, record(0, own), space(**{"nets:A": {"replicate": [7], "k": [0.5]}}))
+    (tracked,) = Tracked.all_in(tmp_path)
+    assert tracked.about == {
+        "family": "nets:A", "arch_replicate": "7", "k": "0.5", "replicate": "0",
+    }  # fmt: skip

@@ -82,7 +82,13 @@ LEADERBOARD = {
 #: Of those, what the last trial says of an architecture without a complete one.
 _OF_A_TRIAL = ("trial_id", "family", "n_parameters", "status")
 #: Types of columns that hold a parameter, by the type of its values; None for several.
-_COLUMN_TYPES = {int: "Int64", float: "float64", bool: "boolean", str: "object", None: "object"}
+_COLUMN_TYPES: Mapping[type | None, str] = {
+    int: "Int64",
+    float: "float64",
+    bool: "boolean",
+    str: "object",
+    None: "object",
+}
 #: Columns of `posterior` and of the ranking beside the parameters and the objective.
 _POSTERIOR = ("trial_id", "family", "mean", "low", "high")
 _RANKING = (

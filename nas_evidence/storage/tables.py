@@ -668,7 +668,7 @@ def _concat(
     Arrow's dataset discovery is not used: it applies the schema of the first file to all files and
     fails at the first damaged one. Threads are not used either: they are slower for small files.
     """
-    schema, tables, used = _SCHEMAS[table], [], []
+    schema, tables, used = _SCHEMAS[table], list[pa.Table](), list[Path]()
     unreadable, seen = list[UnreadableFile](), set[Attempt]()
     for path in paths:
         one = _load(path)

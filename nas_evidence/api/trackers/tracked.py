@@ -7,6 +7,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
+from nas_evidence.spec.parameters import columns_of
 from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.workers.executor import Lost, StudyStatus, Watcher
@@ -78,7 +79,8 @@ class Tracked:
 
 
 def _about(family: str, values: Mapping[str, Any], replicate: int) -> dict[str, str]:
-    plain = {name: str(_plain(value)) for name, value in values.items()}
+    columns = columns_of(values, ("family", "replicate"))
+    plain = {columns[name]: str(_plain(value)) for name, value in values.items()}
     return {"family": family, **plain, "replicate": str(replicate)}
 
 
