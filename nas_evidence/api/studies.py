@@ -202,14 +202,15 @@ class Study:
         The columns are always the same: `rank` (missing without a valid score), `trial_id` (of its
         best trial), `family`, `depth`, `width`, `shape`, `n_parameters`, `score` (the objective,
         larger is better), `estimate` and its `error` (a standard deviation, in the same unit),
-        `status` and `trials` (how many). Architectures without a complete trial are last.
+        `status` and `trials` (how many). Architectures without a complete trial are last. Columns
+        that callbacks have added follow, with the values of that trial.
 
         Example:
             study.leaderboard().query("family == 'mlp'").head()
         """
         import pandas as pd
 
-        from nas_evidence.storage.tables import ARCHITECTURE
+        from nas_evidence.storage.tables import ARCHITECTURE, own_columns
 
         shown, trials = self._ranked(), self._tables().trials
         trials = trials.drop_duplicates("trial_id", keep="last")
@@ -236,7 +237,8 @@ class Study:
         ]
         rows += others.reindex(columns=known).to_dict("records")
         table = pd.DataFrame(rows, columns=list(LEADERBOARD))
-        return table.astype(LEADERBOARD)
+        own_values = trials.set_index("trial_id")[own_columns(trials.columns)]
+        return table.astype(LEADERBOARD).join(own_values, on="trial_id")
 
     @property
     def posterior(self) -> "pd.DataFrame":
@@ -787,10 +789,11 @@ def search(
     spec, code = with_families(asked.spec, families, asked.code)
     check_reaches(code, run.executor)
     spec = with_workers(spec, options.get("workers", 1))
+    store = working_copy(str(place))
+    _check_columns(run, spec, store.folder)
     audience = audience_for(options.get("progress"))
     for sentence in asked.decided:
         audience.say(sentence)
-    store = working_copy(str(place))
     with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(
             store.folder,
@@ -853,6 +856,7 @@ def resume(
         spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept)
         check_own_sampler(spec, code)
         check_reaches(code, run.executor)
+        _check_columns(run, spec, store.folder)
         spec = open_study(store.folder, spec, steal=run.steal)
         if retry_failed is not False:
             n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
@@ -879,6 +883,15 @@ def load(
         nas_evidence.load("runs/mine").predict(new)
     """
     return Study(folder, data_root, allow_code=allow_code)
+
+
+def _check_columns(run: Run, spec: StudySpec, folder: Path) -> None:
+    """Check the columns of callbacks before anything runs."""
+    from nas_evidence.api.callbacks import columns_of
+    from nas_evidence.storage.tables import check_own_columns
+
+    if columns := columns_of(run.callbacks):
+        check_own_columns(columns, spec, (*LEADERBOARD, "objective", "ranked", "own"), folder)
 
 
 def _run(

@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,7 @@ from nas_evidence.plumbing.table_checksum import is_sound, sealed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
@@ -85,6 +86,8 @@ _PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
 FOREIGN = "foreign: not named <trial>-a<attempt>.parquet"
 #: Number of single-attempt files in a table from which `compact` merges them.
 COMPACT_AT = 256
+#: Characters of the name of a column of a callback.
+_LONGEST_NAME = 60
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 #: The tables of attempts that this process stored last, by digest of their files: `compact` need
 #: not parse those again.
@@ -107,11 +110,19 @@ class UnreadableFile:
         return None if key is None else key[0]
 
 
-def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str, str]:
+def write_record(
+    folder: Path, record: TrialRecord, spec: StudySpec, own: Mapping[str, type] | None = None
+) -> dict[str, str]:
     """Write the four files of one finished attempt; return their digests by table.
 
     Writing the same record again changes nothing. Without a file in `trials`, written last, the
     others are of a writer that was killed, and are replaced.
+
+    Args:
+        folder: of the study.
+        record: of the attempt.
+        spec: the study.
+        own: columns of callbacks with their types; that of a value that is there follows from it.
 
     Raises:
         ValueError: if the status is not final, or this attempt is already committed with
@@ -124,7 +135,10 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str
         ).with_code("record-not-final")
     rows = rows_of_record(record)
     conditions = record.content_hash or ""
-    tables = {table: _arrow_table(table, rows[table], spec, conditions) for table in TABLES}
+    tables = {
+        table: _arrow_table(table, rows[table], spec, conditions, own if table == "trials" else {})
+        for table in TABLES
+    }
     name = f"{stem_of(record.trial_id, record.attempt)}.parquet"
     committed = _stored(folder / "trials" / name) is not None
     digests: dict[str, str] = {}
@@ -298,6 +312,78 @@ def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
     for trial_id, attempt, estimator, value in zip(*columns, strict=True):
         values.setdefault((trial_id, attempt), {})[str(estimator)] = float(value)
     return [_row(cells, values) for cells in trials.to_dict("records")]
+
+
+def own_columns(names: Iterable[Any]) -> list[str]:
+    """Return which columns of `trials` are those of callbacks.
+
+    >>> own_columns(["trial_id", "arch_width", "watts"])
+    ['watts']
+    """
+    known = {*_SCHEMAS["trials"].names}
+    return [str(n) for n in names if str(n) not in known and not str(n).startswith(ARCHITECTURE)]
+
+
+def own_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
+    """Return what callbacks know of a trial, by column; what is missing is left out."""
+    return {
+        name: row[name].item() if hasattr(row[name], "item") else row[name]
+        for name in own_columns(row)
+        if not pd.isna(row[name])
+    }
+
+
+def check_own_columns(
+    columns: Mapping[str, type], spec: StudySpec, taken: Iterable[str], folder: Path
+) -> None:
+    """Check the columns that callbacks add, before anything runs.
+
+    Args:
+        columns: with their types.
+        spec: the study.
+        taken: further names that mean something else.
+        folder: of the study; what it holds already keeps its type.
+
+    Raises:
+        ValueError: for a name that is none or is taken, and for a type that no column has.
+    """
+    parameters = {name for domains in spec.family.values() for name in domains}
+    known = {*_SCHEMAS["trials"].names, *taken, *parameters, *SCORES, *spec.estimators}
+    for name, kind in columns.items():
+        if not (name.isidentifier() and len(name) <= _LONGEST_NAME):
+            raise UserError(
+                f"a callback names a column {name!r}, which must be an identifier of at most "
+                f"{_LONGEST_NAME} characters"
+            ).with_code("own-column-name")
+        if name in known or name.startswith(ARCHITECTURE):
+            raise UserError(
+                f"a callback names a column {name!r}, which means something else in this study; "
+                "give it another name"
+            ).with_code("own-column-taken")
+        if kind not in _ARROW_TYPES:
+            raise UserError(
+                f"the column {name!r} of a callback must be bool, int, float or str, but is "
+                f"{getattr(kind, '__name__', kind)}"
+            ).with_code("own-column-type")
+    stored = _stored_types(folder) if columns else {}
+    for name, kind in columns.items():
+        if (old := stored.get(name)) is not None and old != _ARROW_TYPES[kind]:
+            raise UserError(
+                f"the column {name!r} of a callback is {kind.__name__}, but {old} in {folder}; "
+                "keep its type, or give it another name"
+            ).with_code("own-column-other-type")
+
+
+def _stored_types(folder: Path) -> dict[str, pa.DataType]:
+    """Return the types of columns that callbacks have added to a study."""
+    found: dict[str, pa.DataType] = {}
+    for path in sorted((folder / "trials").glob("[!._]*.parquet")):
+        try:
+            schema = pq.read_schema(path)
+        except (OSError, pa.ArrowException):  # `verify` names it
+            continue
+        found |= {name: schema.field(name).type for name in own_columns(schema.names)}
+    return found
 
 
 def architecture_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
@@ -474,6 +560,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float
         epochs=int(known.get("epochs", 0)),
         gpu_share=known.get("gpu_share"),
         content_hash=known.get("content_hash"),
+        own=own_values(known),
     )
 
 
@@ -491,6 +578,7 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
         },
         "status": record.status.value,
         **{ARCHITECTURE + name: value for name, value in values.items()},
+        **record.own,
     }
     return {
         "trials": [trial],
@@ -512,8 +600,16 @@ def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
     return row
 
 
-def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec, conditions: str) -> pa.Table:
+def _arrow_table(
+    table: TableName,
+    rows: list[Row],
+    spec: StudySpec,
+    conditions: str,
+    own: Mapping[str, type] | None = None,
+) -> pa.Table:
     schema = _SCHEMAS[table]
+    for name, kind in (own or {}).items():
+        schema = schema.append(pa.field(name, _ARROW_TYPES[kind]))
     for name in sorted({name for row in rows for name in row} - set(schema.names)):
         types = {type(row[name]) for row in rows if row.get(name) is not None}
         schema = schema.append(pa.field(name, _ARROW_TYPES[types.pop()]))
