@@ -195,9 +195,11 @@ between two runs of the same study.
 
 _ABOUT = {
     "trials": "One row per attempt at a trial: what ran, how it ended, what it cost. "
-    "Its file is written last: without it the attempt does not exist.",
+    "Its file is written last: without it the attempt does not exist. Callbacks may add "
+    "[columns of their own](../how-to/other-tools.md#a-callback-of-your-own).",
     "evidence": "One row per score and evaluation. A new score is new rows, not a new column. "
-    "The last `epoch` of a trial is the value that ranks.",
+    "The last `epoch` of a score in a trial is the value that ranks; a score of your own that is "
+    "taken before training has one row, of epoch 0.",
     "terms": "The named parts of each row of `evidence`.",
     "curves": "One row per epoch of the main training.",
 }

@@ -5,8 +5,9 @@ exception becomes one warning, that watcher is called no more, and the study goe
 """
 
 import logging
+import math
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from threading import Thread
@@ -14,6 +15,9 @@ from typing import Any, Self
 
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import ParameterValue
+from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.workers.executor import StudyStatus, Watcher
 
@@ -28,25 +32,45 @@ class Called:
     Args:
         make: returns the watcher.
         name: of the watcher, in a warning.
+        columns: that it adds to the table `trials`, with their types.
     """
 
-    def __init__(self, make: Callable[[], Watcher], name: str) -> None:
+    def __init__(
+        self, make: Callable[[], Watcher], name: str, columns: Mapping[str, type] | None = None
+    ) -> None:
         self._make, self._name = make, name
+        self.columns = dict(columns or {})
         self._watcher: Watcher | None = None
         self._failure: Exception | None = None
         self._is_said = False
 
     def tell(self, event: str, *given: Any) -> None:
         """Call a method of the watcher, or note what it raises."""
+        self._asked(event, *given)
+
+    def values(self, record: TrialRecord) -> dict[str, ParameterValue]:
+        """Return what the watcher knows of a trial, by column; nothing if it has stopped."""
+        if not self.columns:
+            return {}
+        found = self._asked("values", record) or {}
+        try:
+            return _checked(found, self.columns)
+        except Exception as error:  # whatever it has returned
+            self._failure = error
+            return {}
+
+    def _asked(self, event: str, *given: Any) -> Any:
+        """Call a method of the watcher, and return what it returns; None if it has stopped."""
         if self._failure is not None:
-            return
+            return None
         try:
             if self._watcher is None:
                 self._watcher = self._make()
-            getattr(self._watcher, event)(*given)
+            return getattr(self._watcher, event)(*given)
         except Exception as error:  # whatever a server, a disk or the code of others may do
             _LOG.warning("watcher_stopped watcher=%s", self._name, exc_info=error)
             self._failure = error
+            return None
 
     def warning(self) -> str:
         """Return why the watcher has stopped, once; "" otherwise."""
@@ -59,6 +83,29 @@ class Called:
 
     def end(self) -> None:
         """Return: all is told."""
+
+
+def _checked(found: Mapping[str, Any], columns: Mapping[str, type]) -> dict[str, ParameterValue]:
+    """Return values of columns as their types; without those that are missing or not finite.
+
+    Raises:
+        ValueError: for a value of no column.
+        TypeError: for one of another type.
+    """
+    checked: dict[str, ParameterValue] = {}
+    for name, given in found.items():
+        value = given.item() if hasattr(given, "item") else given  # a number of NumPy or torch
+        if name not in columns:
+            raise ValueError(f"`values` has {name!r}, which is not in `columns`")
+        kind = columns[name]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            continue
+        if type(value) is not kind or (kind is int and abs(value) >= 2**63):
+            raise TypeError(f"{name!r} must be {kind.__name__}, but is {str(value)[:80]!r}")
+        checked[name] = value
+    return checked
 
 
 class InThread(Called, Thread):
@@ -138,6 +185,19 @@ class Callbacks(Watcher):
             one.end()
         self._say_warnings()
 
+    @property
+    def columns(self) -> dict[str, type]:  # type: ignore[override]
+        """The columns of all listeners, with their types."""
+        return {name: kind for one in self._listeners for name, kind in one.columns.items()}
+
+    def values(self, record: TrialRecord) -> dict[str, ParameterValue]:
+        """Return what all listeners know of a trial, by column."""
+        found: dict[str, ParameterValue] = {}
+        for one in self._listeners:
+            found |= one.values(record)
+        self._say_warnings()
+        return found
+
     def _tell(self, event: str, *given: Any) -> None:
         getattr(self._shown, event)(*given)
         for one in self._listeners:
@@ -148,6 +208,23 @@ class Callbacks(Watcher):
         for one in self._listeners:
             if line := one.warning():
                 self._warn(line)
+
+
+def columns_of(callbacks: Sequence[Watcher]) -> dict[str, type]:
+    """Return the columns that callbacks add, with their types.
+
+    Raises:
+        ValueError: if two have one name.
+    """
+    found: dict[str, type] = {}
+    for one in callbacks:
+        for name, kind in getattr(one, "columns", {}).items():
+            if name in found:
+                raise UserError(
+                    f"two callbacks name a column {name!r}; give one of them another name"
+                ).with_code("own-column-twice")
+            found[name] = kind
+    return found
 
 
 def _passed_on(event: str) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from nas_evidence.api.callbacks import Callbacks, Called, InThread
+from nas_evidence.api.callbacks import Callbacks, Called, InThread, columns_of
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
@@ -471,7 +471,7 @@ class Left:
             return watcher
 
         called = [
-            Called(partial(same, one), f"callback {type(one).__name__}")
+            Called(partial(same, one), f"callback {type(one).__name__}", columns_of([one]))
             for one in self.run.callbacks
         ]
         for said in filter(None, map(sent_in_clear, self.run.track)):

@@ -221,7 +221,8 @@ class Study:
         `trial_id` (of its best trial), `family`, every parameter of the space (`arch_NAME` where
         NAME is another column), `n_parameters`, `score` (the objective, larger is better),
         `estimate` and its `error` (a standard deviation, in the same unit), `status` and `trials`
-        (how many). Architectures without a complete trial are last.
+        (how many). Architectures without a complete trial are last. Columns that callbacks have
+        added follow, with the values of that trial.
 
         Example:
             study.leaderboard().query("family == 'mlp'").head()
@@ -229,7 +230,7 @@ class Study:
         import pandas as pd
 
         from nas_evidence.spec.parameters import columns_of, types_of
-        from nas_evidence.storage.tables import architecture_values
+        from nas_evidence.storage.tables import architecture_values, own_columns
 
         space = types_of(self.spec)
         columns = columns_of(space, LEADERBOARD)
@@ -259,7 +260,9 @@ class Study:
         types = {name: LEADERBOARD[name] for name in before}
         types |= {column: _COLUMN_TYPES[space[name]] for name, column in columns.items()}
         types |= LEADERBOARD
-        return pd.DataFrame(rows, columns=list(types)).astype(types)
+        table = pd.DataFrame(rows, columns=list(types)).astype(types)
+        own_values = trials.set_index("trial_id")[own_columns(trials.columns)]
+        return table.join(own_values, on="trial_id")
 
     @property
     def posterior(self) -> "pd.DataFrame":
@@ -835,10 +838,11 @@ def search(
     spec, code = with_families(asked.spec, families, asked.code)
     check_reaches(code, run.executor)
     spec = with_workers(spec, options.get("workers", 1))
+    store = working_copy(str(place))
+    _check_columns(run, spec, store.folder)
     audience = audience_for(options.get("progress"))
     for sentence in asked.decided:
         audience.say(sentence)
-    store = working_copy(str(place))
     with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(
             store.folder,
@@ -901,6 +905,7 @@ def resume(
         spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept)
         check_own_sampler(spec, code)
         check_reaches(code, run.executor)
+        _check_columns(run, spec, store.folder)
         spec = open_study(store.folder, spec, steal=run.steal)
         if retry_failed is not False:
             n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
@@ -927,6 +932,15 @@ def load(
         nas_evidence.load("runs/mine").predict(new)
     """
     return Study(folder, data_root, allow_code=allow_code)
+
+
+def _check_columns(run: Run, spec: StudySpec, folder: Path) -> None:
+    """Check the columns of callbacks before anything runs."""
+    from nas_evidence.api.callbacks import columns_of
+    from nas_evidence.storage.tables import check_own_columns
+
+    if columns := columns_of(run.callbacks):
+        check_own_columns(columns, spec, (*LEADERBOARD, "objective", "ranked", "own"), folder)
 
 
 def _run(

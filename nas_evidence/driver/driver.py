@@ -492,8 +492,13 @@ class Driver:
         self._models.take(weights, trial_id)
         crash_point("model")
         stage = "race" if is_race(trial_id) else "search"
-        record = record.model_copy(update={"content_hash": self._content_hash, "stage": stage})
-        files = write_record(self._folder, record, self._study)
+        about = {"content_hash": self._content_hash, "stage": stage}
+        record = record.model_copy(update=about)
+        known = self._watcher.values(record)
+        record = record.model_copy(
+            update={"own": {name: value for name, value in known.items() if value is not None}}
+        )
+        files = write_record(self._folder, record, self._study, self._watcher.columns)
         crash_point("written")
         row = TrialRow.of(record)
         spent = self._ledger.spent

@@ -169,7 +169,7 @@ def _retrained(folder: Path, study: StudySpec, arrays: ArrayData, row: TrialRow)
     trial = Trial.start(assignment, tensors, place, gpu_share=row.gpu_share or 0.0)
     record = replayed(assignment, row, row.epochs, trial, score=study.pruning_score)
     stage = "race" if is_race(trial_id) else "search"
-    about = {"content_hash": current_hash(folder, study), "stage": stage}
+    about = {"content_hash": current_hash(folder, study), "stage": stage, "own": row.own}
     record = record.model_copy(update=about)
     files = write_record(folder, record, study)
     remove_attempts(folder, place.parent.relative_to(folder).as_posix())

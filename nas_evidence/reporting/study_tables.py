@@ -8,7 +8,7 @@ larger-is-better, so that correlations keep their sign: losses are negated and k
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -29,6 +29,7 @@ from nas_evidence.storage.tables import (
     StudyTables,
     UnreadableFile,
     architecture_values,
+    own_values,
     read_study_tables,
 )
 
@@ -50,6 +51,10 @@ _HEADINGS = (
 MAX_EPOCHS = 12
 
 
+#: What `ranked_study` adds to the columns of complete trials.
+_ADDED = ("objective", "ranked", "sotl")
+
+
 @dataclass(frozen=True)
 class RankedArchitecture:
     """One architecture with complete trials; values are means over them.
@@ -63,6 +68,7 @@ class RankedArchitecture:
     raced        whether the race of the finalists trained it again
     costs        n_parameters, flops, memory_bytes and latency_seconds, where known
     on_front     no other is as good in all objectives and better in one; None for one objective
+    own          columns that callbacks have added, of that trial
     """
 
     rank: int | None
@@ -84,6 +90,7 @@ class RankedArchitecture:
     test_rmse: float | None  # in the unit of the target
     costs: Mapping[str, float]
     on_front: bool | None
+    own: Mapping[str, ParameterValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -409,6 +416,7 @@ def _ranking(
                 test_rmse=_mean(rows, "test_rmse"),
                 costs=costs[key],
                 on_front=front.get(key, False) if spec.minimise else None,
+                own=own_values({k: v for k, v in one.items() if k not in _ADDED}),
             )
         )
     return tuple(found)

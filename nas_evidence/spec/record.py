@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Literal
 
-from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.domains import Frozen, ParameterValue
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.study import ArchitectureSpec
 
@@ -135,6 +135,7 @@ class TrialRecord(Frozen):
     content_hash: str | None = None  # of what decides the result (storage/conditions.py)
     versions: str = ""  # JSON object: package -> version
     error: str = ""  # traceback, where there is one
+    own: Mapping[str, ParameterValue] = {}  # columns that callbacks add
 
     def final_estimate(self, estimator: str) -> EvidenceEstimate | None:
         """Return the last estimate of that name, or None."""

@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +36,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.best import Standings
@@ -87,6 +88,8 @@ _PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
 FOREIGN = "foreign: not named <trial>-a<attempt>.parquet"
 #: Number of single-attempt files in a table from which `compact` merges them.
 COMPACT_AT = 256
+#: Characters of the name of a column of a callback.
+_LONGEST_NAME = 60
 _ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 #: The tables of attempts that this process stored last, by digest of their files: `compact` need
 #: not parse those again.
@@ -109,11 +112,19 @@ class UnreadableFile:
         return None if key is None else key[0]
 
 
-def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str, str]:
+def write_record(
+    folder: Path, record: TrialRecord, spec: StudySpec, own: Mapping[str, type] | None = None
+) -> dict[str, str]:
     """Write the four files of one finished attempt; return their digests by table.
 
     Writing the same record again changes nothing. Without a file in `trials`, written last, the
     others are of a writer that was killed, and are replaced.
+
+    Args:
+        folder: of the study.
+        record: of the attempt.
+        spec: the study.
+        own: columns of callbacks with their types; that of a value that is there follows from it.
 
     Raises:
         ValueError: if the status is not final, or this attempt is already committed with
@@ -126,7 +137,10 @@ def write_record(folder: Path, record: TrialRecord, spec: StudySpec) -> dict[str
         ).with_code("record-not-final")
     rows = rows_of_record(record)
     conditions = record.content_hash or ""
-    tables = {table: _arrow_table(table, rows[table], spec, conditions) for table in TABLES}
+    tables = {
+        table: _arrow_table(table, rows[table], spec, conditions, own if table == "trials" else {})
+        for table in TABLES
+    }
     name = f"{stem_of(record.trial_id, record.attempt)}.parquet"
     committed = _stored(folder / "trials" / name) is not None
     digests: dict[str, str] = {}
@@ -338,6 +352,78 @@ def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
     return [_row(cells, values) for cells in trials.to_dict("records")]
 
 
+def own_columns(names: Iterable[Any]) -> list[str]:
+    """Return which columns of `trials` are those of callbacks.
+
+    >>> own_columns(["trial_id", "arch_width", "watts"])
+    ['watts']
+    """
+    known = {*_SCHEMAS["trials"].names}
+    return [str(n) for n in names if str(n) not in known and not str(n).startswith(ARCHITECTURE)]
+
+
+def own_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
+    """Return what callbacks know of a trial, by column; what is missing is left out."""
+    return {
+        name: row[name].item() if hasattr(row[name], "item") else row[name]
+        for name in own_columns(row)
+        if not pd.isna(row[name])
+    }
+
+
+def check_own_columns(
+    columns: Mapping[str, type], spec: StudySpec, taken: Iterable[str], folder: Path
+) -> None:
+    """Check the columns that callbacks add, before anything runs.
+
+    Args:
+        columns: with their types.
+        spec: the study.
+        taken: further names that mean something else.
+        folder: of the study; what it holds already keeps its type.
+
+    Raises:
+        ValueError: for a name that is none or is taken, and for a type that no column has.
+    """
+    parameters = {name for domains in spec.family.values() for name in domains}
+    known = {*_SCHEMAS["trials"].names, *taken, *parameters, *SCORES, *spec.estimators}
+    for name, kind in columns.items():
+        if not (name.isidentifier() and len(name) <= _LONGEST_NAME):
+            raise UserError(
+                f"a callback names a column {name!r}, which must be an identifier of at most "
+                f"{_LONGEST_NAME} characters"
+            ).with_code("own-column-name")
+        if name in known or name.startswith(ARCHITECTURE):
+            raise UserError(
+                f"a callback names a column {name!r}, which means something else in this study; "
+                "give it another name"
+            ).with_code("own-column-taken")
+        if kind not in _ARROW_TYPES:
+            raise UserError(
+                f"the column {name!r} of a callback must be bool, int, float or str, but is "
+                f"{getattr(kind, '__name__', kind)}"
+            ).with_code("own-column-type")
+    stored = _stored_types(folder) if columns else {}
+    for name, kind in columns.items():
+        if (old := stored.get(name)) is not None and old != _ARROW_TYPES[kind]:
+            raise UserError(
+                f"the column {name!r} of a callback is {kind.__name__}, but {old} in {folder}; "
+                "keep its type, or give it another name"
+            ).with_code("own-column-other-type")
+
+
+def _stored_types(folder: Path) -> dict[str, pa.DataType]:
+    """Return the types of columns that callbacks have added to a study."""
+    found: dict[str, pa.DataType] = {}
+    for path in sorted((folder / "trials").glob("[!._]*.parquet")):
+        try:
+            schema = pq.read_schema(path)
+        except (OSError, pa.ArrowException):  # `verify` names it
+            continue
+        found |= {name: schema.field(name).type for name in own_columns(schema.names)}
+    return found
+
+
 def architecture_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
     """Return the parameters of the architecture of a row of `trials`, by name.
 
@@ -512,6 +598,7 @@ def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float
         epochs=int(known.get("epochs", 0)),
         gpu_share=known.get("gpu_share"),
         content_hash=known.get("content_hash"),
+        own=own_values(known),
     )
 
 
@@ -529,6 +616,7 @@ def rows_of_record(record: TrialRecord) -> Mapping[TableName, list[Row]]:
         },
         "status": record.status.value,
         **{ARCHITECTURE + name: value for name, value in values.items()},
+        **record.own,
     }
     return {
         "trials": [trial],
@@ -550,8 +638,14 @@ def _evidence_row(epoch: int, estimate: EvidenceEstimate) -> Row:
     return row
 
 
-def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec, conditions: str) -> pa.Table:
-    schema = _schema_of(table, rows, spec)
+def _arrow_table(
+    table: TableName,
+    rows: list[Row],
+    spec: StudySpec,
+    conditions: str,
+    own: Mapping[str, type] | None = None,
+) -> pa.Table:
+    schema = _schema_of(table, rows, spec, own or {})
     metadata = {
         "nas_evidence.schema_version": str(SCHEMA_VERSION),
         "nas_evidence.table": table,
@@ -563,13 +657,19 @@ def _arrow_table(table: TableName, rows: list[Row], spec: StudySpec, conditions:
     return pa.Table.from_pydict(columns, schema=schema.with_metadata(metadata))
 
 
-def _schema_of(table: TableName, rows: list[Row], spec: StudySpec) -> pa.Schema:
-    """Return the columns of a table: in `trials` those of all families, whatever a row has."""
+def _schema_of(
+    table: TableName, rows: list[Row], spec: StudySpec, own: Mapping[str, type]
+) -> pa.Schema:
+    """Return the columns of a table, whatever a row has.
+
+    `trials` has the parameters of all families and the `own` columns of callbacks.
+    """
     space = types_of(spec) if table == "trials" else {}
-    own = {ARCHITECTURE + name: _ARROW_TYPES[kind] for name, kind in space.items() if kind}
+    of_space = {ARCHITECTURE + name: kind for name, kind in space.items() if kind}
+    known = {name: _ARROW_TYPES[kind] for name, kind in {**own, **of_space}.items()}
     given = {name: type(cell) for row in rows for name, cell in row.items() if cell is not None}
-    fixed = [pa.field(one.name, own.get(one.name, one.type)) for one in _SCHEMAS[table]]
-    types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | own
+    fixed = [pa.field(one.name, known.get(one.name, one.type)) for one in _SCHEMAS[table]]
+    types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | known
     others = sorted(types.keys() - {*_SCHEMAS[table].names})
     return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others)])
 

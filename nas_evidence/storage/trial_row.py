@@ -2,8 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec
 from nas_evidence.storage.study_names import Digest, Number
@@ -14,7 +18,8 @@ class TrialRow:
     """What the driver needs from a finished trial; the log has it.
 
     `values` maps each estimator to its last value (larger is better), if valid; `costs` has those
-    of n_parameters, flops, memory_bytes and latency_seconds that are known.
+    of n_parameters, flops, memory_bytes and latency_seconds that are known; `own` what callbacks
+    know of it, by column.
     """
 
     trial_id: Number
@@ -29,6 +34,15 @@ class TrialRow:
     epochs: int = 0
     gpu_share: float | None = None
     content_hash: Digest | None = None
+    own: Mapping[str, ParameterValue] = field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _written(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields for the log, `own` only where there is something."""
+        found: dict[str, Any] = fields(self)
+        if not self.own:
+            found.pop("own", None)
+        return found
 
     @property
     def architecture_key(self) -> str:
@@ -58,4 +72,5 @@ class TrialRow:
             epochs=record.epochs,
             gpu_share=record.gpu_share,
             content_hash=record.content_hash,
+            own=dict(record.own),
         )

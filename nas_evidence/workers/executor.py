@@ -4,7 +4,7 @@ The driver launches a trial on a free worker, polls for what happened, and answe
 `advance`, `park` or `finish`. An executor knows nothing of scores, results or the log.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
+from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, ResourceSpec, StudySpec
 from nas_evidence.storage.faults import StudyStoppedError, is_disk_full
@@ -184,6 +185,8 @@ class Watcher:
     What a method raises is one warning and ends this watcher; no trial is lost, and the study goes
     on. Nothing a watcher does changes a result.
 
+    columns   that it adds to the table `trials`: name -> bool, int, float or str; see `values`
+
     Example:
         >>> from nas_evidence.spec.record import CurvePoint, SliceReport
         >>> class Losses(Watcher):
@@ -197,6 +200,8 @@ class Watcher:
 
         In a search: `nas_evidence.search(X, y, callbacks=[Losses()])`.
     """
+
+    columns: Mapping[str, type] = {}
 
     def study_started(self, study: StudySpec, folder: Path) -> None:
         """A study starts or is resumed; `folder` holds what earlier runs found."""
@@ -212,6 +217,13 @@ class Watcher:
 
     def parked(self, trial_id: int) -> None:
         """A trial is off its worker; it continues later, or in the next run."""
+
+    def values(self, record: TrialRecord) -> Mapping[str, ParameterValue | None]:
+        """Return what `columns` hold for a trial that has ended and is about to be stored.
+
+        Those that are left out, None or not finite are missing.
+        """
+        return {}
 
     def ended(self, record: TrialRecord) -> None:
         """A trial has ended and is stored."""

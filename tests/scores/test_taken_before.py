@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from lone_trials import ended, mlp_assignment, of_three_classes, parked_and_resumed, run
 
+from nas_evidence.cli.show import _scores
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.plumbing.own_modules import Code
+from nas_evidence.reporting.study_tables import _epochs
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord
 from nas_evidence.spec.registry import Score, import_outside
@@ -179,3 +182,14 @@ def test_replicates_and_finalists_have_values_of_their_own_seeds(tmp_path: Path)
 def test_folds_train_without_it(tmp_path: Path) -> None:
     run(given(FUNCTION, "two_fold", "conditional_evidence"), DATA, tmp_path)
     assert CALLS == [0]
+
+
+def test_a_trial_is_shown_with_the_last_row_of_each_score() -> None:
+    rows = [(FUNCTION, 0), ("kfac_ggn", 2), ("kfac_ggn", 4)]
+    evidence = [{"estimator": n, "epoch": e, "value": 1.0, "per_datum": None} for n, e in rows]
+    shown = _scores({"evidence": evidence})
+    assert [(row["estimator"], row["epoch"]) for row, _ in shown] == [rows[0], rows[2]]
+
+
+def test_no_figure_of_the_training_begins_before_it() -> None:
+    assert _epochs(pd.DataFrame({"epoch": [0, 2, 2, 4]})) == (2, 4)
