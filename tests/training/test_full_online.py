@@ -16,10 +16,10 @@ from torch.testing import assert_close
 from nas_evidence import online_laplace
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.joint import fit_prior, members_of
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.cost import obstacle
-from nas_evidence.evidence.joint import fit_prior, members_of
 from nas_evidence.training.loop import begin
 from nas_evidence.training.online import passes_of, update_hyperparameters
 

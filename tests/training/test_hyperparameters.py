@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, fit_prior, members_of
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal, _binned_at_once, _bins
-from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, fit_prior, members_of
 
 NORMS = SPECTRAL_NORMS
 

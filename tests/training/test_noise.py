@@ -13,9 +13,6 @@ from torch.testing import assert_close
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.likelihood import Categorical, Gaussian
-from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.maths.blocks import Dense
-from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
     LOG_VARIANCE_RANGE,
@@ -25,6 +22,9 @@ from nas_evidence.evidence.joint import (
     members_of,
     noise_of,
 )
+from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.maths.blocks import Dense
+from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 
 
 def _blr(n: int = 15, n_outputs: int = 2, seed: int = 0) -> tuple[nn.Linear, Tensor, Tensor]:
