@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.studies import Study, load, resume, search
     from nas_evidence.api.submission import resubmit, submit
     from nas_evidence.evidence.estimate import estimate_evidence
+    from nas_evidence.exporting.own_posterior import ModelPosterior, posterior
     from nas_evidence.exporting.predictor import Predictor
     from nas_evidence.exporting.program import load_exported
     from nas_evidence.reporting.compare import compare
@@ -32,6 +33,8 @@ from nas_evidence.plumbing.version import __version__
 _EXPORTS = {
     "estimate_evidence": "nas_evidence.evidence.estimate",
     "online_laplace": "nas_evidence.training.own_loop",
+    "posterior": "nas_evidence.exporting.own_posterior",
+    "ModelPosterior": "nas_evidence.exporting.own_posterior",
     "EvidenceEstimate": "nas_evidence.spec.record",
     "Score": "nas_evidence.spec.registry",
     "Scorer": "nas_evidence.scores.protocol",
@@ -61,6 +64,7 @@ __all__ = [
     "EvidenceClassifier",
     "EvidenceEstimate",
     "EvidenceRegressor",
+    "ModelPosterior",
     "Predictor",
     "Score",
     "Scorer",
@@ -76,6 +80,7 @@ __all__ = [
     "load_exported",
     "load_study",
     "online_laplace",
+    "posterior",
     "predict",
     "read_table",
     "repair",

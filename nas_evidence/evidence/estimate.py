@@ -15,7 +15,7 @@ from nas_evidence.curvature import (
     curvature_passes,
     trace_ratios,
 )
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, MeanOfDraws, fit_prior, members_of
@@ -106,18 +106,18 @@ def estimate_evidence(
     rows = _whole("batch_size", EVIDENCE_BATCH if batch_size is None else batch_size)
     draws_asked = _whole("n_draws", n_draws)
     random = torch.Generator().manual_seed(seed) if generator is None else generator
-    noise = _likelihood(likelihood, noise_std, temperature)
+    noise = checked_likelihood(likelihood, noise_std, temperature)
     sizes = {name: p.numel() for name, p in free_parameters(model).items()}
-    _check_fit(prior_precision)
+    check_prior_word(prior_precision)
     fit = isinstance(prior_precision, str)
     start = 1.0 if isinstance(prior_precision, str) else prior_precision
     precision = checked_precision(tuple(sizes), tuple(sizes.values()), start)
-    kappa = _number("likelihood_power", likelihood_power)
+    kappa = positive("likelihood_power", likelihood_power)
     passes = curvature_passes(
         curvature,
         model,
         inputs,
-        _targets(targets, likelihood),
+        checked_targets(targets, likelihood),
         noise,
         batch_size=rows,
         n_draws=draws_asked if CURVATURES[curvature].approximates else 1,
@@ -145,7 +145,7 @@ def estimate_evidence(
             exact_diagonal,
             model,
             inputs,
-            _targets(targets, likelihood),
+            checked_targets(targets, likelihood),
             noise,
             batch_size=rows,
         )
@@ -186,7 +186,12 @@ def fitted_precision(
     return found, f"the prior precision is at a bound for {', '.join(at)}" if at else ""
 
 
-def _check_fit(given: object) -> None:
+def check_prior_word(given: object) -> None:
+    """Do nothing for a prior precision that is no text, or is "fit".
+
+    Raises:
+        ValueError: for another text.
+    """
     if isinstance(given, str) and given != "fit":
         raise UserError(
             "`prior_precision` must be a number, one number for each free parameter tensor, or "
@@ -216,7 +221,7 @@ def _exact_diagonal(kind: str) -> str:
     return trace
 
 
-def _targets(targets: Tensor, likelihood: str) -> Tensor:
+def checked_targets(targets: Tensor, likelihood: str) -> Tensor:
     """Return labels as int64, real targets as floats [n, C]."""
     if likelihood == "categorical":
         return targets if targets.is_floating_point() else targets.long()
@@ -228,13 +233,20 @@ def _with_note(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
     return estimate.model_copy(update={"note": "; ".join(filter(None, (estimate.note, note)))})
 
 
-def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likelihood:
+def checked_likelihood(
+    name: str, noise_std: float | None, temperature: float
+) -> Categorical | Gaussian | Heteroscedastic:
+    """Return a likelihood by its name, with what it needs.
+
+    Raises:
+        ValueError: for an unknown name, or a number that is missing, impossible or not for it.
+    """
     if name == "categorical":
         if noise_std is not None:
             raise UserError(
                 '`noise_std` is for likelihood = "gaussian", not "categorical"'
             ).with_code("noise-std-of-labels")
-        return Categorical(_number("temperature", temperature))
+        return Categorical(positive("temperature", temperature))
     if name == "heteroscedastic":
         if noise_std is not None or temperature != 1:
             raise UserError(
@@ -251,7 +263,7 @@ def _likelihood(name: str, noise_std: float | None, temperature: float) -> Likel
             raise UserError(
                 '`temperature` is for likelihood = "categorical", not "gaussian"'
             ).with_code("temperature-of-numbers")
-        return Gaussian(_number("noise_std", noise_std))
+        return Gaussian(positive("noise_std", noise_std))
     raise UserError(
         f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'
         f"{meant(name, LIKELIHOODS)}"
@@ -309,7 +321,12 @@ def _whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def _number(name: str, value: Any) -> float:
+def positive(name: str, value: Any) -> float:
+    """Return a finite number > 0.
+
+    Raises:
+        ValueError: if it is none; says which.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -14,15 +14,16 @@ Kronecker factors of the last layer alone.
 
 import copy
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
@@ -137,10 +138,55 @@ class Posterior:
         tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
         return Posterior(self.structure, self.names, tensors)
 
-    def save(self, path: Path) -> None:
-        """Write it as safetensors, in float32 where that loses nothing that matters."""
-        header = {"structure": self.structure, "names": "\n".join(self.names)}
-        tensors = {name: t.cpu().float().contiguous() for name, t in self.tensors.items()}
+    def draws(self, n: int, sizes: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
+        """Return deviations of the parameters from their mode [n, size], by name, float64.
+
+        Args:
+            n: how many.
+            sizes: of the named parameter tensors.
+            generator: of the draws, on the CPU, so that they are the same for every device.
+        """
+
+        def noise(like: Tensor, *shape: int) -> Tensor:
+            drawn = torch.randn(n, *shape, generator=generator, dtype=torch.float64)
+            return drawn.to(like.device)
+
+        if self.structure == "full":
+            root = _root(self.tensors["covariance"])
+            whole = noise(root, len(root)) @ root.mT
+            return dict(zip(self.names, whole.split([*sizes], 1), strict=True))
+        found = {}
+        for name in self.names:
+            if (covariance := self.tensors.get(f"{name}/covariance")) is not None:
+                root = _root(covariance)
+                found[name] = noise(root, len(root)) @ root.mT
+                continue
+            variances = self.tensors[f"{name}/variances"]
+            left, right = (self.tensors[f"{name}/{side}"] for side in ("left", "right"))
+            inside = noise(variances, *variances.shape) * variances.sqrt()
+            turned = inside @ right.mT
+            if (outside := self.tensors.get(f"{name}/outside")) is not None:
+                beyond = noise(variances, *variances.shape[:2], right.shape[1])
+                turned += outside.sqrt() * (beyond - beyond @ right @ right.mT)
+            found[name] = (left @ turned).flatten(1)
+        return found
+
+    def save(
+        self,
+        path: Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Write it as safetensors, in float32 unless all bits are wanted.
+
+        Args:
+            path: of the file.
+            dtype: of the stored numbers.
+            more: what else is to stand in its header.
+        """
+        header = {**more, "structure": self.structure, "names": "\n".join(self.names)}
+        tensors = {name: t.cpu().to(dtype).contiguous() for name, t in self.tensors.items()}
         write_whole(path, sealed_tensors(tensors, header))
 
     @classmethod
@@ -150,9 +196,19 @@ class Posterior:
         Raises:
             DamagedError: it does not match its checksum.
         """
+        return cls.of_file(path)[0]
+
+    @classmethod
+    def of_file(cls, path: Path) -> tuple["Posterior", dict[str, str]]:
+        """Return what `save` wrote, with the header of the file.
+
+        Raises:
+            DamagedError: it does not match its checksum.
+        """
         stored, header = read_tensors(path)
-        tensors = {name: tensor.double() for name, tensor in stored.items()}
-        return cls(header["structure"], tuple(header["names"].split("\n")), tensors)
+        # A copy, whose place in memory does not depend on the file: the last bits of products may.
+        tensors = {name: t.to(torch.float64, copy=True) for name, t in stored.items()}
+        return cls(header["structure"], tuple(header["names"].split("\n")), tensors), header
 
 
 def _linear_layers(model: nn.Module, names: Collection[str]) -> list[nn.Linear] | None:
@@ -233,6 +289,16 @@ def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[
     return {name: part.double() for name, part in found.items()}
 
 
+def posterior_pass(
+    kind: str, model: nn.Module, inputs: Tensor, targets: Tensor, likelihood: Likelihood
+) -> CurvaturePass:
+    """Return the curvature that a posterior is made of; kind is full_ggn or kfac_ggn."""
+    return curvature_pass(
+        kind, model, inputs, targets, likelihood, batch_size=rows_at_once(model, inputs),
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+
+
 def fit_posterior(
     model: nn.Module,
     inputs: Tensor,
@@ -242,7 +308,8 @@ def fit_posterior(
     *,
     likelihood_power: float = 1.0,
     most_full: int = MOST_FULL,
-    most_stored: int = MOST_STORED,
+    most_stored: float = MOST_STORED,
+    passed: CurvaturePass | None = None,
 ) -> Posterior:
     """Return the Laplace posterior of a trained network at its training data, on its device.
 
@@ -255,21 +322,16 @@ def fit_posterior(
         likelihood_power: κ.
         most_full: most parameters for all of Σ.
         most_stored: most stored numbers for Kronecker factors of all layers.
+        passed: the pass of `posterior_pass`, if it is there already; then its kind decides in
+            place of `most_full`.
     """
     parameters = free_parameters(model)
     n_parameters = sum(p.numel() for p in parameters.values())
     delta = {n: p.to(parameters[n].device, torch.float64) for n, p in precisions.items()}
     few = n_parameters <= most_full and len(inputs) <= 100_000
-    curvature = curvature_pass(
-        "full_ggn" if few else "kfac_ggn",
-        model,
-        inputs,
-        targets,
-        likelihood,
-        batch_size=rows_at_once(model, inputs),
-        generator=torch.Generator().manual_seed(0),
-    ).curvature
-    names = tuple(parameters)
+    kind = "full_ggn" if few else "kfac_ggn"
+    found = passed or posterior_pass(kind, model, inputs, targets, likelihood)
+    curvature, names = found.curvature, tuple(parameters)
     if isinstance(curvature, FullMatrix | FullKernel):
         matrix = curvature.as_matrix() if isinstance(curvature, FullKernel) else curvature
         diagonal = torch.cat([d.expand(parameters[n].numel()) for n, d in delta.items()]).diag()
@@ -306,6 +368,12 @@ def _inverse(matrix: Tensor) -> Tensor:
     least = values[-1] * torch.finfo(torch.float64).eps
     inverse: Tensor = (vectors / values.clamp(min=float(least))) @ vectors.mT
     return inverse
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """Return R with R Rᵀ = the covariance."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors * values.clamp(min=0).sqrt()
 
 
 def _stored(parameters: Mapping[str, Tensor]) -> int:

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Heteroscedastic
+from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.data.given import Given, features_of, unlike_range
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.preparation import Preparation
@@ -63,6 +63,44 @@ __all__ = ["METHODS", "Metrics", "Prediction", "Predictor", "mixed", "out_of_dis
 def out_of_distribution(inside: Prediction, outside: Prediction) -> float:
     """Return the AUROC of telling other data from known data by the uncertainty."""
     return auroc(inside.uncertainty, outside.uncertainty)
+
+
+def class_probabilities(
+    outputs: Tensor,
+    covariance: Tensor,
+    temperature: float,
+    method: str,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return class probabilities [n, C] from the logits [n, C] and their covariance [n, C, C].
+
+    With "map" the covariance is that of `_outputs`: zero.
+    """
+    if method == "mc":
+        return log_sampled_mean(
+            outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
+        ).exp()
+    return pairwise_mean(outputs, covariance, temperature)
+
+
+def real_moments(
+    outputs: Tensor, covariance: Tensor, likelihood: Gaussian | Heteroscedastic, most_std: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return means [n, C] of real targets, and the spreads by their noise and by the weights.
+
+    Args:
+        outputs: of the network [n, outputs], float64.
+        covariance: of the outputs [n, outputs, outputs].
+        likelihood: with its noise.
+        most_std: bound of the spread by the weights.
+    """
+    if isinstance(likelihood, Heteroscedastic):
+        means, noise = likelihood.mean(outputs), likelihood.variance(outputs).sqrt()
+        variance = likelihood.mean_variance(outputs, covariance)
+    else:
+        means, noise = outputs, outputs.new_tensor(likelihood.noise_std)
+        variance = covariance.diagonal(dim1=1, dim2=2)
+    return means, noise, variance.clamp(0, most_std**2).sqrt()
 
 
 class Predictor:
@@ -364,12 +402,7 @@ class Predictor:
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
         temperature = factor * float(self.meaning["temperature"])
-        if method == "mc":
-            found = log_sampled_mean(
-                outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
-            ).exp()
-        else:  # "map" is without variance
-            found = pairwise_mean(outputs, covariance, temperature)
+        found = class_probabilities(outputs, covariance, temperature, method, generator)
         return {"probabilities": found.numpy()}
 
     def _real(
@@ -377,14 +410,10 @@ class Predictor:
     ) -> dict[str, np.ndarray]:
         outputs, covariance = self._outputs(raw, method)
         unit, shift = self.scale.spread, self.scale.centre
-        likelihood, most = Heteroscedastic(), self.scale.most_std
-        if self.meaning.get("likelihood") == "heteroscedastic":
-            noise, means = likelihood.variance(outputs).sqrt().numpy(), likelihood.mean(outputs)
-            variance = likelihood.mean_variance(outputs, covariance)
-        else:
-            noise, means = np.array(self.meaning["noise_std"]), outputs
-            variance = covariance.diagonal(dim1=1, dim2=2)
-        noise, model = noise * unit, variance.clamp(0, most**2).sqrt().numpy() * unit
+        own = self.meaning.get("likelihood") == "heteroscedastic"
+        likelihood = Heteroscedastic() if own else Gaussian(float(self.meaning["noise_std"]))
+        means, noise, model = real_moments(outputs, covariance, likelihood, self.scale.most_std)
+        noise, model = noise.numpy() * unit, model.numpy() * unit
         return {
             "mean": means.numpy() * unit + shift,
             "std": factor * np.sqrt(model**2 + noise**2),

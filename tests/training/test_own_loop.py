@@ -251,10 +251,13 @@ def test_it_needs_neither_ray_nor_optuna() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_about_it_runs_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_about_it_runs_as_it_stands(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "online-laplace.md"
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     names: dict[str, Any] = {}
     with torch.random.fork_rng():
         for block in blocks:
@@ -264,6 +267,8 @@ def test_the_page_about_it_runs_as_it_stands(capsys: pytest.CaptureFixture[str])
     assert len(values) == 4
     assert values[0] < values[2]  # labels: it rises with training
     assert 0.5 < float(re.findall(r"noise (\d\.\d+)", said)[0]) < 0.9
+    assert names["again"].prior_precision == names["posterior"].prior_precision
+    assert "std_model" in said
 
 
 @pytest.mark.slow

@@ -1,0 +1,337 @@
+"""The posterior of a network of your own: predictions, draws of its weights, a file.
+
+    p(θ | y) ≈ N(θ*, (κ H + Δ)⁻¹)      H, Δ and its structures: `evidence/posterior.py`
+
+Predictions are those of an export, by the same functions (`predictor.py`): of the outputs
+linearised at θ*, with the noise or the temperature that is given.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nas_evidence.curvature.capture import undisturbed
+from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
+from nas_evidence.curvature.refusals import UnsupportedLayerError
+from nas_evidence.curvature.rows_alone import check_padding
+from nas_evidence.data.loaders import rows_of
+from nas_evidence.evidence.estimate import (
+    PriorPrecision,
+    check_prior_word,
+    checked_likelihood,
+    checked_targets,
+    fitted_precision,
+    positive,
+)
+from nas_evidence.evidence.laplace import checked_precision
+from nas_evidence.evidence.posterior import (
+    MOST_FULL,
+    MOST_STORED,
+    Posterior,
+    fit_posterior,
+    posterior_pass,
+)
+from nas_evidence.exporting.predicted import Prediction, check_quantiles
+from nas_evidence.exporting.predictor import (
+    METHODS,
+    Method,
+    class_probabilities,
+    real_moments,
+)
+from nas_evidence.maths.constants import free_parameters
+from nas_evidence.maths.full_precision import full_precision
+from nas_evidence.maths.metrics import LEVEL
+from nas_evidence.maths.normals import Normals
+from nas_evidence.plumbing.seals import DamagedError
+from nas_evidence.plumbing.user_error import UserError, meant
+
+Structure = Literal["auto", "full", "kronecker", "last_layer"]
+STRUCTURES = ("auto", "full", "kronecker", "last_layer")
+#: Rows predicted at once.
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class ModelPosterior:
+    """The Laplace posterior of a trained network; see `nas_evidence.posterior`.
+
+    model            the network itself, no copy; it must stay as it was
+    posterior        the covariance, on the device of the network
+    likelihood       with its noise or temperature
+    prior_precision  of each free parameter tensor, by name
+    """
+
+    model: nn.Module
+    posterior: Posterior
+    likelihood: Categorical | Gaussian | Heteroscedastic
+    prior_precision: Mapping[str, float]
+    _state: str  # digest of the network at the posterior
+
+    @property
+    def structure(self) -> str:
+        """Return "full", "kronecker" or "last_layer"."""
+        return self.posterior.structure
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        method: Method = "probit",
+        level: float = LEVEL,
+        quantiles: Sequence[float] = (),
+        seed: int = 0,
+    ) -> Prediction:
+        """Return predictions with uncertainty, in the unit of the targets.
+
+        Args:
+            inputs: a tensor or array [n, ...], as the network takes them.
+            method: "probit" (closed form), "mc" (draws) or "map" (without the posterior); real
+                targets have the closed form or "map".
+            level: probability of the intervals of real targets.
+            quantiles: probabilities of quantiles of real targets, columns of the table.
+            seed: of the draws of "mc".
+
+        Returns:
+            Its `probabilities` [n, C], or `mean`, `std` and `std_model` [n, C] of real targets.
+
+        Raises:
+            ValueError: for an unknown method or level, or a network that has changed.
+        """
+        if method not in METHODS:
+            raise UserError(
+                f"method must be one of {', '.join(METHODS)}, but got {method!r}"
+                f"{meant(method, METHODS)}"
+            ).with_code("unknown-method")
+        if not 0 < level < 1:
+            raise UserError(f"level must lie between 0 and 1, but got {level:g}").with_code(
+                "level-out-of-range"
+            )
+        labels = isinstance(self.likelihood, Categorical)
+        check_quantiles(quantiles, classes=labels)
+        self._check_state()
+        x, generator = _inputs(self.model, inputs), torch.Generator().manual_seed(seed)
+        parts = [
+            self._part(x[i : i + _ROWS], method, generator)
+            for i in range(0, max(1, len(x)), _ROWS)
+        ]
+        found = [np.concatenate(each) for each in zip(*parts, strict=True)]
+        if labels:
+            return Prediction(classes=tuple(range(found[0].shape[1])), probabilities=found[0])
+        mean, noise, model = found
+        return Prediction(
+            targets=tuple(f"y{k}" for k in range(mean.shape[1])),
+            level=level,
+            density=Normals.single(mean, np.hypot(noise, model)),
+            std_model=model,
+            quantiles=tuple(dict.fromkeys(map(float, quantiles))),
+            unit=np.ones(mean.shape[1]),
+        )
+
+    def _part(self, x: Tensor, method: str, generator: torch.Generator) -> tuple[np.ndarray, ...]:
+        with undisturbed(self.model):
+            with torch.no_grad(), full_precision():
+                outputs = self.model(x.clone()).double()
+            if method == "map":
+                covariance = outputs.new_zeros(*outputs.shape, outputs.shape[1])
+            else:
+                covariance = self.posterior.output_covariance(self.model, x)
+        outputs, covariance = outputs.cpu(), covariance.cpu()
+        if isinstance(self.likelihood, Categorical):
+            temperature = self.likelihood.temperature
+            found = class_probabilities(outputs, covariance, temperature, method, generator)
+            return (found.numpy(),)
+        means, noise, model = real_moments(outputs, covariance, self.likelihood, math.inf)
+        return means.numpy(), noise.expand_as(means).numpy(), model.numpy()
+
+    def sample(self, n: int = 1, *, seed: int = 0) -> dict[str, Tensor]:
+        """Return draws of the weights [n, *shape] by name, in their dtype.
+
+        Those of a tensor that the posterior leaves fixed are not among them. For outputs of a draw
+        use `torch.func.functional_call(model, {name: w[k] for name, w in draws.items()}, x)`.
+
+        Raises:
+            ValueError: for a network that has changed, or a number that is none.
+        """
+        if not isinstance(n, int) or n < 1:
+            raise UserError(f"`n >= 1` must hold for a whole number, but got {n!r}").with_code(
+                "not-a-count"
+            )
+        self._check_state()
+        parameters = dict(self.model.named_parameters())
+        named = {name: parameters[name].detach() for name in self.posterior.names}
+        sizes = [p.numel() for p in named.values()]
+        moved = self.posterior.draws(n, sizes, torch.Generator().manual_seed(seed))
+        return {
+            name: (p.double() + moved[name].view(n, *p.shape)).to(p.dtype)
+            for name, p in named.items()
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the posterior as safetensors, all bits of it, without the weights of the network.
+
+        Save these beside it, as `torch.save(model.state_dict(), ...)` does.
+        """
+        self._check_state()
+        kind = type(self.likelihood).__name__
+        more = {
+            "likelihood": json.dumps({"kind": kind, **vars(self.likelihood)}),
+            "prior_precision": json.dumps(dict(self.prior_precision)),
+            "network": self._state,
+        }
+        self.posterior.save(Path(path), dtype=torch.float64, more=more)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module) -> "ModelPosterior":
+        """Return what `save` wrote, for the same network.
+
+        Args:
+            path: of the file.
+            model: with the weights that it had; on any device.
+
+        Raises:
+            DamagedError: the file does not match its checksum, or is no such file.
+            ValueError: if the network has other weights.
+        """
+        found, header = Posterior.of_file(Path(path))
+        try:
+            given = json.loads(header["likelihood"])
+            kinds = {kind.__name__: kind for kind in (Categorical, Gaussian, Heteroscedastic)}
+            likelihood = kinds[given.pop("kind")](**given)
+            prior, state = json.loads(header["prior_precision"]), header["network"]
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise DamagedError(
+                f"{path} is no posterior of `nas_evidence.posterior`; write one with its `save`."
+            ).with_code("not-a-posterior") from None
+        device = next(model.parameters(), torch.zeros(0)).device
+        loaded = cls(model, found.to(device), likelihood, prior, state)
+        loaded._check_state()
+        return loaded
+
+    def _check_state(self) -> None:
+        if _digest(self.model) != self._state:
+            raise UserError(
+                "the network has other weights than those that the posterior is of; make a new "
+                "one with `nas_evidence.posterior`, or load the weights that were saved with it"
+            ).with_code("posterior-of-other-weights")
+
+
+def posterior(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
+    prior_precision: PriorPrecision = "fit",
+    noise_std: float | None = None,
+    temperature: float = 1.0,
+    likelihood_power: float = 1.0,
+    structure: Structure = "auto",
+) -> ModelPosterior:
+    """Return the Laplace posterior of a trained network, which predicts with uncertainty.
+
+    The parameters of the model are assumed to be the mode. Those with requires_grad=False are
+    constants. The model is left exactly as it was.
+
+    Args:
+        model: any network whose outputs are [n, C] and that does not normalise over the batch.
+        data: the training data: a DataLoader, which is read as it is, a Dataset or list of pairs,
+            or tensors (x, y); see `nas_evidence.data.loaders`.
+        likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
+        prior_precision: that of the training, one number or one per free parameter tensor, such as
+            `prior_precision` of `online_laplace`; or "fit", the maximum of the evidence.
+        noise_std: standard deviation of the noise; "gaussian" needs it.
+        temperature: divisor of the logits; "categorical" only.
+        likelihood_power: κ on the likelihood.
+        structure: "full", all of the covariance; "kronecker", factors for each weight;
+            "last_layer", factors of the last layer alone, the others fixed; "auto" is the first of
+            these that is small enough: up to 500 parameters, up to 16 million numbers.
+
+    Raises:
+        ValueError: for an unknown name, a missing or impossible number, or an unsupported layer;
+            says what and where.
+
+    Example:
+        found = nas_evidence.posterior(model, loader, likelihood="categorical")
+        found.predict(x_new).probabilities
+        found.save("posterior.safetensors")
+    """
+    if structure not in STRUCTURES:
+        raise UserError(
+            f"`structure` must be one of {', '.join(STRUCTURES)}, but got {structure!r}"
+            f"{meant(structure, STRUCTURES)}"
+        ).with_code("unknown-structure")
+    noise = checked_likelihood(likelihood, noise_std, temperature)
+    power = positive("likelihood_power", likelihood_power)
+    free, rows = free_parameters(model), rows_of(data)
+    names, sizes = tuple(free), tuple(p.numel() for p in free.values())
+    x = _inputs(model, rows.x)
+    y = checked_targets(rows.y, likelihood).to(x.device)
+    if rows.shorter is not None:
+        check_padding(model, *(part.to(x.device) for part in rows.shorter))
+    check_prior_word(prior_precision)
+    fit = isinstance(prior_precision, str)
+    start = 1.0 if isinstance(prior_precision, str) else prior_precision
+    precision = checked_precision(names, sizes, start)
+    if len(precision) != len(names):
+        raise UserError(
+            f"`prior_precision` of a posterior must have one value for each of {len(names)} free "
+            f"parameter tensors, but got {len(precision)}"
+        ).with_code("posterior-precision-per-parameter")
+    few = structure == "full" or (
+        structure == "auto" and sum(sizes) <= MOST_FULL and len(x) <= 100_000
+    )
+    try:
+        passed = posterior_pass("full_ggn" if few else "kfac_ggn", model, x, y, noise)
+    except UnsupportedLayerError as error:
+        raise UserError(
+            f"the posterior needs Kronecker factors: {error}; with few parameters "
+            'structure="full" takes any layer'
+        ).with_code("posterior-without-factors") from None
+    if fit:
+        precision = fitted_precision([passed], model, precision, power)[0]
+    most = {"auto": MOST_STORED, "kronecker": math.inf, "last_layer": -1}.get(structure, 0)
+    covariance = fit_posterior(
+        model,
+        x,
+        y,
+        noise,
+        dict(zip(names, precision[:, None].unbind(), strict=True)),
+        likelihood_power=power,
+        most_stored=most,
+        passed=passed,
+    )
+    # As a file has them: products of tensors of another layout may differ in the last bits.
+    plain = {name: tensor.contiguous() for name, tensor in covariance.tensors.items()}
+    covariance = replace(covariance, tensors=plain)
+    by_name = dict(zip(names, precision.tolist(), strict=True))
+    return ModelPosterior(model, covariance, noise, by_name, _digest(model))
+
+
+def _inputs(model: nn.Module, given: Any) -> Tensor:
+    """Return inputs on the device of the model, real numbers in its dtype."""
+    try:
+        x = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(
+            f"inputs must be a tensor or an array [n, ...], but got a {type(given).__name__}"
+        ).with_code("inputs-not-a-tensor") from None
+    parameter = next(model.parameters())
+    return x.detach().to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+
+
+def _digest(model: nn.Module) -> str:
+    """Return a digest of the parameters and buffers with their names."""
+    found = hashlib.blake2b(digest_size=16)
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, tensor in sorted(state.items()):
+        plain = tensor.detach().cpu().contiguous()
+        found.update(f"|{name}|{plain.dtype}|{tuple(plain.shape)}|".encode())
+        found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
