@@ -112,14 +112,6 @@ def _said(name: str, present: pd.Series, plain: pd.Series) -> list[str]:
     return [f"column {name!r} is read as numbers: {shown!r} is {float(read):.10g}"]
 
 
-def _said_units(name: str, present: pd.Series) -> list[str]:
-    units = present.str.extract(_UNIT, expand=False)
-    if units.notna().mean() < MOSTLY or not 1 < units.nunique() <= _MOST_UNITS:
-        return []
-    listed = ", ".join(map(repr, units.dropna().unique()))
-    return [f"column {name!r} is not read as numbers, as they have several units: {listed}"]
-
-
 def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[str]:
     """Return in words that half of the cells or more are dates, or numbers, and the others not."""
     if order_of(present):
@@ -137,6 +129,14 @@ def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[str]:
                 "notation"
             ]
     return []
+
+
+def _said_units(name: str, present: pd.Series) -> list[str]:
+    units = present.str.extract(_UNIT, expand=False)
+    if units.notna().mean() < MOSTLY or not 1 < units.nunique() <= _MOST_UNITS:
+        return []
+    listed = ", ".join(map(repr, units.dropna().unique()))
+    return [f"column {name!r} is not read as numbers, as they have several units: {listed}"]
 
 
 def how_read(frame: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, Written]]:
@@ -262,8 +262,6 @@ Order = Literal["year", "month", "day"]
 PARTS = ("days", "year", "month", "weekday", "hour")
 _ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")
 _SHORT = re.compile(r"\s*(\d{1,2})([/.])(\d{1,2})[/.](\d{4}|\d{2})([ T]\d{1,2}:.*)?\s*")
-#: First and last whole year of which 64 bits hold the nanoseconds.
-_FIRST_YEAR, _LAST_YEAR = 1678, 2261
 #: Two digits of a year up to this one are of this century.
 _THIS_CENTURY = 68
 
@@ -312,23 +310,6 @@ def parts_of(dates: pd.Series) -> Mapping[str, Array]:
     return dict(zip(PARTS, found, strict=True))
 
 
-def said_far_dates(values: pd.Series, order: Order) -> str:
-    """Return in words that some dates of a column are no real ones, such as 9999-12-31.
-
-    Systems write such a date for "never". Those count that nanoseconds of 64 bits cannot hold.
-    The text is empty if there are none.
-    """
-    dates = dates_of(values, order).dropna()
-    far = (dates.dt.year < _FIRST_YEAR) | (dates.dt.year > _LAST_YEAR)
-    if not 0 < far.mean() < 0.5:
-        return ""
-    shown = str(values[far[far].index[0]]).removesuffix(" 00:00:00")
-    return (
-        f"column {str(values.name)!r}: {far.sum()} of {len(values)} dates are far from the others "
-        f"({shown!r}); empty these cells if they mean no date"
-    )
-
-
 def _year_first(text: str, order: Order) -> str:
     found = _SHORT.fullmatch(text)
     if found is None:
@@ -338,3 +319,20 @@ def _year_first(text: str, order: Order) -> str:
     if len(year) == 2:
         year = f"{20 if int(year) <= _THIS_CENTURY else 19}{year}"
     return f"{year}-{int(month):02}-{int(day):02}{clock or ''}"
+
+
+def said_far_dates(values: pd.Series, order: Order) -> str:
+    """Return in words that some dates of a column are no real ones, such as 9999-12-31.
+
+    Systems write such a date for "never". Those count that nanoseconds of 64 bits cannot hold.
+    The text is empty if there are none.
+    """
+    dates = dates_of(values, order).dropna()
+    far = (dates.dt.year < 1678) | (dates.dt.year > 2261)
+    if not 0 < far.mean() < 0.5:
+        return ""
+    shown = str(values[far[far].index[0]]).removesuffix(" 00:00:00")
+    return (
+        f"column {str(values.name)!r}: {far.sum()} of {len(values)} dates are far from the others "
+        f"({shown!r}); empty these cells if they mean no date"
+    )

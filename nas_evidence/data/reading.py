@@ -299,23 +299,6 @@ def _of_json(value: Any) -> Any:
             return str(value)
 
 
-def as_array(values: Any) -> Array:
-    """Return what `plain` returned, or a tensor, as an array."""
-    if hasattr(values, "detach"):
-        values = _of_tensor(values)
-    if isinstance(values, pd.Series | pd.DataFrame | pd.Index):
-        values = values.to_numpy()
-    try:
-        return np.asarray(values)
-    except ValueError:  # lists of several lengths
-        lengths = [len(one) if hasattr(one, "__len__") else 1 for one in values]
-        row = next((i for i, n in enumerate(lengths) if n != lengths[0]), 0)
-        raise UserError(
-            f"rows must have equal lengths, but row 0 has {lengths[0]} values and row {row} has "
-            f"{lengths[row]}; fill those that are missing with NaN"
-        ).with_code("rows-of-several-lengths") from None
-
-
 def _of_tensor(values: Any) -> Array:
     """Return a tensor of any layout and type as an array; types that numpy lacks as float32."""
     values = values.detach().cpu()
@@ -336,6 +319,28 @@ def _check_cells(matrix: Any) -> None:
             f"{MOST_CELLS:,} are trained on; reduce its columns, as with "
             "sklearn.decomposition.TruncatedSVD"
         ).with_code("sparse-matrix-too-large")
+
+
+def _check_lengths(rows: Sequence[Any]) -> None:
+    """Check that rows in a list have equal lengths, without which they are no array."""
+    lengths = [len(one) if hasattr(one, "__len__") else 1 for one in rows]
+    for row, n in enumerate(lengths):
+        if n != lengths[0]:
+            raise UserError(
+                f"rows must have equal lengths, but row 0 has {lengths[0]} values and row {row} "
+                f"has {n}; fill those that are missing with NaN"
+            ).with_code("rows-of-several-lengths")
+
+
+def as_array(values: Any) -> Array:
+    """Return what `plain` returned, or a tensor, as an array."""
+    if isinstance(values, list) and not any(isinstance(one, str) for one in values):
+        _check_lengths(values)
+    if hasattr(values, "detach"):
+        values = _of_tensor(values)
+    if isinstance(values, pd.Series | pd.DataFrame | pd.Index):
+        values = values.to_numpy()
+    return np.asarray(values)
 
 
 def texts_as_frame(x: Array) -> pd.DataFrame:
