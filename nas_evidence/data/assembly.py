@@ -144,24 +144,15 @@ def _prepared(
         written=rows.read[1],
         unnamed=not rows.targets,
     )
+    said = _without_wrong_remedy(said, rows.read[0])
+    dates = {column.name: column.order for column in preparation.columns if column.part}
+    said += [one for name, order in dates.items() if (one := said_far_dates(frame[name], order))]
     told = [
         f"column {name!r} {how}: is it known when a prediction is made? If not, "
         f"--drop {option(name)}"
         for name, how in leaks(frame[list(preparation.places)], y)
     ]
-    dates = {column.name: column.order for column in preparation.columns if column.part}
-    told += [one for name, order in dates.items() if (one := said_far_dates(frame[name], order))]
-    return preparation, [*rows.read[0], *_without_wrong_remedy(said, rows.read[0]), *told]
-
-
-def _without_wrong_remedy(said: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Return sentences on columns; of two notations in one the remedy is to write only one."""
-    parts = [one.partition(" is not read as ") for one in read]
-    left_out = tuple(f"{column} is left out" for column, known, _ in parts if known)
-    return [
-        one.partition("; --categorical ")[0] if left_out and one.startswith(left_out) else one
-        for one in said
-    ]
+    return preparation, [*rows.read[0], *said, *told]
 
 
 def _said_test(n_train: int, n_test: int) -> str:
@@ -275,3 +266,13 @@ def _subset(
     else:
         rows = stratified_rows(y, wanted, generator)
     return rows_at(x, rows), y[rows], rows
+
+
+def _without_wrong_remedy(said: Sequence[str], read: Sequence[str]) -> list[str]:
+    """Return sentences on columns; of two notations in one the remedy is to write only one."""
+    parts = [one.partition(" is not read as ") for one in read]
+    left_out = tuple(f"{column} is left out" for column, known, _ in parts if known)
+    return [
+        one.partition("; --categorical ")[0] if left_out and one.startswith(left_out) else one
+        for one in said
+    ]
