@@ -273,6 +273,8 @@ def _without_wrong_remedy(said: Sequence[str], read: Sequence[str]) -> list[str]
     parts = [one.partition(" is not read as ") for one in read]
     left_out = tuple(f"{column} is left out" for column, known, _ in parts if known)
     return [
-        one.partition("; --categorical ")[0] if left_out and one.startswith(left_out) else one
+        one.partition("; --categorical ")[0].replace("out: it has", "out, as it has")
+        if left_out and one.startswith(left_out)
+        else one
         for one in said
     ]

@@ -354,10 +354,10 @@ def test_digits_of_other_scripts_are_numbers_in_training_and_new_data(
     cells: str, number: float
 ) -> None:
     frame = BASE.assign(c=some([cells] * N, ["7"] * N))
-    preparation = prepared(frame)
-    assert preparation.places["c"] == [1]
-    inputs = features_of(frame[:2], preparation).inputs
-    np.testing.assert_allclose(inputs[:, 1], [7, number])
+    same = BASE.assign(c=some([number] * N, [7.0] * N))
+    inputs = features_of(frame, prepared(frame)).inputs
+    np.testing.assert_array_equal(inputs, features_of(same, prepared(same)).inputs)
+    np.testing.assert_array_equal(features_of(frame[:2], prepared(frame)).inputs, inputs[:2])
 
 
 # --- names and categories
