@@ -151,8 +151,9 @@ class Study:
         if store is None:
             self._store.check_answers()
             self._store.pull()
-        self.place, self.folder = self._store.place, self._store.folder
-        self.data_root = None if data_root is None else Path(data_root)
+        # Absolute, for the working folder may change; `place` is shown as it was named.
+        self.place, self.folder = self._store.place, self._store.folder.absolute()
+        self.data_root = None if data_root is None else Path(data_root).expanduser().absolute()
         with self._store.named():
             self.spec: StudySpec = spec or read_study(self.folder)
         if code is None:
@@ -347,7 +348,8 @@ class Study:
         """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
 
         Args:
-            data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
+            data: a DataFrame, dict of columns, list of rows, array, tensor, or the path of a
+                table, .npz file or image folder.
             trial_id: of another network than the best.
             top: of an ensemble of so many best networks, with stacked weights.
             options: see `nas_evidence.api.shared_options.PredictOptions`.
@@ -576,7 +578,9 @@ class Study:
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
         known = {*self._tables().trials["content_hash"]}
-        is_of_another = folder.parent == self.folder and bool(conditions_in(folder) - known)
+        is_of_another = folder.absolute().parent == self.folder and bool(
+            conditions_in(folder) - known
+        )
         if is_of_another or (to is None and not is_replaceable(folder)):
             set_aside(self.folder, folder.name)
         given = (self._tables(), folder, self.arrays())

@@ -3,6 +3,7 @@
 Each step is taken here, in this order, whether the rows are a table, vectors or images.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,11 +20,13 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
+from nas_evidence.data.cells import said_far_dates
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
 from nas_evidence.data.targets import class_weights, said_class_weights, said_scale, targets_of
+from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.plumbing.user_error import UserError
@@ -100,6 +103,9 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
     if isinstance(x, pd.DataFrame) and isinstance(x_test, pd.DataFrame):
         preparation, said = _prepared(x, y, spec, rows)
         x, rest = preparation.apply(x, where), x_test
+        if n_test:
+            rest, told = in_known_forms(rest, preparation)
+            said = [*said, *told]
         x_test = preparation.apply(rest, f"the test rows of {where}") if n_test else x[:0]
     elif spec.drop or spec.categorical or spec.numeric:
         raise UserError(
@@ -147,6 +153,9 @@ def _prepared(
         written=rows.read[1],
         unnamed=not rows.targets,
     )
+    said = _without_wrong_remedy(said, rows.read[0])
+    dates = {column.name: column.order for column in preparation.columns if column.part}
+    said += [one for name, order in dates.items() if (one := said_far_dates(frame[name], order))]
     told = [
         f"column {name!r} {how}: is it known when a prediction is made? If not, "
         f"--drop {option(name)}"
@@ -266,3 +275,15 @@ def _subset(
     else:
         rows = stratified_rows(y, wanted, generator)
     return rows_at(x, rows), y[rows], rows
+
+
+def _without_wrong_remedy(said: Sequence[str], read: Sequence[str]) -> list[str]:
+    """Return sentences on columns; of two notations in one the remedy is to write only one."""
+    parts = [one.partition(" is not read as ") for one in read]
+    left_out = tuple(f"{column} is left out" for column, known, _ in parts if known)
+    return [
+        one.partition("; --categorical ")[0].replace("out: it has", "out, as it has")
+        if left_out and one.startswith(left_out)
+        else one
+        for one in said
+    ]

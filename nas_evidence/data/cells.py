@@ -25,6 +25,7 @@ import pandas as pd
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.typed import is_typed, merged_objects, typed_column
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.parsing import parsed_json
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
@@ -33,9 +34,10 @@ _WRITTEN = "nas_evidence: how its numbers are written"
 #: Share of the cells of a column of text that must be numbers, or dates; most other words in it.
 MOSTLY, MOST_WORDS = 0.9, 3
 _SIGNS = "$€£¥%"
-_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+|[+-]?\d{1,3}(\.\d{3})+")
-_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+# Digits of other scripts become those of ASCII in `_bare`.
+_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+|[+-]?\d{1,3}(\.\d{3})+", re.ASCII)
+_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", re.ASCII)
 _ONLY_COMMA = re.compile(r"[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)")
 _UNIT = re.compile(r"\d[.,]?\s*((?:[^\W\d_]|°)[^\d\s,;:]{0,9})$")
 #: Most units of a column that is said to have several.
@@ -97,7 +99,7 @@ def with_numbers_read(
         if name not in known:
             if number.mean() < MOSTLY or present[~number].nunique() > MOST_WORDS:
                 decided[name] = TEXT
-                sentences += _said_units(name, present)
+                sentences += _said_units(name, present) or _said_partly(name, present, number)
                 continue
             if (plain[number] == present[number]).all():
                 continue  # as pandas reads them
@@ -120,6 +122,25 @@ def _said(name: str, present: pd.Series, plain: pd.Series) -> list[str]:
     if shown.replace(",", ".") == read:
         return ["numbers are read with decimal commas: '1,5' is 1.5"]
     return [f"column {name!r} is read as numbers: {shown!r} is {float(read):.10g}"]
+
+
+def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[str]:
+    """Return in words that half of the cells or more are dates, or numbers, and the others not."""
+    if order_of(present):
+        return []
+    texts = present.map(str)
+    dates = texts.str.fullmatch(_ISO) | texts.str.fullmatch(_SHORT)
+    year = texts.str.fullmatch(_ISO)
+    for what, are in (("dates", year if 2 * year.sum() >= dates.sum() else dates & ~year),
+                      ("numbers", number)):  # fmt: skip
+        if 0.5 <= are.mean() < 1:
+            shown = [shortened(texts[which].iloc[0]) for which in (are, ~are)]
+            return [
+                f"column {name!r} is not read as {what}: {are.sum()} of {len(present)} cells are "
+                f"{what} ({shown[0]!r}), {(~are).sum()} are not ({shown[1]!r}); write all in one "
+                "notation"
+            ]
+    return []
 
 
 def _said_units(name: str, present: pd.Series) -> list[str]:
@@ -261,6 +282,8 @@ def _plain(cell: str, how: Written) -> str | None:
 def _bare(cell: str, unit: str = "") -> str:
     """Return a cell without unit, signs of currency and per cent, and spaces between digits."""
     bare = cell.removesuffix(unit).rstrip().replace("\u2212", "-")
+    if not bare.isascii():
+        bare = re.sub(r"\d", lambda digit: str(int(digit[0])), bare)
     if bare.startswith("(") and bare.endswith(")"):
         bare = f"-{bare[1:-1]}"
     bare = re.sub(rf"^([+-]?)\s*[{_SIGNS}]\s*|\s*[{_SIGNS}]$", r"\1", bare)
@@ -415,3 +438,20 @@ def _year_first(text: str, order: Order) -> str:
     if len(year) == 2:
         year = f"{20 if int(year) <= _THIS_CENTURY else 19}{year}"
     return f"{year}-{int(month):02}-{int(day):02}{clock or ''}"
+
+
+def said_far_dates(values: pd.Series, order: Order) -> str:
+    """Return in words that some dates of a column are no real ones, such as 9999-12-31.
+
+    Systems write such a date for "never". Those count that nanoseconds of 64 bits cannot hold.
+    The text is empty if there are none.
+    """
+    dates = dates_of(values, order).dropna()
+    far = (dates.dt.year < 1678) | (dates.dt.year > 2261)
+    if not 0 < far.mean() < 0.5:
+        return ""
+    shown = str(values[far[far].index[0]]).removesuffix(" 00:00:00")
+    return (
+        f"column {str(values.name)!r}: {far.sum()} of {len(values)} dates are far from the others "
+        f"({shown!r}); empty these cells if they mean no date"
+    )

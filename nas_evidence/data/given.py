@@ -19,6 +19,7 @@ from nas_evidence.data.mapped import Array, arranged
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.reading import read, targets_in
 from nas_evidence.data.source import pairs_of
+from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -240,9 +241,10 @@ def _of_table(
         if len(names) != len(preparation.names):
             raise _other_columns(preparation, f"a table with {len(names)}")
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
+    frame, changed = in_known_forms(frame, preparation)
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
-    doubts = [*dict.fromkeys(preparation.doubts(frame))]
+    doubts = [*changed, *dict.fromkeys(preparation.doubts(frame))]
     unknown = 0 if truth is None else int(frame[[*targets]].isna().any(axis=1).sum())
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"

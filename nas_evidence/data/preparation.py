@@ -203,6 +203,7 @@ class Preparation:
             elif column.kind == "category":
                 unseen = _categories(present, column) == OTHER
                 seen = "not seen in training"
+                unseen &= _texts(present) != OTHER  # which the data may call so themselves
                 yield from _told(column, present[unseen], seen, "as the category '(other)'")
             elif column.part:
                 unread = dates_of(present, column.order, column.zone).isna()
@@ -389,7 +390,7 @@ def _number(
             f"column {name!r} of {where} has no number, so it cannot be --numeric"
         ).with_code("numeric-without-number")
     _check_finite(numbers, name, where)
-    if forced is None and _numbers_the_rows(numbers):
+    if forced is None and (_numbers_the_rows(numbers) or _is_index(name, numbers)):
         keep = f"--numeric {option(name)} to keep"
         return [], f"column {name!r} is left out: it looks like a row number; {keep}"
     indicator = bool(np.isnan(numbers).any())
@@ -463,8 +464,14 @@ def _numbers_the_rows(numbers: Array) -> bool:
     )
 
 
+def _is_index(name: str, numbers: Array) -> bool:
+    """Tell whether a column is the index that pandas wrote, in any order of the rows."""
+    whole = (numbers >= 0) & (numbers % 1 == 0)
+    return name == "Unnamed: 0" and bool(whole.all()) and len(np.unique(numbers)) == len(numbers)
+
+
 def _category(name: str, values: pd.Series) -> tuple[list[Column], str]:
-    counts = _texts(values).value_counts()
+    counts = _texts(values).value_counts().drop(OTHER, errors="ignore")  # the last one is that
     # By frequency, ties by name, so that the order does not depend on the order of the rows.
     ordered = sorted(counts.index, key=lambda value: (-counts[value], value))
     kept = tuple(ordered[:MOST_CATEGORIES])

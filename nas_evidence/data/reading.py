@@ -43,7 +43,7 @@ from nas_evidence.data.cells import (
 )
 from nas_evidence.data.exact_text import read_csv
 from nas_evidence.data.images import holds_images
-from nas_evidence.data.json_tables import read_json, read_json_lines
+from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
@@ -161,7 +161,13 @@ def read(
     if isinstance(data, pd.Series):
         data = data.to_frame().T
     if not isinstance(data, pd.DataFrame):
-        return {"x_train": as_array(data)}
+        array = as_array(data)
+        if not array.ndim:
+            raise UserError(
+                "data must be a path, a table, a dict of columns, a list of rows, an array or a "
+                f"tensor, but got {type(data).__name__} ({shortened(data)})"
+            ).with_code("data-of-no-kind")
+        return {"x_train": array}
     return with_numbers_read(with_plain_cells(named(data, "the data")), written=written)
 
 
@@ -177,16 +183,15 @@ def plain(data: Any) -> Any:
     if isinstance(data, pd.DataFrame):
         return _dense(data)
     if hasattr(data, "toarray") and hasattr(data, "nnz"):
-        cells = int(np.prod(data.shape))
-        if cells > MOST_CELLS:
-            raise UserError(
-                f"a sparse matrix {list(data.shape)} has {cells:,} cells, and at most "
-                f"{MOST_CELLS:,} are trained on; reduce its columns, as with "
-                "sklearn.decomposition.TruncatedSVD"
-            ).with_code("sparse-matrix-too-large")
+        _check_cells(data)
         return data.toarray()
     if isinstance(data, pd.Series | pd.Index | np.ndarray):
         return data
+    if isinstance(data, Mapping):
+        _check_one_table(data)
+        return plain(table_of({name: _plain_values(one) for name, one in data.items()}))
+    if isinstance(data, list) and any(isinstance(row, Mapping) for row in data):
+        return table_of(data)
     kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
     try:
         if hasattr(data, "to_pandas"):
@@ -206,6 +211,22 @@ def plain(data: Any) -> Any:
             "pyarrow.Table or a polars.DataFrame"
         ).with_code("lazy-table")
     return data
+
+
+def _plain_values(values: Any) -> Any:
+    array = hasattr(values, "detach") or hasattr(values, "toarray")
+    return as_array(plain(values)) if array else values
+
+
+def _check_one_table(data: Mapping[Any, Any]) -> None:
+    """Check that a dict holds columns, not several tables, as a `DatasetDict` does."""
+    for name, one in data.items():
+        kind = type(one).__name__
+        if isinstance(one, pd.DataFrame) or hasattr(one, "column_names") or np.ndim(one) > 1:
+            raise UserError(
+                f"a dict must hold columns, but {str(name)!r} is a {kind} of several; give one "
+                f"table, as with data[{str(name)!r}], or arrays as X and y"
+            ).with_code("dict-of-tables")
 
 
 def _dense(frame: pd.DataFrame) -> pd.DataFrame:
@@ -279,10 +300,45 @@ def _of_json(value: Any) -> Any:
             return str(value)
 
 
+def _of_tensor(values: Any) -> Array:
+    """Return a tensor of any layout and type as an array; types that numpy lacks as float32."""
+    values = values.detach().cpu()
+    if str(values.layout) != "torch.strided":  # sparse
+        _check_cells(values)
+        values = values.to_dense()
+    try:
+        return np.asarray(values.resolve_conj().resolve_neg().numpy())
+    except TypeError:  # bfloat16, float8
+        return np.asarray(values.float().numpy())
+
+
+def _check_cells(matrix: Any) -> None:
+    cells = math.prod(matrix.shape)
+    if cells > MOST_CELLS:
+        raise UserError(
+            f"a sparse matrix {list(matrix.shape)} has {cells:,} cells, and at most "
+            f"{MOST_CELLS:,} are trained on; reduce its columns, as with "
+            "sklearn.decomposition.TruncatedSVD"
+        ).with_code("sparse-matrix-too-large")
+
+
+def _check_lengths(rows: Sequence[Any]) -> None:
+    """Check that rows in a list have equal lengths, without which they are no array."""
+    lengths = [len(one) if hasattr(one, "__len__") else 1 for one in rows]
+    for row, n in enumerate(lengths):
+        if n != lengths[0]:
+            raise UserError(
+                f"rows must have equal lengths, but row 0 has {lengths[0]} values and row {row} "
+                f"has {n}; fill those that are missing with NaN"
+            ).with_code("rows-of-several-lengths")
+
+
 def as_array(values: Any) -> Array:
     """Return what `plain` returned, or a tensor, as an array."""
+    if isinstance(values, list) and not any(isinstance(one, str) for one in values):
+        _check_lengths(values)
     if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
+        values = _of_tensor(values)
     if isinstance(values, pd.Series | pd.DataFrame | pd.Index):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
@@ -600,7 +656,8 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
         content.decode(encoding)
     except UnicodeDecodeError:
         name, encoding = "Latin-1", "latin-1"
-    return encoding, [f"{path.name} is read as {name}, since byte {first} is not UTF-8"]
+    said = f"{path.name} is read as {name}, since byte {first} is not UTF-8"
+    return encoding, [f"{said}; if letters are wrong, save it as UTF-8"]
 
 
 def _separator(path: Path, head: str) -> str:
@@ -643,6 +700,7 @@ def rows_of_table(
     there = f"the test rows of {where}"
     targets = targets_in(frame, spec.target) or (known_column(frame, spec.target, where),)
     y = _targets(frame, targets, where)
+    _check_notation(frame, targets, spec.task, where)
     if len(frame) < FEWEST_ROWS:
         raise UserError(
             f"{where} has {len(frame)} rows, but a study needs at least {FEWEST_ROWS}; add rows"
@@ -686,6 +744,24 @@ def _targets(frame: pd.DataFrame, targets: Sequence[str], where: str) -> Array:
             "must be real numbers; give one column with the class, or search once for each"
         ).with_code("several-targets-of-classes")
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def _check_notation(
+    frame: pd.DataFrame, targets: Sequence[str], task: str | None, where: str
+) -> None:
+    """Check that targets of text are no numbers or dates of two notations, such as prices.
+
+    Raises:
+        ValueError: if one is, and its texts are too many for classes; says how it is written.
+    """
+    for target in targets:
+        few = len(frame[target].unique()) <= max(2, len(frame) // 2)
+        for said in () if few and task != "regression" else how_read(frame)[0]:
+            _, known, why = said.partition(f"column {target!r} is not read as ")
+            if known:
+                raise UserError(f"target {target!r} in {where} is not read as {why}").with_code(
+                    "target-of-two-notations"
+                )
 
 
 def _target(frame: pd.DataFrame, target: str, where: str) -> Array:

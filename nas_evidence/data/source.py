@@ -415,6 +415,14 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     return array_source(arrays, spec, given=GIVEN, images=images)
 
 
+def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
+    """Return options in which a column of several levels, ("b", "y"), has its name as text."""
+    if frame.columns.nlevels == 1:
+        return keys
+    names = {",".join(map(str, levels)): str(levels) for levels in frame.columns}
+    return {key: names.get(v, v) if isinstance(v, str) else v for key, v in keys.items()}
+
+
 def _of_table(
     frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
 ) -> Source:
@@ -463,14 +471,6 @@ def _of_table(
         check_words(test, Path(keys["test_path"]), keys["target"])
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
     return table_source(frame, test, spec, given=GIVEN)
-
-
-def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
-    """Return options in which a column of several levels, ("b", "y"), has its name as text."""
-    if frame.columns.nlevels == 1:
-        return keys
-    names = {",".join(map(str, levels)): str(levels) for levels in frame.columns}
-    return {key: names.get(v, v) if isinstance(v, str) else v for key, v in keys.items()}
 
 
 def pairs_of(dataset: Any) -> tuple[Any, Array]:

@@ -35,9 +35,11 @@ from nas_evidence.maths.metrics import (
 )
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, TargetScale
-from nas_evidence.plumbing.foreign_text import on_lines
+from nas_evidence.plumbing.foreign_text import on_lines, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
+
+_TRUTHS = {"true": 1.0, "false": 0.0}
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,8 +91,16 @@ class Prediction:
 
     @property
     def chosen(self) -> Labels:
-        """The number of the class of each row [n]: by `threshold`, else by cost."""
-        assert self.probabilities is not None, "real targets have no labels"
+        """The number of the class of each row [n]: by `threshold`, else by cost.
+
+        Raises:
+            UserError: for real targets, which have no classes.
+        """
+        if self.probabilities is None:
+            raise UserError(
+                f"{', '.join(self.target_names)}: real targets have no labels; take `mean`, or "
+                "`low` and `high`"
+            ).with_code("labels-of-real-targets")
         return decided(self.probabilities, self.threshold, class_weights=self.class_weights)
 
     @property
@@ -98,7 +108,8 @@ class Prediction:
         """The same as the training labels were [n].
 
         Raises:
-            UserError: if a row has no class, since its probabilities are not numbers.
+            UserError: for real targets, or if a row has no class, since its probabilities are not
+                numbers.
         """
         chosen = self.chosen
         if without := int((chosen == NONE).sum()):
@@ -110,8 +121,16 @@ class Prediction:
 
     @property
     def real(self) -> Normals | OnScale:
-        """The density of real targets, in their unit."""
-        assert self.density is not None, "classes have no density"
+        """The density of real targets, in their unit.
+
+        Raises:
+            UserError: for classes, which have no density.
+        """
+        if self.density is None:
+            raise UserError(
+                f"classes have no density: {shortened(', '.join(map(str, self.classes)))}; take "
+                "`probabilities` or `labels`"
+            ).with_code("density-of-classes")
         return self.density
 
     @property
@@ -280,26 +299,39 @@ class Prediction:
                 "truth-length"
             )
         if self.probabilities is None:
-            try:
-                values: np.ndarray = truth.astype(np.float64).reshape(self.real.mean.shape)
-            except ValueError:
-                named = ", ".join(map(repr, self.targets))
-                raise UserError(
-                    f"column {named} must hold the true targets as numbers, but is of type "
-                    f"{truth.dtype} and shape {list(truth.shape)}; leave it out to predict only"
-                ).with_code("truth-not-numbers") from None
-            return values
+            return self._known_numbers(truth)
         if truth.ndim == 2 and truth.shape[1] == len(self.classes) > 1:  # one-hot
             truth = np.array(self.classes, dtype=object)[truth.argmax(1)]
         number = {str(value): i for i, value in enumerate(self.classes)}
         found = [number.get(_text(value)) for value in truth.ravel()]
+        also = {_as_number(value): i for i, value in enumerate(self.classes)}
+        if None in found and len(also) == len(number) and None not in also:
+            found = [also.get(_as_number(value)) for value in truth.ravel()]
         if None in found:
             unknown = truth.ravel()[found.index(None)]
             raise UserError(
                 f"true label {str(unknown)!r} is not among the classes of the model: "
-                f"{', '.join(number)}"
+                f"{', '.join(map(str, self.classes))}"
             ).with_code("unknown-true-label")
         return np.array(found)
+
+    def _known_numbers(self, truth: np.ndarray) -> np.ndarray:
+        """Return true targets as numbers [n, C]."""
+        shape, named = self.real.mean.shape, ", ".join(map(repr, self.targets)) or "y"
+        if truth.size != np.prod(shape):
+            raise UserError(
+                f"column {named} must hold the true targets {list(shape)}, but has the shape "
+                f"{list(truth.shape)}; leave it out to predict only"
+            ).with_code("truth-shape")
+        try:
+            return np.asarray(truth.astype(np.float64).reshape(shape))
+        except (ValueError, TypeError):
+            row, cell = next(at for at in enumerate(truth.ravel()) if _as_number(at[1]) is None)
+        raise UserError(
+            f"column {named} must hold the true targets as numbers, but row "
+            f"{row // shape[1]} has {shortened(cell)!r}; correct it, or leave the column out to "
+            "predict only"
+        ).with_code("truth-not-numbers")
 
 
 class Metrics(dict[str, float]):
@@ -417,6 +449,15 @@ def check_quantiles(probabilities: Sequence[float], *, classes: bool) -> None:
 def _text(value: Any) -> str:
     whole = isinstance(value, float | np.floating) and float(value).is_integer()
     return str(int(value)) if whole else str(value)
+
+
+def _as_number(value: Any) -> float | None:
+    """Return a label as a number, True and False as 1 and 0, also if it is text; else None."""
+    text = str(value).strip().casefold()
+    try:
+        return _TRUTHS[text] if text in _TRUTHS else float(text)
+    except ValueError:
+        return None
 
 
 def prediction_of(

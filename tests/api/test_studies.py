@@ -167,6 +167,24 @@ def test_a_study_is_loaded_and_resumed(classified: nas_evidence.Study) -> None:
 
 
 @pytest.mark.slow
+def test_a_study_of_a_relative_folder_is_found_after_the_working_folder_has_changed(
+    classified: nas_evidence.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(classified.folder, tmp_path / "runs" / "pets")
+    monkeypatch.chdir(tmp_path)
+    study = nas_evidence.load("runs/pets")
+    assert repr(study).startswith("Study('runs/pets'")
+    stored = pickle.dumps(study)
+    monkeypatch.chdir("/")
+    for one in (study, pickle.loads(stored)):
+        assert one.folder == tmp_path / "runs" / "pets"
+        assert len(one.predict(table()).labels) == 60
+    assert study.leaderboard().equals(classified.leaderboard())
+    assert study.report().is_file()
+    assert study.export().is_dir()
+
+
+@pytest.mark.slow
 def test_real_targets_have_intervals_in_their_unit(tmp_path: Path) -> None:
     frame = table().drop(columns="pet")
     study = search(frame, None, tmp_path, target="price", test_fraction=0.2)
@@ -212,7 +230,7 @@ def test_data_in_memory_of_any_kind(kind: str, tmp_path: Path) -> None:
         (table(), None, {}, "name the column to predict with target=..., or give y"),
         (table(), [1], {}, r"one value for each of the 60 rows, but has the shape \[1\]"),
         (table(), np.ones(60), {"target": "pet"}, "not both"),
-        ({"a": 1}, None, {}, "must be a DataFrame, .* but got dict"),
+        (3, None, {}, "must be a DataFrame, .* but got int"),
         ("gone.csv", None, {}, "there is no file gone.csv"),
         ("digits", [1], {}, "y is for data in memory"),
         (np.ones((20, 2)), np.arange(20) % 2, {"target": "a"}, "a column of a DataFrame"),

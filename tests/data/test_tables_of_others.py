@@ -4,6 +4,9 @@ Each row of a list is a case: what somebody had, and what must come of it.
 """
 
 import json
+import unicodedata
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from messages import refused
 
 from nas_evidence.data.arrays import Meaning
 from nas_evidence.data.cells import how_read
 from nas_evidence.data.given import features_of
-from nas_evidence.data.preparation import Preparation
+from nas_evidence.data.preparation import OTHER, Preparation
 from nas_evidence.data.reading import as_written, read, read_frame
 from nas_evidence.data.source import source_in_memory, source_of
+from nas_evidence.exporting.predicted import Prediction
+from nas_evidence.maths.normals import Normals
 from nas_evidence.spec.study import DatasetSpec
 
 N = 60
@@ -232,3 +238,279 @@ def test_cells_of_several_values_are_categories_also_where_they_are_new(
 def test_the_text_of_a_cell_of_several_values_is_json() -> None:
     cells = prepared(BASE.assign(c=NESTED["structs"][:3] * (N // 3))).columns[-1].categories
     assert {*map(json.dumps, NESTED["structs"][:3])} == {*cells}
+
+
+# --- dates, prices and digits
+
+DAYS = pd.date_range("2020-01-01", periods=N, freq="13D")
+ISO = [f"{day:%Y-%m-%d}" for day in DAYS]
+PRICES = [f"${100_000 + 997 * k:,}" for k in range(N)]
+
+
+def some(cells: list[Any], others: list[Any], every: int = 5) -> list[Any]:
+    """Return cells with every fifth one replaced."""
+    return [others[k] if k % every == 0 else cell for k, cell in enumerate(cells)]
+
+
+FAR: list[tuple[str, Any]] = [
+    (end, some(ISO, [end] * N, 20))
+    for end in ("9999-12-31", "9999-12-31 23:59:59", "0001-01-01", "1500-01-01", "2262-04-12")
+] + [
+    ("31.12.9999", some([f"{day:%d.%m.%Y}" for day in DAYS], ["31.12.9999"] * N, 20)),
+    ("12/31/9999", some([f"{day:%m/%d/%Y}" for day in DAYS], ["12/31/9999"] * N, 20)),
+    ("9999-12-31", pd.Series(np.array(some(ISO, ["9999-12-31"] * N, 20), "datetime64[us]"))),
+    ("9999-12-31", pd.Series(np.array(some(ISO, ["9999-12-31"] * N, 20), "datetime64[s]"))),
+    ("9999-12-31", [date(9999, 12, 31) if k % 20 == 0 else day.date()
+                    for k, day in enumerate(DAYS)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("end", "cells"), FAR)
+def test_dates_that_nanoseconds_cannot_hold_are_read_and_said(end: str, cells: Any) -> None:
+    found = meaning(BASE.assign(d=cells), target="y")
+    assert f"column 'd': 3 of {N} dates are far from the others ({end!r})" in " ".join(found.said)
+    assert found.preparation is not None
+    days = features_of(BASE.assign(d=cells), found.preparation).inputs
+    at = found.preparation.feature_names.index("days of d")
+    assert len(np.unique(days[:, at])) == N - 2
+
+
+@pytest.mark.parametrize("end", ["9999-12-31", "0001-01-01"])
+def test_new_data_may_have_dates_that_nanoseconds_cannot_hold(end: str, tmp_path: Path) -> None:
+    preparation = prepared(BASE.assign(d=ISO))
+    BASE[:2].assign(d=[end, ISO[1]]).to_csv(tmp_path / "new.csv")
+    given = features_of(tmp_path / "new.csv", preparation)
+    assert np.isfinite(given.inputs).all()
+    assert given.doubts == ()
+
+
+def test_times_may_be_dates_that_nanoseconds_cannot_hold() -> None:
+    cells = [*ISO[:-1], "9999-12-31"]
+    keys = {"target": "y", "time_column": "d"}
+    units = source_in_memory(BASE.assign(d=cells), None, keys).arrays(seed=0).units
+    assert units is not None
+    assert units.of.tolist() == list(range(N))
+
+
+#: A column, and what it is not read as, with the numbers of cells and a cell of each notation.
+TWO_NOTATIONS = {
+    "dates with the day first": (
+        some(ISO, [f"{day:%d/%m/%Y}" for day in DAYS]),
+        ("dates", 48, "2020-01-14", 12, "01/01/2020"),
+    ),
+    "mostly the other": (
+        some([f"{day:%d/%m/%Y}" for day in DAYS], ISO),
+        ("dates", 48, "14/01/2020", 12, "2020-01-01"),
+    ),
+    "dates and words": (
+        some(ISO, [f"about {k}" for k in range(N)]),
+        ("dates", 48, "2020-01-14", 12, "about 0"),
+    ),
+    "prices": (
+        some(PRICES, [f"{100_000 + k} USD" for k in range(N)]),
+        ("numbers", 48, "$100,997", 12, "100000 USD"),
+    ),
+    "prices with gaps": (
+        [*some(PRICES, [f"{100_000 + k} USD" for k in range(N)])[:-6], *[None] * 6],
+        ("numbers", 43, "$100,997", 11, "100000 USD"),
+    ),
+    "numbers and ranges": (
+        some([f"{k}.5" for k in range(N)], [f"{k}-{k + 1}" for k in range(N)]),
+        ("numbers", 48, "1.5", 12, "0-1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TWO_NOTATIONS)
+def test_a_column_of_two_notations_says_so_and_not_to_read_categories(kind: str) -> None:
+    cells, (what, n, one, m, other) = TWO_NOTATIONS[kind]
+    said = " ".join(meaning(BASE.assign(c=cells), target="y").said)
+    assert f"column 'c' is not read as {what}: {n} of {n + m} cells are {what} ({one!r})" in said
+    assert f"{m} are not ({other!r}); write all in one notation" in said
+    assert "--categorical c" not in said
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TWO_NOTATIONS if "gaps" not in kind])
+@pytest.mark.parametrize("door", ["frame", "series", "file"])
+def test_a_target_of_two_notations_is_refused_for_that(
+    kind: str, door: str, tmp_path: Path
+) -> None:
+    cells, (what, n, one, m, other) = TWO_NOTATIONS[kind]
+    frame = BASE.assign(y=cells)
+    with refused("target-of-two-notations", "'y'", what, n, repr(one), m, repr(other)):
+        if door == "frame":
+            meaning(frame, target="y")
+        elif door == "series":
+            meaning(BASE[["x"]], pd.Series(cells, name="y"), task="regression")
+        else:
+            frame.to_csv(tmp_path / "t.csv", index=False)
+            of_file(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("cells", "number"), [("$１００", 100), ("١٢٣", 123), ("１２.５", 12.5), ("−３", -3)]
+)
+def test_digits_of_other_scripts_are_numbers_in_training_and_new_data(
+    cells: str, number: float
+) -> None:
+    frame = BASE.assign(c=some([cells] * N, ["7"] * N))
+    same = BASE.assign(c=some([number] * N, [7.0] * N))
+    inputs = features_of(frame, prepared(frame)).inputs
+    np.testing.assert_array_equal(inputs, features_of(same, prepared(same)).inputs)
+    np.testing.assert_array_equal(features_of(frame[:2], prepared(frame)).inputs, inputs[:2])
+
+
+# --- names and categories
+
+
+@pytest.mark.parametrize("before", ["NFC", "NFD"])
+def test_names_and_categories_in_another_unicode_form_are_the_same(
+    before: Any, tmp_path: Path
+) -> None:
+    after = "NFD" if before == "NFC" else "NFC"
+
+    def of(form: Any) -> pd.DataFrame:
+        towns = [unicodedata.normalize(form, town) for town in ("Köln", "Gießen", "Ulm")]
+        return BASE.assign(**{unicodedata.normalize(form, "größe"): X, "town": towns * (N // 3)})
+
+    preparation = prepared(of(before))
+    given = features_of(of(after), preparation)
+    np.testing.assert_array_equal(given.inputs, features_of(of(before), preparation).inputs)
+    assert len(given.doubts) == 2
+    of(before).to_csv(tmp_path / "t.csv", index=False)
+    of(after).to_csv(tmp_path / "test.csv", index=False)
+    said = of_file(tmp_path / "t.csv", test_path=str(tmp_path / "test.csv")).said
+    assert "another Unicode form" in " ".join(said)
+
+
+def test_both_unicode_forms_in_training_stay_apart() -> None:
+    towns = [unicodedata.normalize(form, "Köln") for form in ("NFC", "NFD")]
+    frame = BASE.assign(town=towns * (N // 2))
+    preparation = prepared(frame)
+    inputs = features_of(frame[:2], preparation).inputs[:, 1:]
+    assert inputs.tolist() in ([[1, 0, 0], [0, 1, 0]], [[0, 1, 0], [1, 0, 0]])
+
+
+def test_a_category_that_is_called_other_is_the_one_of_unseen_cells() -> None:
+    frame = BASE.assign(c=[OTHER, "a", "b"] * (N // 3))
+    preparation = prepared(frame)
+    assert preparation.feature_names == ("x", "c = a", "c = b", f"c = {OTHER}")
+    given = features_of(frame[:2].assign(c=[OTHER, "new"]), preparation)
+    assert given.inputs[:, 1:].tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert "1 cell not seen in training ('new')" in " ".join(given.doubts)
+
+
+def test_the_index_that_pandas_wrote_is_left_out_in_any_order_of_the_rows(tmp_path: Path) -> None:
+    BASE.sample(frac=0.6, random_state=0).to_csv(tmp_path / "t.csv")
+    found = of_file(tmp_path / "t.csv")
+    assert found.preparation is not None
+    assert found.preparation.feature_names == ("x",)
+    assert "'Unnamed: 0' is left out" in " ".join(found.said)
+
+
+# --- values of other kinds
+
+ROWS = np.array([[0.5, 2.0], [1.0, -1.0]], dtype=np.float32)
+VALUES: dict[str, Callable[[], Any]] = {
+    "a dict of lists": lambda: {"x": [0.5, 1.0], "z": [2.0, -1.0]},
+    "a dict of arrays": lambda: {"z": ROWS[:, 1], "x": pd.Series(ROWS[:, 0])},
+    "a dict of tensors": lambda: {"x": torch.tensor(ROWS[:, 0]), "z": torch.tensor(ROWS[:, 1])},
+    "records": lambda: [{"x": 0.5, "z": 2.0}, {"x": 1, "z": -1}],
+    "bfloat16": lambda: torch.tensor(ROWS).bfloat16(),
+    "float8": lambda: torch.tensor(ROWS).to(torch.float8_e4m3fn),
+    "sparse": lambda: torch.tensor(ROWS).to_sparse(),
+    "a gradient": lambda: torch.tensor(ROWS, requires_grad=True),
+    "lists": lambda: ROWS.tolist(),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_values_of_many_kinds_are_the_rows_that_they_hold(kind: str) -> None:
+    preparation = prepared(BASE.assign(z=-X))
+    np.testing.assert_array_equal(features_of(VALUES[kind](), preparation).inputs, ROWS)
+
+
+def test_a_dict_of_scalars_is_one_row() -> None:
+    assert features_of({"x": 0.5}, prepared(BASE)).inputs.tolist() == [[0.5]]
+
+
+@pytest.mark.parametrize("data", [{"x": X.tolist(), "y": BASE["y"]}, BASE.to_dict("records")])
+def test_a_study_begins_with_a_dict_of_columns_or_a_list_of_rows(data: Any) -> None:
+    found, expected = meaning(data, target="y"), meaning(BASE, target="y")
+    assert found.said == expected.said
+
+
+NO_DATA: list[tuple[str, Any, tuple[object, ...]]] = [
+    ("data-of-no-kind", 3.0, ("float", "3.0")),
+    ("data-of-no-kind", None, ("NoneType",)),
+    ("data-of-no-kind", iter([1]), ("list_iterator",)),
+    ("dict-of-tables", {"train": BASE, "test": BASE}, ("'train'", "DataFrame")),
+    ("dict-of-tables", {"x": ROWS}, ("'x'", "ndarray")),
+    ("json-row-without-names", [{"x": 1}, [2]], ("row 1",)),
+    ("json-lengths-differ", {"x": [1, 2], "z": [1]}, ("x has 2", "z has 1")),
+    ("rows-of-several-lengths", [[1, 2], [3]], ("row 0", "row 1")),
+]
+
+
+@pytest.mark.parametrize(("code", "data", "says"), NO_DATA)
+def test_what_is_no_data_is_named(code: str, data: Any, says: tuple[object, ...]) -> None:
+    with refused(code, *says):
+        features_of(data, prepared(BASE))
+
+
+# --- what predictions are compared with
+
+P = np.array([[0.9, 0.1], [0.2, 0.8]])
+SURE = Normals.single(np.array([[1.0], [2.0]]), np.ones((2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("classes", "truth"),
+    [
+        ((0, 1), [False, True]),
+        ((0, 1), ["False", "True"]),
+        ((0, 1), ["0.0", "1.0"]),
+        ((0, 1), [0.0, 1.0]),
+        ((False, True), [0, 1]),
+        ((False, True), ["0", "1"]),
+        ((False, True), ["false", "TRUE"]),
+        (("0", "1"), [0, 1]),
+        ((10, 20), ["10.0", "20"]),
+    ],
+)
+def test_the_truth_may_be_written_unlike_the_classes(classes: Any, truth: list[Any]) -> None:
+    found = Prediction(classes, probabilities=P)
+    assert found.measures(np.array(truth))["accuracy"] == 1
+    assert found.measures(np.array(truth, dtype=object))["accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "wrong"),
+    [((0, 1), "yes"), ((1, 2), "True2"), (("01", "1"), "1.0"), (("no", "yes"), "True")],
+)
+def test_another_label_is_none_of_the_classes(classes: Any, wrong: str) -> None:
+    with refused("unknown-true-label", repr(wrong), classes[0]):
+        Prediction(classes, probabilities=P).measures(np.array([wrong, wrong], dtype=object))
+
+
+def test_real_targets_have_no_labels_and_classes_no_density() -> None:
+    real = Prediction(density=SURE, targets=("price",), unit=np.ones(1))
+    with refused("labels-of-real-targets", "price", "mean"):
+        _ = real.labels
+    with refused("density-of-classes", "cat", "dog"):
+        _ = Prediction(("cat", "dog"), probabilities=P).low
+
+
+@pytest.mark.parametrize(
+    ("truth", "code", "says"),
+    [
+        (["1", "42509 USD"], "truth-not-numbers", ("'price'", "row 1", "'42509 USD'")),
+        ([["1", "2"], ["3", "4"]], "truth-shape", ("'price'", "[2, 2]")),
+    ],
+)
+def test_a_true_target_that_is_no_number_is_named_with_its_row(
+    truth: list[Any], code: str, says: tuple[object, ...]
+) -> None:
+    found = Prediction(density=SURE, targets=("price",), unit=np.ones(1))
+    with refused(code, *says):
+        found.measures(np.array(truth, dtype=object))
