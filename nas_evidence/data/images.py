@@ -14,7 +14,6 @@ training image given to `predict` so has its training input, bit by bit. Whateve
 counted and named.
 """
 
-import unicodedata
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -470,22 +469,13 @@ def _said_traits(traits: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _said_classes(labels: Sequence[str]) -> list[str]:
-    """Say which classes have one image, and which names a reader may take for one."""
+    """Say which classes have one image."""
     counts = Counter(labels)
     said = []
     if alone := [name for name, n in counts.items() if n == 1]:
         said.append(
             f"{_counted(len(alone), 'class has', 'classes have')} one image: {_listing(alone)}"
         )
-    alike = defaultdict[str, list[str]](list)
-    for name in counts:
-        alike[unicodedata.normalize("NFC", name).casefold()].append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            said.append(
-                f"{', '.join(map(repr, names))} are {len(names)} classes, though the names differ "
-                "in case or accents alone; rename a folder to join them"
-            )
     return said
 
 

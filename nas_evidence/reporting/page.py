@@ -27,6 +27,7 @@ from nas_evidence.storage.tables import ARCHITECTURE
 _FACTS = (
     "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "importances",
     "importance", "compared", "why", "pruning", "statuses", "problems", "flags",
+    "how_read",
 )  # fmt: skip
 
 
