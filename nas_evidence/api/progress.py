@@ -34,6 +34,15 @@ def audience_for(progress: bool | Audience | None) -> Audience:
     return _Python(notebook) if shown else Audience()
 
 
+def tell_of_data(progress: bool | Audience | None, audience: Audience) -> Callable[[str], None]:
+    """Return what tells how the data were read.
+
+    A script without a terminal prints it, too, unless `progress` is False: columns may be left
+    out.
+    """
+    return write if progress is None and type(audience) is Audience else audience.say
+
+
 @dataclass
 class _Python(Audience):
     notebook: bool

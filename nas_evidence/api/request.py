@@ -130,9 +130,11 @@ class Request:
 
     @property
     def decided(self) -> tuple[str, ...]:
-        """What was decided about the data, in sentences; nothing if a study file decides."""
-        if not self.proposed or self.arrays is None:
+        """What was decided about the data of the user's own, in sentences."""
+        if self.arrays is None:
             return ()
+        if not self.proposed:
+            return self.arrays.meaning.said
         from nas_evidence.data.proposed import order_sentence, skewed_sentence
 
         skewed = skewed_sentence(self.spec, self.arrays)

@@ -327,9 +327,11 @@ class Left:
             ValueError: if the data are missing or do not fit the study.
         """
         from nas_evidence.data.arrays import check_task
+        from nas_evidence.data.decided import how_read_of
         from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
         from nas_evidence.storage.conditions import note_conditions
+        from nas_evidence.storage.kept_how_read import keep_how_read
         from nas_evidence.workers.choice import chosen_executor, n_workers, unused_gpu
 
         spec, run, say, done = self.spec, self.run, self.audience.say, self.finds.done
@@ -349,6 +351,7 @@ class Left:
         say(f"{spec.name}: {trials}, {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
+        keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
             say(f"{spec.name}: the workers are {why}")
         if unused := unused_gpu(spec.resources, name):

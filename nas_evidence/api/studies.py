@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from nas_evidence.api.progress import audience_for
+from nas_evidence.api.progress import audience_for, tell_of_data
 from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import (
     Request,
@@ -527,6 +527,7 @@ class Study:
         from nas_evidence.baselines.comparison import read_comparison
         from nas_evidence.baselines.stored_comparison import kept_comparison
         from nas_evidence.reporting.contents import report_on
+        from nas_evidence.storage.kept_how_read import read_how_read
 
         tables = self._tables()
         if self._said is None or self._said[0] is not tables or self._said[1] != metric:
@@ -535,7 +536,10 @@ class Study:
                 compared = kept_comparison(tables, self._source(), within=within)
             except (ValueError, OSError, RuntimeError) as error:
                 self.not_compared, compared = str(error), read_comparison(self.folder)
-            found = report_on(self._ranked(), compared, place=Path(self.place), metric=metric)
+            found = report_on(
+                self._ranked(), compared, place=Path(self.place), metric=metric,
+                how_read=read_how_read(self.folder),
+            )  # fmt: skip
             self._said = tables, metric, found
         return self._said[2]
 
@@ -812,7 +816,9 @@ def search(
         study = nas_evidence.search(frame, target="target", test_fraction=0.2, time_limit="10m")
         study.leaderboard()
     """
+    from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.kept_how_read import keep_how_read
     from nas_evidence.storage.outside_code import only_here
 
     check_known("search", SearchOptions, options)
@@ -845,8 +851,9 @@ def search(
     store = working_copy(str(place))
     _check_columns(run, spec, store.folder)
     audience = audience_for(options.get("progress"))
+    tell = tell_of_data(options.get("progress"), audience)
     for sentence in asked.decided:
-        audience.say(sentence)
+        tell(sentence)
     with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(
             store.folder,
@@ -856,6 +863,8 @@ def search(
             data_root=run.data_root,
             download=run.download,
         )
+        if asked.arrays is not None:
+            keep_how_read(store.folder, how_read_of(asked.arrays))
         return _run(spec, store, run, audience, source, code)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nas_evidence.api.control import connect, is_seen, opened, there
-from nas_evidence.api.progress import audience_for
+from nas_evidence.api.progress import audience_for, tell_of_data
 from nas_evidence.api.python_words import option_of, speaking_python
 from nas_evidence.api.request import (
     Request,
@@ -90,8 +90,9 @@ def submit(
     )
     check_reaches(asked.code, "ray")
     spec = with_workers(asked.spec, options.get("workers"))
+    tell = tell_of_data(options.get("progress"), audience)
     for sentence in asked.decided:
-        audience.say(sentence)
+        tell(sentence)
     if said := store_in_clear(place):
         audience.warn(said)
     check_store(place)
@@ -168,7 +169,9 @@ def resubmit(
 
 def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str], None]) -> None:
     """Begin a study in its store, with its data, which no other user can read."""
+    from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.kept_how_read import keep_how_read
     from nas_evidence.storage.outside_code import keep_code, with_kept
     from nas_evidence.storage.store import StoreError
 
@@ -178,6 +181,8 @@ def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str
         try:
             with there.held(steal=True):
                 begun(there.folder, spec, asked.source, steal=True)
+                if asked.arrays is not None:
+                    keep_how_read(there.folder, how_read_of(asked.arrays))
                 keep_code(there.folder, with_kept(there.folder, asked.code))
         except StoreError as error:
             why = str(error).rstrip(".")

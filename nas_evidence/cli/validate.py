@@ -65,9 +65,10 @@ def dry_run(data: str, **given: Any) -> None:
         allow_code=given.get("allow_code", False),
     )  # fmt: skip
     spec, arrays = with_workers(asked.spec, given.get("workers")), asked.arrays
+    images = arrays is not None and arrays.meaning.images is not None  # kept as arrays
     out.print(
         f"{spec.name}: valid; {spec.n_trials} trials over {', '.join(spec.family)} on "
-        f"{spec.dataset.name}"
+        f"{'images' if images else spec.dataset.name}"
     )
     if arrays is None:
         from nas_evidence.data import load

@@ -21,6 +21,12 @@ from nas_evidence.data.arrays import (
     stratified_rows,
 )
 from nas_evidence.data.cells import said_far_dates
+from nas_evidence.data.decided import (
+    grouped,
+    said_categories,
+    said_classes,
+    said_of_numbers,
+)
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
@@ -117,6 +123,7 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
     said = [
         *(said if preparation is not None else rows.read[0]),
         *(rows.images.said if rows.images is not None else ()),
+        *said_classes(found.classes),
         *said_units(spec, units),
         *said_weights(spec.weights, counts[0]),
         _said_test(n_train, n_test),
@@ -161,7 +168,9 @@ def _prepared(
         f"--drop {option(name)}"
         for name, how in leaks(frame[list(preparation.places)], y)
     ]
-    return preparation, [*rows.read[0], *said, *told]
+    read = said_of_numbers(rows.read[0], preparation)
+    categories = said_categories(preparation, frame)
+    return preparation, grouped([*read, *said, *categories, *told], {*preparation.names})
 
 
 def _said_test(n_train: int, n_test: int) -> str:

@@ -14,14 +14,14 @@ training image given to `predict` so has its training input, bit by bit. Whateve
 counted and named.
 """
 
-import unicodedata
+import hashlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -193,14 +193,16 @@ def said_names(dataset: object) -> list[str]:
 
 
 def _has_classes(folder: Path) -> bool:
-    homes = folder.iterdir() if folder.is_dir() else ()
-    return any(
-        not _left_out(path)
-        for home in homes
-        if home.is_dir() and not _is_hidden(home.name)
-        for path in home.iterdir()
-        if not path.is_dir()
-    )
+    with suppress(PermissionError):  # a folder that others own is none of the user's data
+        homes = folder.iterdir() if folder.is_dir() else ()
+        return any(
+            not _left_out(path)
+            for home in homes
+            if home.is_dir() and not _is_hidden(home.name)
+            for path in home.iterdir()
+            if not path.is_dir()
+        )
+    return False
 
 
 def _is_hidden(name: str) -> bool:
@@ -470,22 +472,13 @@ def _said_traits(traits: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _said_classes(labels: Sequence[str]) -> list[str]:
-    """Say which classes have one image, and which names a reader may take for one."""
+    """Say which classes have one image."""
     counts = Counter(labels)
     said = []
     if alone := [name for name, n in counts.items() if n == 1]:
         said.append(
             f"{_counted(len(alone), 'class has', 'classes have')} one image: {_listing(alone)}"
         )
-    alike = defaultdict[str, list[str]](list)
-    for name in counts:
-        alike[unicodedata.normalize("NFC", name).casefold()].append(name)
-    for names in alike.values():
-        if len(names) > 1:
-            said.append(
-                f"{', '.join(map(repr, names))} are {len(names)} classes, though the names differ "
-                "in case or accents alone; rename a folder to join them"
-            )
     return said
 
 
@@ -493,10 +486,11 @@ def _said_copies(
     x: Array, names: Sequence[str], labels: Sequence[str], n_train: int
 ) -> Iterator[str]:
     """Say which images are equal to an earlier one: in training and test, in two classes, ..."""
-    first: dict[Any, int] = {}
+    first: dict[bytes, int] = {}
     found = defaultdict[str, list[str]](list)
     for i, image in enumerate(x):
-        earlier = first.setdefault(image.tobytes(), i)
+        content = hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+        earlier = first.setdefault(content, i)
         if earlier == i:
             continue
         part = "test" if earlier < n_train <= i else ""

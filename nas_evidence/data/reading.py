@@ -154,8 +154,13 @@ def read(
             raise no_such_file(path)
         if path.suffix == ".npy":
             return {"x_train": np.load(path, allow_pickle=False)}
-        if kind_of(path) == "npz":
+        if (kind := kind_of(path)) == "npz":
             return read_arrays(path, also)
+        if kind == "images":
+            raise UserError(
+                f"{path} holds images, but the network was trained on a table; give a table with "
+                "its columns"
+            ).with_code("images-for-a-table")
         return read_frame(path, written)
     data = plain(data)
     if isinstance(data, pd.Series):

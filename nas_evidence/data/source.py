@@ -216,8 +216,8 @@ def _own(
         return raw_of(rows_of_table(frame, test, spec, path.name), spec, seed=seed)
     images = None
     if spec.name == "images":
-        found = read_images(path, spec.image_size)
-        arrays, images = found.arrays, found.reading
+        read = read_images(path, spec.image_size)
+        arrays, images = read.arrays, read.reading
     else:
         with _copy_of_a_study(kept, base):
             arrays = read_arrays(path, spec.columns_of_rows, mapped=not kept, needed=KEYS[:2])

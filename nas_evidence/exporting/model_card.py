@@ -12,6 +12,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
+from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
@@ -175,6 +176,7 @@ def _card(
             study=study,
             arrays=arrays,
             meaning=arrays.meaning,
+            read=how_read_of(arrays),
             class_weights=listed_weights(arrays.meaning.class_weight),
             data=_data(study, arrays),
             labels=arrays.task == "labels",

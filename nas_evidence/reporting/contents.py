@@ -29,6 +29,7 @@ from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import Study
 from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.reporting.words import metric_words, named, words_of
+from nas_evidence.spec.how_read import HowRead
 from nas_evidence.spec.metric_names import METRICS, check_metric
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
@@ -67,12 +68,14 @@ class Report:
     comparison  the winner beside simple models, None where that is unknown
     place       the folder of the study, as the reader names it
     metric      of the winner's predictions, shown after the log loss; None if none was named
+    how_read    how the data were read; None where that is unknown
     """
 
     study: Study
     comparison: Comparison | None = None
     place: Path = field(default_factory=Path)
     metric: str | None = None
+    how_read: HowRead | None = None
 
     #: How sure the first rank is; None with fewer than two architectures.
     certainty = _fact(certainty_of)
@@ -225,6 +228,7 @@ def report_on(
     *,
     place: Path = Path(),
     metric: str | None = None,
+    how_read: HowRead | None = None,
 ) -> Report:
     """Return the report of a study, for any number of trials.
 
@@ -233,13 +237,14 @@ def report_on(
         comparison: the winner beside simple models, if known.
         place: its folder, as the reader names it.
         metric: of the winner's predictions, to say on the first screen; by default the study's.
+        how_read: how its data were read, if known.
 
     Raises:
         ValueError: the metric does not fit the targets; names those that do.
     """
     metric = metric or study.spec.metric
     check_metric(metric, study.spec.plan.likelihood)
-    return Report(study, comparison, place, metric)
+    return Report(study, comparison, place, metric, how_read)
 
 
 def trust_verdict(study: Study, judged: Trust) -> str:

@@ -27,6 +27,7 @@ from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 _FACTS = (
     "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "importances",
     "importance", "compared", "why", "pruning", "statuses", "problems", "flags",
+    "how_read",
 )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ from nas_evidence.reporting.words import (
 from nas_evidence.spec.domains import value_text
 
 _TEMPLATES = Path(__file__).parent / "templates"
+#: An option of the command line within a sentence.
+_OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*[a-z])")
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
@@ -71,6 +73,18 @@ def markdown(text: object) -> Markup:
     return Markup(foreign_text.markdown(text))
 
 
+def with_options(sentence: str) -> Markup:
+    """Return a sentence with the options of the command line marked, so that none is divided.
+
+    >>> print(with_options("a < b; --drop x to leave it out"))
+    a &lt; b; <code>--drop</code> x to leave it out
+    """
+    parts = _OPTION.split(sentence)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )
+
+
 def row(cells: Iterable[object]) -> Markup:
     r"""Return a row of a Markdown table.
 
@@ -105,6 +119,7 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
+    environment.filters["with_options"] = with_options
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
     environment.globals["most"] = MOST

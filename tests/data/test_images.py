@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -215,8 +216,9 @@ def test_names_that_differ_in_case_and_classes_of_one_image_are_said(tmp_path: P
     save(home / "café" / "1.png", pixels(61))
     save(home / "cafe\u0301" / "1.png", pixels(62))
     said = " ".join(read(home).meaning.said)
-    assert "'Cat', 'cat' are 2 classes" in said
-    assert "'cafe\u0301', 'café' are 2 classes" in said
+    assert "classes that differ in case or accents alone: " in said
+    assert "'Cat' and 'cat'" in said
+    assert "'cafe\u0301' and 'café'" in said
     assert "3 classes have one image: Cat, cafe\u0301, café" in said
 
 
@@ -367,6 +369,13 @@ def test_the_reading_of_images_is_kept_with_a_study(tmp_path: Path) -> None:
     assert kept == source.arrays(seed=0).meaning
     assert kept.images is not None
     assert (kept.images.kind, kept.images.size) == ("RGB", 5)
+
+
+def test_images_for_a_network_of_a_table_are_refused_as_such(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(12.0) % 5, "y": ["a", "b"] * 6})
+    table = source_in_memory(frame, None, {"target": "y"}).arrays(seed=0)
+    with refused("images-for-a-table", "pets holds images", "trained on a table"):
+        features_of(grey(tmp_path), table.meaning.preparation)
 
 
 # --- arrays and objects in memory

@@ -14,6 +14,7 @@ from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.page import Live, write_report
 from nas_evidence.reporting.study_tables import Study, load_study_tables
 from nas_evidence.reporting.terms import term_table
+from nas_evidence.spec.how_read import HowRead
 
 pytestmark = pytest.mark.slow
 
@@ -101,6 +102,24 @@ def test_the_page_asks_for_nothing_logs_nothing_and_fits(
         for where, what in (("body", "backgroundColor"), ("#scatter .axis-title", "fill"))
     )
     assert (_lightness(ground) < 60, _lightness(ink) > 180) == (dark, dark)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+@pytest.mark.parametrize("dark", [False, True])
+def test_how_the_data_were_read_fits_and_divides_no_option(
+    tab: Browser, study: Study, tmp_path: Path, width: int, height: int, dark: bool
+) -> None:
+    wild = "<script>a|b</script>" + "x" * 300
+    decided = ("9 constant columns are left out: x0, ...; --categorical COL to keep one", wild)
+    read = HowRead(decided, {"numbers": ("a", "b"), "left out": (wild,)}, (2,), 96, 24)
+    page = write_report(report_on(study, how_read=read), tmp_path).html
+    tab.open(page, width=width, height=height, dark=dark)
+    tab.evaluate("document.querySelector('#data').open = true")
+    assert "<script>a|b</script>" in tab.evaluate("document.querySelector('#data').innerText")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    lines = "document.querySelector('#data li code').getClientRects().length"
+    assert tab.evaluate(lines) == 1
+    assert tab.errors == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])
