@@ -192,7 +192,7 @@ def _of_table(
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
-    doubts = [*preparation.doubts(frame)]
+    doubts = [*dict.fromkeys(preparation.doubts(frame))]
     unknown = 0 if truth is None else int(frame[[*targets]].isna().any(axis=1).sum())
     if 0 < unknown < len(frame):
         rows = f"{unknown} of {len(frame)} rows"
