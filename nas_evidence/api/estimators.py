@@ -164,8 +164,7 @@ class _Evidence(_Estimator):
             self.predictor_: Predictor = self.study_.predictor()
             self._export = packed(self.study_.folder / "export")
         if self._task == "classification":
-            # The study has "9" before "10"; scikit-learn takes the columns to be sorted.
-            self.classes_, self._columns = np.unique(self.predictor_.classes, return_index=True)
+            self.classes_ = np.unique(self.predictor_.classes)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -232,10 +231,12 @@ class EvidenceClassifier(_Classifier, _Evidence):
     class_weight: Mapping[Any, float] | str | None = None
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return class probabilities [n, C] in the order of `classes_`."""
+        """Return class probabilities [n, C] in the order of `classes_`, that of `np.unique`."""
         found = self._predicted(X, self.method)
         assert found.probabilities is not None
-        return found.probabilities[:, self._columns]
+        # The study has "9" before "10"; scikit-learn takes classes to be sorted as text.
+        order = np.unique(self.predictor_.classes, return_index=True)[1]
+        return found.probabilities[:, order]
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each row [n]: by `class_weight`, or of two by that of `metric`.

@@ -240,7 +240,10 @@ def _has_decimal_points(present: pd.Series) -> bool:
 def _written(present: pd.Series, *, comma: bool) -> Written:
     if not len(present) or not _may_be_numbers(present):
         return TEXT
-    if present.str.fullmatch(_DURATION).mean() >= MOSTLY:
+    for some in (present.iloc[:100], present):  # quick: few columns are of durations
+        if some.str.fullmatch(_DURATION).mean() < MOSTLY:
+            break
+    else:
         return Written("duration")
     unit = _unit(present)
     points = _has_decimal_points(present.map(lambda cell: _bare(cell, unit)) if unit else present)
@@ -309,7 +312,7 @@ Order = Literal["year", "month", "day"]
 PARTS = ("days", "year", "month", "weekday", "hour")
 _ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")
 _SHORT = re.compile(r"\s*(\d{1,2})([/.])(\d{1,2})[/.](\d{4}|\d{2})([ T]\d{1,2}:.*)?\s*")
-_ZONE = re.compile(r":.*?\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
+_ZONE = re.compile(r"\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
 #: Two digits of a year up to this one are of this century.
 _THIS_CENTURY = 68
 #: The zone of dates each of which is written with its own.
@@ -359,8 +362,8 @@ def dates_of(values: pd.Series, order: Order, zone: str | None = None) -> pd.Ser
     text = values.astype("object").where(values.notna()).map(str, na_action="ignore")
     if order != "year":
         text = text.map(lambda one: _year_first(one, order), na_action="ignore")
-    if zone in ("", EACH):
-        text = text.map(lambda one: one[: _start_of_zone(one)], na_action="ignore")
+    if zone in ("", EACH) and (zoned := has_zone(text)).any():
+        text = text.where(~zoned, text[zoned].map(lambda one: _ZONE.sub("", one)))
     dates = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
     if zone in (None, "", EACH):
         return dates.dt.tz_localize(None)
@@ -373,10 +376,11 @@ def zone_of(present: pd.Series) -> str:
     if _is_dates(present):
         zone = present.dt.tz
         return "" if zone is None else _name_of(zone, present)
-    found = present.astype(str).str.extract(_ZONE, expand=False)
-    if found.notna().mean() < 0.5:
+    zoned = has_zone(present)
+    if zoned.mean() < 0.5:
         return ""
-    zones = {"UTC" if one == "Z" else one for one in found.dropna().unique()}
+    found = present[zoned].astype(str).str.extract(_ZONE, expand=False)
+    zones = {"UTC" if one == "Z" else one for one in found.unique()}
     zones = {"UTC" if one.strip("+-").replace(":", "").strip("0") == "" else one for one in zones}
     if len(zones) > 1:
         return EACH
@@ -388,8 +392,8 @@ def has_zone(values: pd.Series) -> pd.Series:
     """Return which dates are written with a time zone, bool [n]."""
     if _is_dates(values):
         return pd.Series(values.dt.tz is not None, values.index)
-    texts = values.astype("object").where(values.notna(), "").map(str)
-    return texts.map(lambda text: _ZONE.search(text) is not None)
+    found = [isinstance(one, str) and _is_zoned(one) for one in values.astype("object")]
+    return pd.Series(found, values.index, dtype=bool)
 
 
 def parts_of(dates: pd.Series) -> Mapping[str, Array]:
@@ -406,9 +410,10 @@ def _is_dates(values: pd.Series) -> bool:
     return pd.api.types.is_datetime64_any_dtype(kind) or isinstance(kind, pd.PeriodDtype)
 
 
-def _start_of_zone(text: str) -> int | None:
-    found = _ZONE.search(text)
-    return None if found is None else found.start(1)
+def _is_zoned(text: str) -> bool:
+    tail = text[-9:]  # quick: most dates have no zone
+    clock = ":" in text and ("+" in tail or "-" in tail or "Z" in tail)
+    return clock and _ZONE.search(text, text.index(":")) is not None
 
 
 def _name_of(zone: Any, present: pd.Series) -> str:

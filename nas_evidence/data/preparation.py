@@ -193,7 +193,11 @@ class Preparation:
 
     def doubts(self, frame: pd.DataFrame) -> Iterator[str]:
         """Yield a sentence for each column whose cells cannot be used as they are."""
+        done = set[str]()
         for column in self.columns:
+            if column.name in done:
+                continue  # another part of a date
+            done.add(column.name)
             values = frame[column.name]
             present = values.dropna()
             if column.kind == "number" and not column.part:
@@ -397,12 +401,14 @@ def _number(
     words = (
         values[np.isnan(numbers)].dropna().astype(str).str.strip().unique() if indicator else ()
     )
+    shift, unit = _scale(present)
     column = Column(
         name,
         "number",
         fill=float(np.median(present)),
         indicator=indicator,
-        **_scale(present),
+        shift=shift,
+        unit=unit,
         low=float(present.min()),
         high=float(present.max()),
         words=tuple(words[:MOST_CATEGORIES]),
@@ -418,19 +424,22 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
     if not varying and not missing:
         return [], f"column {name!r} is left out: it has one value only"
     varying = varying or [PARTS[0]]
-    columns = [
-        Column(
-            name,
-            "number",
-            fill=float(np.nanmedian(features[part])),
-            indicator=missing and part == varying[0],
-            part=part,
-            order=order,
-            zone=zone,
-            **_scale(features[part][~np.isnan(features[part])]),
+    columns = []
+    for part in varying:
+        shift, unit = _scale(features[part][~np.isnan(features[part])])
+        columns.append(
+            Column(
+                name,
+                "number",
+                fill=float(np.nanmedian(features[part])),
+                indicator=missing and part == varying[0],
+                part=part,
+                order=order,
+                zone=zone,
+                shift=shift,
+                unit=unit,
+            )
         )
-        for part in varying
-    ]
     how = "" if order == "year" else f", with the {order} first"
     at = "" if zone in ("", EACH) else f" in the time of {zone}"
     also = ", --categorical to read categories" if order == "day" and _is_short(values) else ""
@@ -440,20 +449,17 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
     )
 
 
-def _scale(present: Array) -> dict[str, float]:
-    """Return `shift` and `unit` of numbers [n] that float32 would not keep as they are, else {}.
+def _scale(present: Array) -> tuple[float, float]:
+    """Return `shift` and `unit` of numbers [n]; 0 and 1 where float32 keeps them as they are.
 
-    Of others a feature is the number itself. The unit is a power of two, so that nothing rounds.
+    The unit is a power of two, so that nothing rounds.
     """
     centre = float(np.median(present))
     reach = float(np.abs(present - centre).max())
-    found = {}
-    if reach > 0 and abs(centre) > _FAR * reach * float(np.std((present - centre) / reach)):
-        found["shift"] = centre
-    size = reach if found else float(np.abs(present).max())
-    if 0 < size < _TINY:
-        found["unit"] = 2.0 ** np.floor(np.log2(size))
-    return found
+    spread = reach * float(np.std((present - centre) / reach)) if reach > 0 else np.inf
+    shift = centre if abs(centre) > _FAR * spread else 0.0
+    size = reach if shift else float(np.abs(present).max())
+    return shift, float(2.0 ** np.floor(np.log2(size))) if 0 < size < _TINY else 1.0
 
 
 def _numbers_the_rows(numbers: Array) -> bool:
@@ -528,7 +534,7 @@ def _as_numbers(values: pd.Series) -> Array:
     """Return cells as float64 [n], NaN where they are missing or no numbers."""
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":  # quick: often wide
         return np.asarray(values, dtype=np.float64)
-    found = to_numeric(values, errors="coerce").to_numpy("float64", na_value=np.nan)
+    found = np.asarray(to_numeric(values, errors="coerce").to_numpy("float64", na_value=np.nan))
     if _is_text(values) and len(words := values[np.isnan(found)].dropna()):
         found = found.copy()
         found[np.isnan(found) & values.notna().to_numpy()] = _flags(words)
@@ -537,7 +543,9 @@ def _as_numbers(values: pd.Series) -> Array:
 
 def _flags(words: pd.Series) -> Array:
     """Return 1 and 0 for words, or Python's booleans, that are True or False, else NaN."""
-    return np.array([_FLAGS.get(str(one).casefold().strip(), np.nan) for one in words], np.float64)
+    codes, different = pd.factorize(words)
+    found = [_FLAGS.get(str(one).casefold().strip(), np.nan) for one in different]
+    return np.asarray(np.array(found, dtype=np.float64)[codes])
 
 
 def _texts(values: pd.Series) -> pd.Series:
@@ -545,7 +553,7 @@ def _texts(values: pd.Series) -> pd.Series:
 
     A column of integers has floats where cells are missing.
     """
-    texts = values.astype("object").where(values.notna(), MISSING).map(str).str.strip()
+    texts = values.astype("object").where(values.notna(), MISSING).astype(str).str.strip()
     if pd.api.types.is_float_dtype(values):
         whole = (values % 1 == 0).fillna(False).astype(bool)
         texts[whole] = values[whole].map(lambda one: str(int(one)))

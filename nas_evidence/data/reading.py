@@ -348,7 +348,7 @@ def as_array(values: Any) -> Array:
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
         whole = values.mask is np.ma.nomask or not values.mask.any()
-        return values.data if whole else values.astype(np.float64).filled(np.nan)
+        return values.data if whole else np.ma.filled(values.astype(np.float64), np.nan)
     return np.asarray(values)
 
 

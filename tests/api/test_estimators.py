@@ -17,7 +17,7 @@ QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objecti
 FITTED_ELSEWHERE = f"""
 import joblib, numpy as np, nas_evidence
 x = np.random.default_rng(0).normal(size=(40, 3))
-y = np.where(x[:, 0] > 0, "up", "down")
+y = np.where(x[:, 0] > 0, "9", "10")
 fitted = nas_evidence.EvidenceClassifier(n_trials=1, settings={QUICK!r}).fit(x, y)
 joblib.dump((fitted, str(fitted.study_.folder), fitted.predict_proba(x)), "fitted.joblib")
 """
@@ -42,8 +42,11 @@ def test_an_estimator_predicts_in_another_process_when_the_first_is_gone(tmp_pat
     assert not Path(folder).exists()
     x, y = rows()
     np.testing.assert_array_equal(fitted.predict_proba(x), expected)
-    assert fitted.classes_.tolist() == ["down", "up"]
-    assert fitted.score(x, y) > 0.4
+    assert fitted.score(x, np.where(y == "up", "9", "10")) > 0.4
+    # As scorers of scikit-learn take them to be; the study itself has "9" first.
+    assert fitted.predictor_.classes == ("9", "10")
+    assert fitted.classes_.tolist() == ["10", "9"]
+    assert fitted.classes_[expected.argmax(1)].tolist() == fitted.predict(x).tolist()
     with pytest.raises(ValueError, match="a study folder holds"):
         _ = fitted.study_.ranking
 

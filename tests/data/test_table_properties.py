@@ -70,7 +70,7 @@ def test_an_array_is_the_table_of_its_numbers(
 
 
 def people() -> pd.DataFrame:
-    """Return a table with numbers, a missing one, categories and a date."""
+    """Return a table with numbers, a missing one, flags, categories, a duration and dates."""
     generator, n = np.random.default_rng(3), N_ROWS
     frame = pd.DataFrame(
         {
@@ -78,9 +78,16 @@ def people() -> pd.DataFrame:
             "mass": generator.normal(70, 12, n).round(3),
             "town": generator.choice(["rome", "oslo", "bern"], n),
             "since": pd.date_range("2024-01-31", periods=n, freq="37D").strftime("%Y-%m-%d"),
+            "born": (2459000.5 + generator.uniform(0, 9, n)).round(4),
+            "code": generator.choice(["01", "02", "x3"], n),
+            "number": 2**53 + generator.integers(0, 9, n),
+            "lasted": pd.to_timedelta(generator.integers(1, 9999, n), unit="s").astype(str),
+            "seen": [f"2024-0{1 + i % 9}-01 10:00:00+0{1 + i % 2}:00" for i in range(n)],
+            "member": generator.choice([True, False], n).astype(object),
         }
     )
     frame.loc[2, "mass"] = np.nan
+    frame.loc[4, "member"] = None
     return frame.assign(price=(frame["size"] * 2.5).round(2))
 
 
