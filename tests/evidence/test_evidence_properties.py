@@ -13,7 +13,7 @@ from matrix import pairs
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nas_evidence.curvature import KINDS, STRUCTURES, curvature_pass, dense, layerwise
+from nas_evidence.curvature import BUILDERS, KINDS, curvature_pass, dense, layerwise
 from nas_evidence.curvature import memory as memory_rules
 from nas_evidence.maths.structured import FullKernel, FullMatrix
 from nas_evidence.models.fixup import FixupBias, FixupScale
@@ -139,7 +139,7 @@ def test_the_smaller_form_is_taken_and_both_give_one_value(
     expected = c.estimate(kind, at_mode_correction=True)
     assert_close(c.estimate(kind).value, _expected(kind, c), rtol=1e-10, atol=0)
     for form in (dense.full_matrix, dense.full_kernel):
-        monkeypatch.setitem(STRUCTURES, "full", lambda sweep, form=form: [form(sweep)])
+        monkeypatch.setitem(BUILDERS, "full", lambda sweep, form=form: [form(sweep)])
         found = c.estimate(kind, at_mode_correction=True)
         assert_close(found.value, expected.value, rtol=1e-10, atol=0)
         for one, other in zip(found.terms, expected.terms, strict=True):
