@@ -27,8 +27,9 @@ os.fsync = lambda descriptor: None
 #: Files that take longest: first, so that two workers end at the same time.
 _LONG = (
     "test_submit_cluster", "test_kill", "test_audit", "test_cluster_files",
-    "test_ray_cluster", "test_shared_cluster", "test_autoscaling", "test_crash_points",
-    "test_cli", "test_scale", "test_service_machine",
+    "test_ray_cluster", "test_shared_cluster", "test_autoscaling", "test_scale",
+    "test_on_a_gpu", "test_cli", "test_intervals_delivered", "test_target_scale_delivered",
+    "test_settling", "test_other_names", "test_crash_points", "test_service_machine",
     "test_executors_contract", "test_thermodynamic", "test_mirror", "test_proposer",
     "test_notebooks", "test_export",
 )  # fmt: skip

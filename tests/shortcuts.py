@@ -1,4 +1,7 @@
-"""What most tests need and few test: simple models are fitted once, and nothing is forecast.
+"""What most tests need and few test.
+
+Simple models are fitted once, nothing is forecast, and where no executor and no number of workers
+is named trials run in the process itself: plain processes load torch again for each study.
 
 `conftest.py` takes these shortcuts in the process of the tests, `forking.py` in the processes that
 it forks. Tests of what is left out here have the mark `usefixtures("no_shortcuts")`.
@@ -16,6 +19,8 @@ from typing import Any
 
 from nas_evidence.api import runs
 from nas_evidence.baselines import measures, models
+from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.workers import choice
 
 #: Draws of a bootstrap, in place of 100.
 _N_DRAWS = 10
@@ -23,6 +28,7 @@ _PLAIN = {
     (runs.Left, "forecast_told"): runs.Left.forecast_told,
     (measures, "_N_DRAWS"): measures._N_DRAWS,
     (models, "baseline_models"): models.baseline_models,
+    (choice, "chosen_executor"): choice.chosen_executor,
 }
 
 
@@ -30,6 +36,7 @@ def take(folder: Path) -> None:
     """Take the shortcuts in this process; what simple models predict is kept in a folder."""
     runs.Left.forecast_told = lambda *_, **__: nullcontext()
     measures._N_DRAWS = _N_DRAWS
+    choice.chosen_executor = _chosen_executor
     models.baseline_models = functools.partial(_models, folder)
 
 
@@ -47,6 +54,12 @@ def none_taken() -> Iterator[None]:
 def _set(values: Mapping[tuple[Any, str], Any]) -> None:
     for (place, name), value in values.items():
         setattr(place, name, value)
+
+
+def _chosen_executor(resources: ResourceSpec, *, joins: bool) -> tuple[str, str]:
+    name, why = _PLAIN[choice, "chosen_executor"](resources, joins=joins)
+    here = name == "local" and resources.workers in ("auto", 1)
+    return ("inline", "this process") if here else (name, why)
 
 
 def _models(folder: Path, arrays: Any) -> dict[str, models.Model]:

@@ -96,6 +96,7 @@ def test_the_site_builds_and_shows_every_page(site: Path) -> None:
         assert f'id="{name}"' in text
 
 
+@pytest.mark.long
 @needs_mkdocs
 @pytest.mark.slow
 def test_a_page_of_the_site_loads_nothing_from_the_network(site: Path) -> None:

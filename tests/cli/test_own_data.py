@@ -100,6 +100,7 @@ def test_options_that_contradict_each_other_are_refused_before_anything_runs(hom
         search(str(data), track=["comet"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(home: Path) -> None:
     text = run("search", "pets.csv", "--target", "pet", *SMALL, folder=home).stdout

@@ -88,6 +88,7 @@ def test_the_rmse_of_a_trial_is_the_mean_over_targets(study: nas_evidence.Study)
     assert found.metrics["rmse"] == pytest.approx(np.mean(each))
 
 
+@pytest.mark.long
 def test_each_target_is_judged_on_rows_that_did_not_choose_the_winner(tmp_path: Path) -> None:
     study = nas_evidence.search(
         frame(60, 0), target=_NAMES, n_trials=3, progress=False, out=tmp_path / "study",

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matrix import REST
 
 import nas_evidence
 from nas_evidence.baselines.comparison import read_comparison
@@ -36,7 +37,13 @@ def prices(n: int, seed: int = 0) -> pd.DataFrame:
 
 
 @pytest.fixture(
-    scope="module", params=["log", "yeo_johnson", "sinh_arcsinh", "log heteroscedastic"]
+    scope="module",
+    params=[
+        pytest.param("log", marks=REST),  # in test_intervals_delivered.py
+        "yeo_johnson",
+        pytest.param("sinh_arcsinh", marks=REST),
+        "log heteroscedastic",
+    ],
 )
 def searched(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

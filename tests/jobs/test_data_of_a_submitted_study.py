@@ -47,7 +47,8 @@ def table(tmp_path: Path) -> Path:
 
 
 def submit(capsys: pytest.CaptureFixture[str], table: Path, store: object) -> tuple[int, str, str]:
-    where = ("--address", "http://127.0.0.1:1", "--store", store, "--trials", "2")
+    where = ("--address", "http://127.0.0.1:1", "--store", store, "--trials", "2",
+             "--set", "plan.epochs=4", "--set", "plan.settle=0")  # fmt: skip
     return call(capsys, "submit", table, "--target", "y", *where)
 
 
@@ -101,7 +102,10 @@ def test_python_submits_what_the_command_line_does(
     cluster: Cluster, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = {"address": "http://127.0.0.1:1", "progress": False}
-    found = nas_evidence.submit(table, target="y", n_trials=2, store=tmp_path / "s", **there)
+    quick = {"plan.epochs": 4, "plan.settle": 0}
+    found = nas_evidence.submit(
+        table, target="y", n_trials=2, store=tmp_path / "s", settings=quick, **there
+    )
     assert (found.is_new, found.job.id, found.job.store) == (True, "nas-mine-1", f"{tmp_path}/s")
     command = cluster.commands.pop()
     assert capsys.readouterr().out == ""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from matrix import REST
 from records import asked, mlp
 from torch import Tensor, nn
 
@@ -48,7 +49,7 @@ def pair(architecture: ArchitectureSpec, seed: int = 0) -> tuple[nn.Module, Forw
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [MLP, CNN])
+@pytest.mark.parametrize("architecture", [pytest.param(MLP, marks=REST), CNN])
 def test_a_compiled_step_has_the_outputs_and_gradients_of_the_plain_one(
     architecture: ArchitectureSpec,
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_compiled_step_has_the_outputs_and_gradients_of_the_plain_one(
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_more_networks_than_are_kept_compile_without_end() -> None:
     x = torch.randn(2, 4, 1, 8, 8)
