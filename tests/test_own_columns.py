@@ -22,10 +22,11 @@ from nas_evidence.cli.terminal import columns_that_fit, ranking_rows
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.proposing.startup import first_points
 from nas_evidence.reporting.study_tables import load_study_tables
-from nas_evidence.spec.domains import domain_of, type_of
+from nas_evidence.spec.domains import Choice, FloatRange, domain_of, type_of
 from nas_evidence.spec.parameters import check_parameters, columns_of, searched_in, types_of
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
+from nas_evidence.storage.outside_code import admitted
 from nas_evidence.storage.store import Store
 from nas_evidence.storage.tables import TABLES, write_record
 
@@ -294,3 +295,22 @@ def test_a_tracker_keeps_a_parameter_called_as_a_fact_of_its_own(
     assert tracked.about == {
         "family": "nets:A", "arch_replicate": "7", "k": "0.5", "replicate": "0",
     }  # fmt: skip
+
+
+def test_a_study_file_narrows_a_parameter_of_numbers_to_numbers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own_rates.py").write_text(
+        "class Net:\n"
+        "    domains = {'rate': {'low': 0.0, 'high': 9.0}, 'drop': [0.5, 1.0], 'k': [1, 2]}\n"
+        "    def build(self, values, input_shape, n_outputs): ...\n"
+    )
+    spec = space(**{"own_rates:Net": {"rate": {"low": 0, "high": 1}, "drop": [1], "k": [2]}})
+    found, _ = admitted(spec, [tmp_path], allowed=True)
+    assert found.family["own_rates:Net"] == {
+        "rate": FloatRange(low=0.0, high=1.0), "drop": Choice(options=(1.0,)),
+        "k": Choice(options=(2,)),
+    }  # fmt: skip
+    assert types_of(found) == {"rate": float, "drop": float, "k": int}
+    stored, _ = admitted(spec, [tmp_path], allowed=True, kept=Code())
+    assert stored.family == spec.family, "a study of before goes on as it is"

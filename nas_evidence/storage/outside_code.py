@@ -24,7 +24,7 @@ from nas_evidence.plumbing.names import stays_inside
 from nas_evidence.plumbing.own_modules import Code, admitted_codes, own_name
 from nas_evidence.plumbing.sums import listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.domains import Choice, Domain, FloatRange, Frozen, IntRange, type_of
 from nas_evidence.spec.families import domains_of, reference_of
 from nas_evidence.spec.registry import declared, has_outside, import_outside, imported, is_outside
 from nas_evidence.spec.study import IN_PYTHON, StudySpec
@@ -87,7 +87,7 @@ def admitted(
         ).with_code("code-not-allowed")
     code = code_of(names, places, kept, sampler=sampler)
     with code.in_use():
-        given = study.model_dump(exclude_unset=True) | _families(study)
+        given = study.model_dump(exclude_unset=True) | _families(study, stored=kept is not None)
         return StudySpec.model_validate(given), code
 
 
@@ -194,8 +194,11 @@ def with_objects(families: Iterable[Any], code: Code, names: Sequence[str]) -> C
     return code
 
 
-def _families(study: StudySpec) -> dict[str, Any]:
+def _families(study: StudySpec, *, stored: bool) -> dict[str, Any]:
     """Return the families with the domains that a study file leaves to imported ones.
+
+    Whole numbers in the file of a new study are numbers where the family has numbers: it says
+    `rate = {low = 0, high = 1}` and means 0.5, too. A stored study stays as it is.
 
     Raises:
         ValueError: if the file names a parameter that an imported family does not have.
@@ -209,8 +212,19 @@ def _families(study: StudySpec) -> dict[str, Any]:
                 raise UserError(
                     f"family {name} has no parameter '{key}'; it has: {known}."
                 ).with_code("family-without-parameter")
-        families[name] = {key: d.model_dump() for key, d in {**own, **given}.items()}
+        real = {key for key, domain in own.items() if type_of(domain) is float and not stored}
+        asked = {key: _of_numbers(d) if key in real else d for key, d in given.items()}
+        families[name] = {key: d.model_dump() for key, d in {**own, **asked}.items()}
     return {"family": families}
+
+
+def _of_numbers(domain: Domain) -> Domain:
+    """Return a domain of whole numbers as one of numbers."""
+    if isinstance(domain, IntRange) and domain.step == 1:
+        return FloatRange(low=domain.low, high=domain.high, log=domain.log)
+    if isinstance(domain, Choice) and type_of(domain) is int:
+        return Choice(options=tuple(map(float, domain.options)))
+    return domain
 
 
 def with_kept(folder: Path, code: Code) -> Code:
