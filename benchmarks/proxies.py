@@ -117,7 +117,7 @@ def judge() -> None:
 
 
 def _top(pool: Any) -> float:
-    return attainable_of(between_seeds(pool.loss), pool.loss.shape[1] - 1)
+    return float(attainable_of(between_seeds(pool.loss), pool.loss.shape[1] - 1))
 
 
 def _rhos(pools: list[Any]) -> dict[str, list[float]]:
@@ -155,8 +155,8 @@ def table(found: Mapping[str, Any]) -> str:
     ]
     header = ["data", "attainable", *(NAMES.get(score, f"`{score}`") for score in SCORES)]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    made_on = f"Proxies computed on {found['hardware']}; {versions}."
-    return f"{markdown(header, lines).rstrip()}\n\n{made_on}"
+    made = markdown(header, lines).rstrip()
+    return f"{made}\n\nProxies computed on {found['hardware']}; {versions}."
 
 
 def written(text: str) -> str:

@@ -89,23 +89,33 @@ def _checked(found: Mapping[str, Any], columns: Mapping[str, type]) -> dict[str,
     """Return values of columns as their types; without those that are missing or not finite.
 
     Raises:
-        ValueError: for a value of no column.
-        TypeError: for one of another type.
+        ValueError: for a value of no column, or of another type.
     """
     checked: dict[str, ParameterValue] = {}
     for name, given in found.items():
-        value = given.item() if hasattr(given, "item") else given  # a number of NumPy or torch
+        value: Any = (
+            given.item() if hasattr(given, "item") else given
+        )  # a number of NumPy or torch
         if name not in columns:
-            raise ValueError(f"`values` has {name!r}, which is not in `columns`")
+            raise UserError(
+                f"`values` has {name!r}, which is not in `columns`; add it there with its type"
+            ).with_code("own-column-unknown")
         kind = columns[name]
         if kind is float and type(value) is int:
             value = float(value)
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             continue
-        if type(value) is not kind or (kind is int and abs(value) >= 2**63):
-            raise TypeError(f"{name!r} must be {kind.__name__}, but is {str(value)[:80]!r}")
+        if not _is_of(value, kind):
+            raise UserError(
+                f"the column {name!r} must be {kind.__name__}, but got {str(value)[:80]!r}"
+            ).with_code("own-column-value")
         checked[name] = value
     return checked
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    too_large = isinstance(value, int) and abs(value) >= 2**63
+    return type(value) is kind and not too_large
 
 
 class InThread(Called, Thread):

@@ -153,7 +153,7 @@ class Before(Scorer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was found, and the state of the score."""
-        found = self.found and [estimate.model_dump_json() for estimate in self.found]
+        found = None if self.found is None else [one.model_dump_json() for one in self.found]
         return {"found": found, "scorer": self.scorer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,21 @@ class Own(Watcher):
         return self.given | ({"layers": record.trial_id} if "layers" in self.given else {})
 
 
+def same(watcher: Watcher) -> Watcher:
+    return watcher
+
+
 class Quiet(Watcher):
     """Shows nothing."""
 
 
 def told(*watchers: Watcher) -> tuple[Callbacks, list[str]]:
     said: list[str] = []
-    called = [Called(lambda one=one: one, "callback Own", columns_of([one])) for one in watchers]
+    makes = [partial(same, one) for one in watchers]
+    called = [
+        Called(make, "callback Own", columns_of([one]))
+        for make, one in zip(makes, watchers, strict=True)
+    ]
     return Callbacks(Quiet(), called, SPEC, Path(), said.append), said
 
 

@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from records import asked
+from fake_gpu import FakeGpu
+from lone_trials import run
+from records import asked, mlp
 from torch import Tensor, nn
 
 import nas_evidence
+from nas_evidence.data import load
+from nas_evidence.data.tensors import to_tensors
 from nas_evidence.models import build
 from nas_evidence.scores.protocol import Context
-from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
+from nas_evidence.storage.outside_code import code_of
 from nas_evidence.storage.tables import read_table
 from nas_evidence.training.loop import begin
 
@@ -101,6 +106,21 @@ def test_a_proxy_has_a_value_for_every_family_and_the_same_for_the_same_seed(
     assert one == other
     assert math.isfinite(one)
     assert FOUND[proxy](context_of(family, values, seed=1)) != one
+
+
+def test_a_trial_on_a_gpu_has_the_values_of_one_on_a_cpu(tmp_path: Path) -> None:
+    names = ("zero_cost_proxies:SYNFLOW", "zero_cost_proxies:SNIP")
+    assignment = asked(mlp(depth=1, width=4), names, epochs=1)
+    arrays = load(DatasetSpec(name="digits", max_train=40, max_test=10), seed=0)
+    with code_of(names, [EXAMPLES]).in_use():
+        on_cpu = run(assignment, to_tensors(arrays, "cpu"), tmp_path / "cpu")
+        with FakeGpu():
+            on_gpu = run(assignment, to_tensors(arrays, "cuda"), tmp_path / "gpu")
+    for name in names:
+        one, other = (record.final_estimate(name) for record in (on_cpu, on_gpu))
+        assert one is not None
+        assert other is not None
+        assert one.value == other.value
 
 
 def test_a_network_without_any_flow_has_no_value() -> None:
