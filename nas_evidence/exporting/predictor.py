@@ -97,7 +97,10 @@ def real_moments(
         means, noise = likelihood.mean(outputs), likelihood.variance(outputs).sqrt()
         variance = likelihood.mean_variance(outputs, covariance)
     else:
-        means, noise = outputs, outputs.new_tensor(likelihood.noise_std)
+        means, noise = (
+            outputs,
+            outputs.new_tensor(likelihood.unit or (1.0,)) * likelihood.noise_std,
+        )
         variance = covariance.diagonal(dim1=1, dim2=2)
     return means, noise, variance.clamp(0, most_std**2).sqrt()
 
