@@ -409,10 +409,10 @@ class Predictor:
         unit, shift = self.scale.spread, self.scale.centre
         own = self.meaning.get("likelihood") == "heteroscedastic"
         likelihood = Heteroscedastic() if own else Gaussian(float(self.meaning["noise_std"]))
-        means, noise, model = real_moments(outputs, covariance, likelihood, self.scale.most_std)
-        noise, model = noise.numpy() * unit, model.numpy() * unit
+        found = real_moments(outputs, covariance, likelihood, self.scale.most_std)
+        means, noise, model = (one.numpy() * unit for one in found)
         return {
-            "mean": means.numpy() * unit + shift,
+            "mean": means + shift,
             "std": factor * np.sqrt(model**2 + noise**2),
             "std_model": factor * model,
         }

@@ -256,7 +256,7 @@ def online_laplace(
         plan = TrainingPlan(
             likelihood=likelihood,
             prior_precision=prior_precision,
-            noise_std=noise_std if noise is None else noise.noise_std,  # type: ignore[arg-type]
+            noise_std=noise_std if noise is None else noise.noise_std,
             likelihood_power=likelihood_power,
             online=OnlinePlan.model_validate(online),
         )
