@@ -53,7 +53,7 @@ class CurvaturePass:
     n_data          number of data points
     n_outputs       of the model
     n_correct       points whose class has the largest output; None for real targets
-    squared_error   Σ_n ‖y_n − f_n‖² of real targets with one noise, else None
+    squared_error   Σ_n ‖y_n − f_n‖² of real targets with one noise, in its units; else None
     gradient        of the log likelihood [P], float64; None unless requested
     """
 

@@ -125,7 +125,7 @@ class Sweep:
         squared_error = torch.zeros_like(log_likelihood)
         signs = self._signs() if self.columns == "sampled" else None
         labels = not self.targets.is_floating_point()
-        gaussian = isinstance(self.likelihood, Gaussian)
+        gaussian = self.likelihood if isinstance(self.likelihood, Gaussian) else None
         with capture.hooks():
             for start in range(0, len(self.inputs), self.batch_size):
                 rows = slice(start, start + self.batch_size)
@@ -136,15 +136,15 @@ class Sweep:
                 log_likelihood += self.likelihood.log_likelihood(found, targets)
                 if labels:
                     n_correct += (found.argmax(1) == targets).sum()
-                elif gaussian:
-                    squared_error += (targets.double() - found.double()).square().sum()
+                elif gaussian is not None:
+                    squared_error += gaussian.squared_error(found, targets)
                 drawn = None if signs is None else signs[:, :, rows]
                 capture.backward(outputs, self._columns_of(found, targets, drawn))
         fit = n_correct.double() if labels else squared_error
         # The only wait for the device.
         self.log_likelihood, found_fit = torch.stack([log_likelihood, fit]).tolist()
         self.n_correct = int(found_fit) if labels else None
-        self.squared_error = found_fit if gaussian else None
+        self.squared_error = None if gaussian is None else found_fit
 
     def _signs(self) -> Tensor:
         """Return the random signs of all batches [draws, K, N], on the device of the data.

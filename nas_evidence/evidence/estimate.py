@@ -15,7 +15,12 @@ from nas_evidence.curvature import (
     curvature_passes,
     trace_ratios,
 )
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
+from nas_evidence.curvature.likelihood import (
+    Categorical,
+    Gaussian,
+    Heteroscedastic,
+    gaussian,
+)
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, MeanOfDraws, fit_prior, members_of
@@ -45,7 +50,7 @@ def estimate_evidence(
     likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     curvature: str,
     prior_precision: PriorPrecision,
-    noise_std: float | None = None,
+    noise_std: float | Sequence[float] | None = None,
     temperature: float = 1.0,
     likelihood_power: float = 1.0,
     at_mode_correction: bool = False,
@@ -78,7 +83,7 @@ def estimate_evidence(
             order or by name; with diagonal kinds also one per parameter [P]. "fit" takes those of
             the tensors that maximise this evidence at the trained weights; they are among the
             terms, and a note says which are at a bound.
-        noise_std: standard deviation of the noise; "gaussian" needs it.
+        noise_std: standard deviation of the noise, or one for each output; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood; values with different κ cannot be compared.
         at_mode_correction: add ½ gᵀ(H + Δ)⁻¹g with g the gradient of the negative log joint.
@@ -234,7 +239,7 @@ def _with_note(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
 
 
 def checked_likelihood(
-    name: str, noise_std: float | None, temperature: float
+    name: str, noise_std: float | Sequence[float] | None, temperature: float
 ) -> Categorical | Gaussian | Heteroscedastic:
     """Return a likelihood by its name, with what it needs.
 
@@ -263,6 +268,8 @@ def checked_likelihood(
             raise UserError(
                 '`temperature` is for likelihood = "categorical", not "gaussian"'
             ).with_code("temperature-of-numbers")
+        if isinstance(noise_std, list | tuple):
+            return gaussian([positive("noise_std", value) for value in noise_std])
         return Gaussian(positive("noise_std", noise_std))
     raise UserError(
         f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'

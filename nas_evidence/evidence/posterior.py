@@ -154,7 +154,7 @@ class Posterior:
         if self.structure == "full":
             root = _root(self.tensors["covariance"])
             whole = noise(root, len(root)) @ root.mT
-            return dict(zip(self.names, whole.split([*sizes], 1), strict=True))
+            return dict(zip(self.names, torch.split(whole, [*sizes], 1), strict=True))
         found = {}
         for name in self.names:
             if (covariance := self.tensors.get(f"{name}/covariance")) is not None:
@@ -235,7 +235,7 @@ def _outer_parts(model: nn.Module, inputs: Tensor, of: tuple[str, ...]) -> dict[
     """Return the Jacobian of linear layers; None if one is not called once with [n, d]."""
     model, inputs = copy.deepcopy(model).double().eval(), inputs[:].detach().double()
     model.requires_grad_()
-    seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def keep(module: nn.Module, given: tuple[Tensor, ...], z: Tensor) -> Tensor:
         seen.append((module, given[0].detach(), z))
@@ -373,7 +373,8 @@ def _inverse(matrix: Tensor) -> Tensor:
 def _root(covariance: Tensor) -> Tensor:
     """Return R with R Rᵀ = the covariance."""
     values, vectors = torch.linalg.eigh(covariance)
-    return vectors * values.clamp(min=0).sqrt()
+    root: Tensor = vectors * values.clamp(min=0).sqrt()
+    return root
 
 
 def _stored(parameters: Mapping[str, Tensor]) -> int:

@@ -162,7 +162,7 @@ class ModelPosterior:
         """
         if not isinstance(n, int) or n < 1:
             raise UserError(f"`n >= 1` must hold for a whole number, but got {n!r}").with_code(
-                "not-a-count"
+                "draws-not-a-count"
             )
         self._check_state()
         parameters = dict(self.model.named_parameters())
@@ -204,6 +204,7 @@ class ModelPosterior:
         try:
             given = json.loads(header["likelihood"])
             kinds = {kind.__name__: kind for kind in (Categorical, Gaussian, Heteroscedastic)}
+            given |= {"unit": tuple(given["unit"])} if "unit" in given else {}
             likelihood = kinds[given.pop("kind")](**given)
             prior, state = json.loads(header["prior_precision"]), header["network"]
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -229,7 +230,7 @@ def posterior(
     *,
     likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
     prior_precision: PriorPrecision = "fit",
-    noise_std: float | None = None,
+    noise_std: float | Sequence[float] | None = None,
     temperature: float = 1.0,
     likelihood_power: float = 1.0,
     structure: Structure = "auto",
@@ -246,7 +247,7 @@ def posterior(
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         prior_precision: that of the training, one number or one per free parameter tensor, such as
             `prior_precision` of `online_laplace`; or "fit", the maximum of the evidence.
-        noise_std: standard deviation of the noise; "gaussian" needs it.
+        noise_std: standard deviation of the noise, or one for each output; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood.
         structure: "full", all of the covariance; "kronecker", factors for each weight;

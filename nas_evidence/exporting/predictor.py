@@ -98,7 +98,10 @@ def real_moments(
         means, noise = likelihood.mean(outputs), likelihood.variance(outputs).sqrt()
         variance = likelihood.mean_variance(outputs, covariance)
     else:
-        means, noise = outputs, outputs.new_tensor(likelihood.noise_std)
+        means, noise = (
+            outputs,
+            outputs.new_tensor(likelihood.unit or (1.0,)) * likelihood.noise_std,
+        )
         variance = covariance.diagonal(dim1=1, dim2=2)
     return means, noise, variance.clamp(0, most_std**2).sqrt()
 
@@ -412,10 +415,10 @@ class Predictor:
         unit, shift = self.scale.spread, self.scale.centre
         own = self.meaning.get("likelihood") == "heteroscedastic"
         likelihood = Heteroscedastic() if own else Gaussian(float(self.meaning["noise_std"]))
-        means, noise, model = real_moments(outputs, covariance, likelihood, self.scale.most_std)
-        noise, model = noise.numpy() * unit, model.numpy() * unit
+        found = real_moments(outputs, covariance, likelihood, self.scale.most_std)
+        means, noise, model = (one.numpy() * unit for one in found)
         return {
-            "mean": means.numpy() * unit + shift,
+            "mean": means + shift,
             "std": factor * np.sqrt(model**2 + noise**2),
             "std_model": factor * model,
         }

@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.curvature.likelihood import Gaussian, Likelihood
 from nas_evidence.data.augmentation import Planned, data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.joint import (
@@ -94,11 +94,13 @@ class Seeded:
 
     constant_noise  up to which the noise may rise while the network is no better than a constant
                     prediction; 0 for targets of unit variance, whose noise starts at 1
+    unit            of the noise in each output, see `Gaussian`; empty for 1
     """
 
     plan: TrainingPlan
     seed: int
     constant_noise: float = 0.0
+    unit: tuple[float, ...] = ()
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
@@ -129,7 +131,16 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
     scaled = plan.model_copy(update={"likelihood_power": power})
-    return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment))
+    likelihood = _likelihood(assignment, 1.0)
+    unit = likelihood.unit if isinstance(likelihood, Gaussian) else ()
+    return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment), unit)
+
+
+def _likelihood(assignment: Planned, noise_std: float) -> Likelihood:
+    """Return the likelihood of the plan with this noise, in the units of one's own loop."""
+    if isinstance(assignment, Seeded) and assignment.unit:
+        return Gaussian(noise_std, assignment.unit)
+    return likelihood_of(assignment.plan, noise_std)
 
 
 def _constant_noise(assignment: Planned) -> float:
@@ -139,7 +150,7 @@ def _constant_noise(assignment: Planned) -> float:
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
     """Return the curvature passes of the current training, computed on demand."""
     seen = data_of_evidence(data, assignment)
-    return Passes(state, seen, assignment, likelihood_of(assignment.plan, state.noise_std))
+    return Passes(state, seen, assignment, _likelihood(assignment, state.noise_std))
 
 
 @dataclass
@@ -234,13 +245,17 @@ def update_hyperparameters(passes: Passes) -> Passes:
     state, plan = passes.state, passes.assignment.plan
     precision, noise_std = _most_evidence(passes)
     pass_ = passes.of(plan.online.curvature)[0]
-    gain = plan.likelihood_power * gain_over_a_constant(pass_, passes.data.y_train, plan)
+    targets = passes.data.y_train
+    if isinstance(passes.likelihood, Gaussian):
+        targets = passes.likelihood.of_unit(targets)
+    gain = plan.likelihood_power * gain_over_a_constant(pass_, targets, plan)
     if gain <= 0.5 * float((precision * squared_norms(state.model)).sum()):
         members = members_of(plan.online.prior_groups, len(state.prior_precision))
         highest = tied_precision(state.prior_precision, members)
         precision, noise_std = _most_evidence(passes, highest)
     state.prior_precision, state.noise_std = precision, noise_std
-    if (likelihood := likelihood_of(plan, state.noise_std)) == passes.likelihood:
+    likelihood = _likelihood(passes.assignment, state.noise_std)
+    if likelihood == passes.likelihood:
         return passes
     return Passes(state, passes.data, passes.assignment, likelihood)
 

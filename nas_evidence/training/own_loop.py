@@ -12,7 +12,7 @@ It is what the trials of a study do after an epoch, by the same functions (`onli
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from nas_evidence.curvature import check_kind, curvature_pass
+from nas_evidence.curvature.likelihood import Gaussian, gaussian
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
@@ -63,9 +64,13 @@ class OnlineLaplace:
         return dict(zip(self._names, self._state.prior_precision.tolist(), strict=True))
 
     @property
-    def noise_std(self) -> float:
-        """Return the standard deviation of the noise, in the unit of the targets."""
-        return self._state.noise_std
+    def noise_std(self) -> float | tuple[float, ...]:
+        """Return the standard deviation of the noise in the unit of the targets.
+
+        It is one for each output if it was given so.
+        """
+        common = self._state.noise_std
+        return tuple(common * unit for unit in self._planned.unit) or common
 
     @property
     def temperature(self) -> float:
@@ -86,6 +91,8 @@ class OnlineLaplace:
         """
         state, plan = self._state, self._planned.plan
         likelihood = likelihood_of(plan, state.noise_std)
+        if unit := self._planned.unit:
+            likelihood = Gaussian(state.noise_std, unit)
         return spread_of(state, plan) ** 2 * likelihood.nll_mean(outputs, targets)
 
     def after_epoch(self) -> float | None:
@@ -151,7 +158,7 @@ class OnlineLaplace:
 
     def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
         """Return why the noise does not maximise the evidence, or ""."""
-        noise, plan = self.noise_std, self._planned.plan
+        noise, plan = self._state.noise_std, self._planned.plan
         least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
         if noise <= least * (1 + 1e-6):
             return (
@@ -193,7 +200,7 @@ def online_laplace(
     curvature: str = "kfac_ggn_mc",
     prior_groups: PriorGroups = "tensor",
     prior_precision: float = 1.0,
-    noise_std: float = 1.0,
+    noise_std: float | Sequence[float] = 1.0,
     learn_noise: bool = True,
     likelihood_power: float = 1.0,
     seed: int = 0,
@@ -219,7 +226,9 @@ def online_laplace(
         prior_groups: parameters that share a precision: those of a "tensor", or all ("scalar").
         prior_precision: before the first update.
         noise_std: the same for the noise, in the unit of the targets; from any start it finds its
-            maximum, or the estimate is not valid and says why.
+            maximum, or the estimate is not valid and says why. One number for each output, such as
+            the standard deviations of the targets, keeps their ratios: what is learned is a common
+            factor, as in a study, whose targets are standardised.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
@@ -241,11 +250,13 @@ def online_laplace(
         "prior_groups": prior_groups,
         "learn_noise": learn_noise,
     }
+    several = likelihood == "gaussian" and not isinstance(noise_std, int | float)
+    noise = gaussian(noise_std) if several else None
     try:
         plan = TrainingPlan(
             likelihood=likelihood,
             prior_precision=prior_precision,
-            noise_std=noise_std,
+            noise_std=noise_std if noise is None else noise.noise_std,
             likelihood_power=likelihood_power,
             online=OnlinePlan.model_validate(online),
         )
@@ -270,7 +281,7 @@ def online_laplace(
         y = y.long()
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:128], y[:128], likelihood_of(plan, noise_std),
+        curvature, model, x[:128], y[:128], noise or likelihood_of(plan, plan.noise_std),
         batch_size=128, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
@@ -282,10 +293,12 @@ def online_laplace(
     data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
     if likelihood == "gaussian":
         # Twice the variance about the mean: where half of the targets go into parameters.
-        constant = float((2 * (y.double() - y.double().mean(0)).square().mean()).sqrt())
+        scaled = y.double() if noise is None else noise.of_unit(y.double())
+        constant = float((2 * (scaled - scaled.mean(0)).square().mean()).sqrt())
     with constants_aside(model):
         state = begin(model, plan)
-    laplace = OnlineLaplace(state, data, Seeded(plan, seed, constant))
+    unit = () if noise is None else noise.unit
+    laplace = OnlineLaplace(state, data, Seeded(plan, seed, constant, unit))
     laplace._steps.join(optimiser)
     return laplace
 

@@ -52,8 +52,9 @@ class Stack:
 
 
 def can_stack(model: nn.Module) -> bool:
-    """Tell whether every module of a network has a stacked form."""
-    return type(model) in SUPPORTED and all(map(can_stack, model.children()))
+    """Tell whether every module of a network has a stacked form; one with constants has none."""
+    constants = {"weight", "bias"} & model._buffers.keys()
+    return type(model) in SUPPORTED and not constants and all(map(can_stack, model.children()))
 
 
 def stacked_outputs(model: nn.Module, stack: Stack, inputs: Tensor) -> Tensor:

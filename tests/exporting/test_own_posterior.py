@@ -232,7 +232,7 @@ def test_mistakes_of_a_prediction_are_told() -> None:
     assert "did you mean 'probit'?" in str(caught.value)
     with refused("level-out-of-range"):
         found.predict(x, level=2)
-    with refused("not-a-count"):
+    with refused("draws-not-a-count"):
         found.sample(0)
     with refused("inputs-not-a-tensor"):
         found.predict("x.csv")

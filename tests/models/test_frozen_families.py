@@ -1,5 +1,6 @@
 """A family with constants: a frozen part is neither trained nor counted, and travels as it is."""
 
+import copy
 import functools
 import io
 import shutil
@@ -15,12 +16,15 @@ from torch.testing import assert_close
 
 import nas_evidence
 from nas_evidence.curvature.capture import undisturbed
+from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build, n_parameters, skeleton
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.families import add_family
-from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.training.loop import Member, begin, train_epochs
 from nas_evidence.training.own_family import tried_networks
+from nas_evidence.training.stacked import can_stack
 
 MODULE = """
 import io
@@ -90,6 +94,40 @@ def test_modules_that_build_returns_in_evaluation_mode_stay_in_it() -> None:
     before = model[0][1].running_mean.clone()
     model(torch.randn(6, 4))
     assert_close(model[0][1].running_mean, before, rtol=0, atol=0)
+
+
+class Plain:
+    """Only layers that otherwise train side by side."""
+
+    domains = {"layer": ["none", "0", "2", "0.bias"]}  # noqa: RUF012
+
+    def build(self, values: dict, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, n_outputs))
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not name.startswith(values["layer"]))
+        return model
+
+
+@pytest.mark.parametrize("layer", ["0", "2", "0.bias"])
+def test_folds_with_constants_train_one_after_another(layer: str) -> None:
+    add_family("x:Plain", Plain)
+    for name, expected in ((layer, False), ("none", True)):
+        given = ArchitectureSpec(family="x:Plain", values={"layer": name})
+        model = build(given, (4,), 3, torch.Generator().manual_seed(0))
+        assert can_stack(model) is expected
+        plan = TrainingPlan(epochs=2, batch_size=8, likelihood="categorical")
+        states = [begin(copy.deepcopy(model), plan) for _ in range(2)]
+        random = torch.Generator().manual_seed(1)
+        x, y = torch.randn(20, 4, generator=random), torch.arange(20) % 3
+        data = TensorData(x, y, x[:0], y[:0], "labels", 3, (4,), torch.zeros(3), torch.ones(3))
+        asked = Assignment(
+            trial_id=0, attempt=1, replicate=0, seed=7, estimators=(), architecture=given,
+            dataset=DatasetSpec(name="digits"), plan=plan,
+        )  # fmt: skip
+        assert train_epochs([Member(state, data, asked) for state in states]) == [None, None]
+        for key, value in model.state_dict().items():
+            same = torch.equal(value, states[1].model.state_dict()[key])
+            assert same is key.startswith(name)
 
 
 def test_a_family_without_a_free_parameter_is_one_sentence() -> None:

@@ -1,0 +1,147 @@
+"""A noise for each output in a loop of one's own: their ratios stay, one factor is learned."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from messages import refused
+from scipy.optimize import minimize
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import nas_evidence
+from nas_evidence.curvature.likelihood import Gaussian, gaussian
+
+STDS = (0.3, 2.0)
+
+
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(2)
+    x = torch.randn(50, 3, generator=random).double()
+    noise = torch.randn(50, 2, generator=random).double() * torch.tensor(STDS, dtype=torch.float64)
+    y = torch.stack([x[:, 0], 8 * x[:, 1]], 1) + noise
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(3, 2).double(), x, y
+
+
+def log_evidence(
+    model: nn.Module, x: Tensor, y: Tensor, delta: list[float], stds: Tensor
+) -> float:
+    """Laplace evidence of a linear model, the curvature of each output by itself."""
+    design = torch.cat([x, torch.ones(len(x), 1)], 1)
+    diagonal = torch.tensor([*[delta[0]] * 3, delta[1]]).double()
+    total = 0.0
+    for c, std in enumerate(stds.tolist()):
+        theta = torch.cat([model.weight[c], model.bias[c : c + 1]]).detach()
+        error = y[:, c] - design @ theta
+        h = design.T @ design / std**2
+        log_det = torch.logdet(h + diagonal.diag()) - diagonal.log().sum()
+        total += float(
+            -0.5 * error.square().sum() / std**2 - len(x) * math.log(std * math.sqrt(2 * math.pi))
+            - 0.5 * (diagonal * theta.square()).sum() - 0.5 * log_det
+        )  # fmt: skip
+    return total
+
+
+def test_the_likelihood_is_that_of_torch_for_each_output() -> None:
+    _, x, y = problem()
+    outputs = x[:, :2].clone().requires_grad_()
+    normal = torch.distributions.Normal(outputs, torch.tensor(STDS, dtype=torch.float64))
+    expected = normal.log_prob(y).sum()
+    found = gaussian(STDS)
+    assert_close(found.log_likelihood(outputs, y), expected)
+    assert_close(-len(y) * found.nll_mean(outputs, y), expected)
+    assert_close(found.residual(outputs, y), torch.autograd.grad(expected, outputs)[0])
+    roots = found.hessian_roots(outputs)
+    wanted = torch.tensor(STDS, dtype=torch.float64).pow(-2).diag()
+    assert_close(torch.einsum("knc,knd->ncd", roots, roots)[0], wanted)
+    signs = torch.ones(2, len(y), dtype=torch.int8)
+    assert_close(found.signed_root(outputs, signs)[0, 0], wanted.diagonal().sqrt())
+    assert gaussian([0.5, 0.5]).unit == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["full_ggn", "full_ef", "kfac_ggn", "diag_ggn"])
+def test_an_evidence_with_equal_noises_is_that_of_one_noise(kind: str) -> None:
+    model, x, y = problem()
+    given = {"likelihood": "gaussian", "curvature": kind, "prior_precision": [0.5, 2.0]}
+    one, each, other = (
+        nas_evidence.estimate_evidence(model, x, y, noise_std=noise, **given).value
+        for noise in (0.7, [0.7, 0.7], [0.7, 0.8])
+    )
+    assert each == pytest.approx(one, rel=1e-12)
+    assert abs(other - one) > 0.1
+
+
+def test_the_evidence_with_a_noise_of_each_output_is_the_closed_form() -> None:
+    model, x, y = problem()
+    found = nas_evidence.estimate_evidence(
+        model, x, y, likelihood="gaussian", curvature="full_ggn", prior_precision=[0.5, 2.0],
+        noise_std=STDS,
+    )  # fmt: skip
+    expected = log_evidence(model, x, y, [0.5, 2.0], torch.tensor(STDS, dtype=torch.float64))
+    assert found.value == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_loop_learns_the_factor_that_maximises_the_evidence() -> None:
+    model, x, y = problem()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    given = [5 * std for std in STDS]
+    laplace = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood="gaussian", every=20, curvature="full_ggn",
+        noise_std=given,
+    )  # fmt: skip
+    for _ in range(200):
+        optimiser.zero_grad()
+        laplace.loss(model(x), y).backward()
+        optimiser.step()
+        laplace.after_epoch()
+    stds = torch.tensor(laplace.noise_std).double()
+    assert_close(stds / stds[0], torch.tensor(STDS, dtype=torch.float64) / STDS[0])
+    np.testing.assert_allclose(stds, STDS, rtol=0.2)
+    delta = [*laplace.prior_precision.values()]
+    assert laplace.estimate.valid
+    assert laplace.history[-1][1] == pytest.approx(
+        log_evidence(model, x, y, delta, stds), rel=1e-9
+    )
+
+    def loss(z: np.ndarray) -> float:
+        scaled = math.exp(z[2]) * torch.tensor(STDS, dtype=torch.float64)
+        return -log_evidence(model, x, y, [math.exp(z[0]), math.exp(z[1])], scaled)
+
+    best = minimize(loss, [*np.log(delta), 0.0], method="Nelder-Mead", options={"fatol": 1e-9})
+    assert laplace.history[-1][1] == pytest.approx(-best.fun, abs=1e-4)
+    again = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood="gaussian", curvature="full_ggn", noise_std=given
+    )
+    again.load_state_dict(laplace.state_dict())
+    assert again.noise_std == pytest.approx(laplace.noise_std)
+
+    posterior = nas_evidence.posterior(
+        model, (x, y), likelihood="gaussian", prior_precision=laplace.prior_precision,
+        noise_std=laplace.noise_std,
+    )  # fmt: skip
+    plain = posterior.predict(x[:3], method="map").std
+    np.testing.assert_allclose(plain, np.tile(laplace.noise_std, (3, 1)))
+
+
+@pytest.mark.parametrize("noise", [(1.0, 2.0, 3.0), (1.0,)])
+def test_another_number_of_noises_than_outputs_is_refused(noise: tuple[float, ...]) -> None:
+    model, x, y = problem()
+    with refused("noise-std-per-output", len(noise)):
+        nas_evidence.online_laplace(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), likelihood="gaussian",
+            noise_std=noise,
+        )  # fmt: skip
+    with refused("noise-std-per-output"):
+        nas_evidence.estimate_evidence(
+            model, x, y, likelihood="gaussian", curvature="diag_ef", prior_precision=1.0,
+            noise_std=noise,
+        )  # fmt: skip
+
+
+def test_a_noise_that_is_none_is_refused() -> None:
+    for noise in ((1.0, -1.0), (math.nan, 1.0)):
+        with refused("noise-std-not-positive"):
+            Gaussian(1.0, noise)
