@@ -20,6 +20,7 @@ import proxies
 import pytest
 import spread
 import study_reference
+import table_readers
 import table_reference
 import tables
 import training_speed
@@ -42,6 +43,10 @@ PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
         performance_tables.written,
     ),
     "docs/experiments/scale.md": ("benchmarks/performance_tables.py", performance_tables.written),
+    "docs/decisions/0029-our-own-table-reader.md": (
+        "benchmarks/table_readers.py page",
+        table_readers.written,
+    ),
     "docs/experiments/spread.md": ("benchmarks/spread.py page", spread.written),
     "docs/experiments/positive-targets.md": (
         "benchmarks/positive_targets.py page",

@@ -14,7 +14,7 @@ columns and is refused. The text is UTF-8, -16 or -32, with a byte order mark or
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pandas as pd
 
@@ -35,7 +35,8 @@ def read_json(path: Path) -> pd.DataFrame:
     except ValueError as error:
         if str(error).startswith("Extra data"):
             return pd.DataFrame(_of_lines(text))
-        raise UserError(f"it is no JSON ({error})").with_code("json-damaged") from None
+        at = f" at line {error.lineno}, column {error.colno}" if _has_place(error) else ""
+        raise UserError(f"it is no JSON: {_what(error)}{at}").with_code("json-damaged") from None
     return table_of(value)
 
 
@@ -123,15 +124,26 @@ def _of_lines(text: str) -> Iterator[Mapping[str, Any]]:
         try:
             row = parsed_json(line)
         except ValueError as error:
-            raise UserError(f"line {number} is no JSON ({error}); correct or remove it").with_code(
-                "json-line"
-            ) from None
+            at = f" at column {error.colno}" if _has_place(error) else ""
+            raise UserError(
+                f"line {number} is no JSON: {_what(error)}{at}; correct or remove it"
+            ).with_code("json-line") from None
         if not isinstance(row, Mapping):
             raise UserError(
                 f'line {number} is {_shown(row)}, but each line must be a row, as in {{"x": 1}}; '
                 "correct it"
             ).with_code("json-line-no-row")
         yield row
+
+
+def _has_place(error: ValueError) -> TypeGuard[json.JSONDecodeError]:
+    return isinstance(error, json.JSONDecodeError)
+
+
+def _what(error: ValueError) -> str:
+    """Return what is wrong with JSON, in the words of Python without its place."""
+    what = error.msg.removesuffix(" at") if isinstance(error, json.JSONDecodeError) else str(error)
+    return what[:1].lower() + what[1:]
 
 
 def _text(path: Path) -> str:

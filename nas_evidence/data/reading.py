@@ -20,7 +20,8 @@ import lzma
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -108,6 +109,8 @@ _MISSING_WORDS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
     "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
+#: What pandas says of a quote without its end.
+_OPEN = re.compile(r"EOF inside string starting at row (\d+)")
 #: From so many columns on, rows are counted before all is read.
 _MANY = 1000
 #: Most cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
@@ -381,7 +384,7 @@ def read_frame(
         ).with_code("table-missing")
     said = []
     ending = path.suffix.lower()
-    try:
+    with _naming(path):
         if path.name.lower().endswith(TEXTS):
             return _read_text(path, written or {})
         if ending not in _TABLES:
@@ -394,6 +397,18 @@ def read_frame(
             first, frame = next(iter(sheets.items()))
             if len(sheets) > 1:
                 said.append(f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}")
+    frame = named(frame, path.name)
+    if stored:
+        return frame
+    return with_numbers_read(with_plain_cells(frame), written=written, said=said)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file of whatever goes wrong when a table is read, and the remedy."""
+    ending = path.suffix.lower()
+    try:
+        yield
     except ImportError:
         needed = _NEEDED[ending]
         kind = "a spreadsheet" if needed == "openpyxl" else ending[1:].capitalize()
@@ -412,10 +427,6 @@ def read_frame(
         raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
             "table-unreadable"
         ) from None
-    frame = named(frame, path.name)
-    if stored:
-        return frame
-    return with_numbers_read(with_plain_cells(frame), written=written, said=said)
 
 
 def _why(error: Exception, ending: str) -> str:
@@ -428,6 +439,8 @@ def _why(error: Exception, ending: str) -> str:
         why += "; write it again, as with pandas.DataFrame.to_parquet"
     if isinstance(error, BadZipFile):
         why = "it is no .xlsx spreadsheet; save it as one, or as .csv"
+    if found := _OPEN.search(why):
+        why = f"a quote that begins in row {found[1]} does not end; close it"
     if found := _TOO_LONG.search(why):
         named, line, n_cells = found.groups()
         why = (
@@ -450,7 +463,8 @@ def as_written(path: Path) -> pd.DataFrame:
     """
     if not path.name.lower().endswith(TEXTS):
         return read_frame(path, stored=True)
-    frame = _form_of(path).read(dtype=str, na_filter=False)
+    with _naming(path):
+        frame = _form_of(path).read(dtype=str, na_filter=False)
     return frame.set_axis(frame.columns.str.strip(), axis=1)
 
 
@@ -468,9 +482,10 @@ def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
         cells = pd.read_excel(path, dtype=str, keep_default_na=False).get(target)
     else:
         cells = as_written(path)[target] if path.name.lower().endswith(TEXTS) else None
-    rows = [] if cells is None else np.flatnonzero(cells.str.strip().isin(_MISSING_WORDS))
-    if cells is not None and len(rows):
-        word = cells.iloc[rows[0]].strip()
+    if cells is None:
+        return
+    if len(rows := np.flatnonzero(cells.str.strip().isin(_MISSING_WORDS))):
+        word = str(cells.iloc[rows[0]]).strip()
         raise UserError(
             f"target {target!r} in {path.name}: {len(rows)} of {len(frame)} cells are read as "
             f"missing, the first is {word!r} in row {rows[0]}; write another word if it is a "
@@ -612,7 +627,7 @@ def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _
 
 def _first_lines(path: Path, encoding: str) -> list[str]:
     """Return the first lines of a text file: `_HEAD` characters, and as many as a study needs."""
-    lines, n = [], 0
+    lines, n = list[str](), 0
     with _opened(path, "rt", encoding=encoding, newline="") as file:
         while line := file.readline(_LONGEST_HEAD):
             n += len(line)

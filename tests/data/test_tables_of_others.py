@@ -111,6 +111,8 @@ REFUSED: list[tuple[str, str, bytes, tuple[object, ...]]] = [
     ("two cells more than names", "t.csv", b"y,p\n1,2,3,4\n", (0, 4, 2)),
     ("a cell after a separator too many", "t.csv",
      b"y,p\n" + b"1,2,\n".zfill(900) * 20 + b"1,2,far\n", ("'far'",)),
+    ("a quote that does not end", "t.csv", b'a,b\n1,"2\n3,4\n', ("row 1",)),
+    ("a longer row", "t.csv", b"a,b\n1,2\n1,2,3\n", ("line 3", 3, 2)),
     ("half a character", "t.csv", "a,b\n1,2\n".encode("utf-16")[:-1], ("UTF-16",)),
     ("a line that is cut", "t.jsonl", b'{"x":1}\n\n{"x":2\n', ("line 3",)),
     ("a line that is no row", "t.jsonl", b'{"x":1}\n[2]\n', ("line 2", "[2]")),
@@ -130,8 +132,9 @@ def test_a_file_that_is_no_table_is_refused_with_its_place(
     name: str, content: bytes, says: tuple[object, ...], tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with refused("table-unreadable", name, *says):
-        read_frame(tmp_path / name)
+    for read_it in (read_frame, as_written):  # as_written is for the columns of --id
+        with refused("table-unreadable", name, *says):
+            read_it(tmp_path / name)
 
 
 def test_a_guess_of_the_encoding_names_the_byte(tmp_path: Path) -> None:
