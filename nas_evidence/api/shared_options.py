@@ -60,7 +60,8 @@ class JobOptions(TypedDict, total=False):
         "Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.", "NAME[:PLACE]",
         default=())]
     progress: Annotated[bool | Audience | None, Meant(
-        "Whether to print; by default on a terminal or in a notebook.")]
+        "Whether to print; by default on a terminal or in a notebook, and elsewhere only how the "
+        "data were read.")]
 
 
 _Workers = Annotated[int | Literal["auto"] | None, Meant(

@@ -514,6 +514,7 @@ class Study:
     def summary(self, metric: str | None = None, *, within: "Within" = nullcontext) -> "Report":
         """Return what the report says, as values: `headline`, `verdict`, `problems`, ...
 
+        `how_read` says how the data were read; it is None of a study of an older version.
         The winner is compared with simple models, if that is not stored. Where that fails, for
         example without the data, `not_compared` says why.
 

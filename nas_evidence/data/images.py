@@ -45,6 +45,13 @@ _NAMED = 3
 #: Classes of a data set in memory that are named.
 _CLASSES = 10
 _BYTES: tuple[Kind, ...] = ("grey", "RGB")
+#: What turns an image of an EXIF orientation upright.
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
+    7: "TRANSVERSE", 8: "ROTATE_90",
+}  # fmt: skip
+#: Largest whole number up to which float32 has all.
+_WHOLE = 1 << 24
 _GREY_MODES = ("1", "L", "LA", "La")
 #: What is left out: one, several, and the remedy.
 _LEFT_OUT = {
@@ -367,6 +374,8 @@ def _pixels_of(
                 traits["turned"].append(name)
             if _is_transparent(turned):
                 traits["alpha"].append(name)
+            if turned.mode == "I" and np.abs(turned.getextrema()).max() > _WHOLE:
+                traits["rounded"].append(name)
             if turned.mode == "CMYK":
                 traits["cmyk"].append(name)
             if getattr(stored, "n_frames", 1) > 1:
@@ -390,14 +399,15 @@ def _pixels_of(
 
 def _turned(stored: "Image") -> "Image":
     """Return an image as its EXIF orientation says; the same object if that is upright."""
-    from PIL import ImageOps
+    from PIL.Image import Transpose
 
     if stored.format == "TIFF":  # PIL turns these as it decodes them, and takes the tag out
         turns = _orientation(stored) != 1
         stored.load()
         return stored.copy() if turns else stored
     stored.load()  # first, as reading the EXIF data of some decodes them, too
-    return stored if _orientation(stored) == 1 else ImageOps.exif_transpose(stored)
+    turn = _TURNS.get(_orientation(stored))
+    return stored if turn is None else stored.transpose(Transpose[turn])
 
 
 def _orientation(image: "Image") -> int:
@@ -406,7 +416,7 @@ def _orientation(image: "Image") -> int:
         found = image.getexif().get(0x0112, 1)
     except DAMAGED:
         return 1
-    return found if found in range(1, 9) else 1
+    return found if found in _TURNS else 1
 
 
 def _is_transparent(image: "Image") -> bool:
@@ -462,6 +472,7 @@ def _said_traits(traits: Mapping[str, Sequence[str]]) -> list[str]:
         "alpha": "read without transparency",
         "cmyk": "converted from CMYK to RGB",
         "deep": "read with 8 of 16 bits per channel",
+        "rounded": "rounded to float32, as values exceed 16,777,216",
         "frames": "read as the first of several frames",
     }
     return [

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import refused
-from PIL import Image
+from PIL import Image, ImageOps
 
 from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
@@ -91,9 +91,22 @@ def test_deep_grey_keeps_its_values(
     assert kind in said_of(home, "images: 12 of 8 x 8 pixels")
 
 
+def test_whole_numbers_that_float32_rounds_are_said(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, dtype=np.int32), "tif")
+    save(home / "cat" / "x.tif", pixels(20, dtype=np.int32) + 2**24)
+    assert said_of(home, "rounded").startswith("1 image is rounded to float32")
+
+
 def test_deep_grey_is_resized_with_its_values(tmp_path: Path) -> None:
     home = folder(tmp_path, lambda i: np.full((8, 8), 300 * i + 7, np.uint16))
     assert sorted({*read(home, image_size=4).x_train.ravel()}) == [300 * i + 7 for i in range(12)]
+
+
+def test_resizing_averages_over_what_becomes_one_pixel(tmp_path: Path) -> None:
+    halves = np.repeat(np.array([[0, 200]], np.uint8), 4, axis=1).repeat(6, axis=0)
+    home = folder(tmp_path, lambda i: np.roll(halves, i, axis=1))
+    assert np.abs(read(home, image_size=1).x_train.astype(int) - 100).max() <= 25
+    assert read(home, image_size=1).x_train[6, 0, 0, 0] == 100  # dog/00
 
 
 def test_depths_that_differ_are_refused_with_both_files(tmp_path: Path) -> None:
@@ -103,19 +116,28 @@ def test_depths_that_differ_are_refused_with_both_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "tif", "webp"])
-@pytest.mark.parametrize("orientation", [3, 6])
+@pytest.mark.parametrize("orientation", range(2, 9))
 def test_images_are_turned_as_exif_says(ending: str, orientation: int, tmp_path: Path) -> None:
     home = tmp_path / "pets"
     ramp = np.repeat(np.array([0, 255], np.uint8), 128).reshape(16, 16)  # dark above, light below
     for i in range(12):
         path = home / ("cat" if i % 2 else "dog") / f"{i:02}.{ending}"
         save(path, np.stack([ramp] * 3, 2), exif=exif(orientation) if i == 0 else Image.Exif())
-    upright = {3: np.rot90(ramp, 2), 6: np.rot90(ramp, -1)}[orientation]
+    upright = np.asarray(ImageOps.exif_transpose(Image.open(home / "dog" / f"00.{ending}")))
+    upright = upright[..., 0]
+    assert not np.allclose(upright, ramp, atol=12) or orientation == 2
     found = read(home).x_train
     np.testing.assert_allclose(found[6, 0], upright, atol=12)  # dog/00
     np.testing.assert_allclose(found[0, 0], ramp, atol=12)
     assert "1 image is turned" in said_of(home, "EXIF")
     assert f"dog/00.{ending}" in said_of(home, "EXIF")
+
+
+def test_an_image_of_a_telephone_is_read_as_it_was_held(tmp_path: Path) -> None:
+    light_below = np.repeat(np.array([0, 255], np.uint8), 128).reshape(16, 16)
+    home = folder(tmp_path, lambda i: np.roll(light_below, i))
+    save(home / "dog" / "00.png", light_below, exif=exif(TURNED))
+    np.testing.assert_array_equal(read(home).x_train[6, 0], np.rot90(light_below, -1))
 
 
 def test_damaged_exif_data_leave_the_image_as_it_is(tmp_path: Path) -> None:
