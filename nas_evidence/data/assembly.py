@@ -19,6 +19,7 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
+from nas_evidence.data.cells import TEXT
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
@@ -71,6 +72,7 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
         task=spec.task,
         where=rows.place,
         integers_are_labels=not rows.targets,
+        categories=rows.read[1].get(",".join(rows.targets), TEXT).sign == "category",
         scale=spec.scale,
     )
     units = units_of(spec, rows.units, where)

@@ -375,6 +375,8 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
     data, y = plain(data), plain(y)
     check_unordered(y, keys.get("task"), "y")
+    if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
+        keys = {"task": "classification", **keys}
     if y is None and not isinstance(data, pd.DataFrame):
         data, y = _pairs(data)
     if isinstance(data, pd.DataFrame):
