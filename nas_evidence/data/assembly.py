@@ -31,6 +31,8 @@ from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Fewest training rows of a table.
 FEWEST_ROWS = 10
+#: Mean, in standard deviations, from which float32 keeps under three digits; columns named.
+_FAR, _LISTED = 1e4, 3
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,8 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         scaled = meaning.preparation.scaled
         mean, std = np.where(scaled, mean, 0), np.where(scaled, std, 1)
         mean, std = mean.astype(np.float32), std.astype(np.float32)
+    elif len(x_train.shape) == 2:
+        meaning = replace(meaning, said=(*meaning.said, *_said_far(mean, std)))
     if np.issubdtype(y_train.dtype, np.floating):
         task: Task = "real"
         n_outputs = y_train.shape[1]
@@ -239,6 +243,18 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         units=units,
         fitted_scale=scale,
     )
+
+
+def _said_far(mean: Array, std: Array) -> list[str]:
+    """Return in words which vectors on disk, float32, lose digits that distinguish them."""
+    far = np.flatnonzero((np.abs(mean) > _FAR * std) & (std != 1))
+    if not len(far):
+        return []
+    listed = ", ".join(f"x{at}" for at in far[:_LISTED]) + ", ..." * (len(far) > _LISTED)
+    return [
+        f"{listed}: far from 0 for how little the values vary, so that float32 keeps few of their "
+        "digits; subtract a constant, or write an .npz file"
+    ]
 
 
 def _subset(

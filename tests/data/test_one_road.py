@@ -411,6 +411,18 @@ def test_a_masked_array_has_missing_numbers() -> None:
     assert found.input_shape == (3,)
 
 
+@pytest.mark.parametrize(("shift", "says"), [(0.0, False), (2459000.5, True)])
+def test_vectors_on_disk_say_where_single_precision_loses_digits(
+    shift: float, says: bool, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x_train.npy", np.stack([Z, U + shift], axis=1))
+    np.save(tmp_path / "y_train.npy", Y)
+    source = source_of(DatasetSpec(name="npz", path="."), base=tmp_path)
+    assert source is not None
+    said = " | ".join(source.arrays(seed=0).meaning.said)
+    assert ("x1: far from 0" in said) is says
+
+
 # --- properties
 
 
