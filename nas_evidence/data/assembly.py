@@ -20,6 +20,7 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
+<<<<<<< HEAD
 from nas_evidence.data.cells import said_far_dates
 from nas_evidence.data.decided import (
     grouped,
@@ -28,6 +29,9 @@ from nas_evidence.data.decided import (
     said_of_numbers,
 )
 from nas_evidence.data.image_reading import ImageReading
+=======
+from nas_evidence.data.cells import TEXT
+>>>>>>> data-1
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
@@ -40,6 +44,8 @@ from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 #: Fewest training rows of a table.
 FEWEST_ROWS = 10
+#: Mean, in standard deviations, from which float32 keeps under three digits; columns named.
+_FAR, _LISTED = 1e4, 3
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
         task=spec.task,
         where=rows.place,
         integers_are_labels=not rows.targets,
+        categories=rows.read[1].get(",".join(rows.targets), TEXT).sign == "category",
         scale=spec.scale,
     )
     units = units_of(spec, rows.units, where)
@@ -228,6 +235,8 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         scaled = meaning.preparation.scaled
         mean, std = np.where(scaled, mean, 0), np.where(scaled, std, 1)
         mean, std = mean.astype(np.float32), std.astype(np.float32)
+    elif len(x_train.shape) == 2:
+        meaning = replace(meaning, said=(*meaning.said, *_said_far(mean, std)))
     if np.issubdtype(y_train.dtype, np.floating):
         task: Task = "real"
         n_outputs = y_train.shape[1]
@@ -264,6 +273,18 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         units=units,
         fitted_scale=scale,
     )
+
+
+def _said_far(mean: Array, std: Array) -> list[str]:
+    """Return in words which vectors on disk, float32, lose digits that distinguish them."""
+    far = np.flatnonzero((np.abs(mean) > _FAR * std) & (std != 1))
+    if not len(far):
+        return []
+    listed = ", ".join(f"x{at}" for at in far[:_LISTED]) + ", ..." * (len(far) > _LISTED)
+    return [
+        f"{listed}: far from 0 for how little the values vary, so that float32 keeps few of their "
+        "digits; subtract a constant, or write an .npz file"
+    ]
 
 
 def _subset(

@@ -389,6 +389,8 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     keys = {**keys, **{key: _OF_ROWS[key] for key in of_rows}}
     data, y, images, said = plain(data), plain(y), None, list[str]()
     check_unordered(y, keys.get("task"), "y")
+    if isinstance(getattr(y, "dtype", None), pd.CategoricalDtype):
+        keys = {"task": "classification", **keys}
     if y is None and not isinstance(data, pd.DataFrame):
         said = said_names(data)
         data, y = pairs_of(data)

@@ -66,6 +66,7 @@ def targets_of(
     task: TaskName | None,
     where: str,
     integers_are_labels: bool = False,
+    categories: bool = False,
     scale: TargetScaleName = "identity",
 ) -> Targets:
     """Return targets as labels or real numbers.
@@ -76,6 +77,7 @@ def targets_of(
         task: "classification" or "regression"; None to infer it.
         where: the place of the targets, for messages: "target 'price' in mine.csv".
         integers_are_labels: take integers 0..C-1, all used, for labels however many there are.
+        categories: whether their source says that they are categories.
         scale: on which real targets are modelled.
 
     Raises:
@@ -93,7 +95,7 @@ def targets_of(
         _check_complete(part, where)
     asked = task
     if task is None:
-        if one_hot or (integers_are_labels and _is_numbered(y)):
+        if one_hot or categories or (integers_are_labels and _is_numbered(y)):
             task = "classification"
         else:
             task = _inferred(y)

@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -162,6 +163,21 @@ def test_a_typed_column_is_what_parquet_gives_back(kind: str) -> None:
     pd.testing.assert_series_equal(typed_column(stored)[0], stored)
     assert list(map(str, stored)) == list(map(str, found))
     assert is_typed(found.dtype) or set(map(type, found.dropna())) <= {str, bool}
+
+
+def test_a_target_of_categories_is_of_classes_however_many() -> None:
+    codes = pd.Series(np.arange(3 * N) * 3 % 25).astype("category")
+    table = pd.DataFrame({"x": np.tile(Z, 3), "y": codes})
+    for source in (
+        source_in_memory(table, None, {"target": "y"}),
+        source_in_memory(table[["x"]], codes, {}),
+        source_in_memory(table[["x"]].to_numpy(), codes, {}),
+    ):
+        assert source.arrays(seed=0).meaning.classes == tuple(range(25))
+    plain = source_in_memory(table.astype({"y": int}), None, {"target": "y"})
+    assert plain.arrays(seed=0).task == "real"
+    asked = source_in_memory(table, None, {"target": "y", "task": "regression"})
+    assert asked.arrays(seed=0).task == "real"
 
 
 BIG = 2**53
@@ -338,6 +354,15 @@ def test_dates_of_another_zone_are_the_local_time_of_training(
 
 
 def test_an_export_of_before_reads_times_in_utc() -> None:
+    arrays = read(DAYS.dt.tz_localize("Europe/Berlin"))
+    stored = json.loads(prepared(arrays).to_json())
+    for column in stored["columns"]:
+        for key in ("zone", "shift", "unit"):
+            del column[key]
+    before = Preparation.from_json(json.dumps(stored))
+    new = pd.DataFrame({"x": Z[:1], "c": pd.to_datetime(["2024-07-01 00:00+02:00"])})
+    found = dict(zip(before.feature_names, features_of(new, before).inputs[0], strict=True))
+    assert (found["hour of c"], found["month of c"]) == (22, 6)
     zoned = pd.Series(pd.date_range("2024-07-01", periods=3, tz="Europe/Berlin"))
     for values in (zoned, zoned.astype(str)):
         assert parts_of(dates_of(values, "year"))["hour"].tolist() == [22, 22, 22]
@@ -384,6 +409,18 @@ def test_a_masked_array_has_missing_numbers() -> None:
     expected = source_in_memory(masked.filled(np.nan), Y, {}).arrays(seed=0)
     np.testing.assert_array_equal(found.x_train, expected.x_train)
     assert found.input_shape == (3,)
+
+
+@pytest.mark.parametrize(("shift", "says"), [(0.0, False), (2459000.5, True)])
+def test_vectors_on_disk_say_where_single_precision_loses_digits(
+    shift: float, says: bool, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x_train.npy", np.stack([Z, U + shift], axis=1))
+    np.save(tmp_path / "y_train.npy", Y)
+    source = source_of(DatasetSpec(name="npz", path="."), base=tmp_path)
+    assert source is not None
+    said = " | ".join(source.arrays(seed=0).meaning.said)
+    assert ("x1: far from 0" in said) is says
 
 
 # --- properties
