@@ -20,8 +20,7 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
-<<<<<<< HEAD
-from nas_evidence.data.cells import said_far_dates
+from nas_evidence.data.cells import TEXT, said_far_dates
 from nas_evidence.data.decided import (
     grouped,
     said_categories,
@@ -29,9 +28,6 @@ from nas_evidence.data.decided import (
     said_of_numbers,
 )
 from nas_evidence.data.image_reading import ImageReading
-=======
-from nas_evidence.data.cells import TEXT
->>>>>>> data-1
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
