@@ -662,16 +662,16 @@ def _schema_of(
 ) -> pa.Schema:
     """Return the columns of a table, whatever a row has.
 
-    `trials` has the parameters of all families and the `own` columns of callbacks.
+    `trials` has the parameters of all families; last are the `own` columns of callbacks.
     """
     space = types_of(spec) if table == "trials" else {}
-    of_space = {ARCHITECTURE + name: kind for name, kind in space.items() if kind}
-    known = {name: _ARROW_TYPES[kind] for name, kind in {**own, **of_space}.items()}
+    of_space = {ARCHITECTURE + name: _ARROW_TYPES[kind] for name, kind in space.items() if kind}
     given = {name: type(cell) for row in rows for name, cell in row.items() if cell is not None}
-    fixed = [pa.field(one.name, known.get(one.name, one.type)) for one in _SCHEMAS[table]]
-    types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | known
-    others = sorted(types.keys() - {*_SCHEMAS[table].names})
-    return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others)])
+    fixed = [pa.field(one.name, of_space.get(one.name, one.type)) for one in _SCHEMAS[table]]
+    types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | of_space
+    others = sorted(types.keys() - {*_SCHEMAS[table].names, *own})
+    last = [pa.field(name, _ARROW_TYPES[kind]) for name, kind in own.items()]
+    return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others), *last])
 
 
 def _finite_or_null(cell: Cell) -> Cell:
