@@ -110,18 +110,3 @@ def test_the_evidence_is_the_mean_over_the_draws() -> None:
     again = torch.Generator().manual_seed(5)
     found = c.estimate("kfac_ggn_mc", prior_precision=1.0, generator=again, n_draws=4)
     assert found.value == pytest.approx(sum(alone) / 4, rel=1e-13)
-
-
-def test_added_blocks_have_a_decomposition_of_their_own() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-    x, y, delta = torch.randn(20, 5), torch.arange(20) % 3, torch.ones(4, dtype=torch.float64)
-    halves = [
-        curvature_pass("kfac_ggn", model, x[rows], y[rows], Categorical(), batch_size=8)
-        for rows in (slice(10), slice(10, 20))
-    ]
-    for half in halves:
-        half.curvature.log_det_ratio(delta)  # decomposes its factors
-    whole = curvature_pass("kfac_ggn", model, x, y, Categorical(), batch_size=8)
-    found = (halves[0] + halves[1]).curvature.log_det_ratio(delta)
-    torch.testing.assert_close(found, whole.curvature.log_det_ratio(delta), rtol=1e-5, atol=1e-7)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.laplace import laplace_estimate
-from nas_evidence.maths.blocks import Dense, Kronecker, without_noise
+from nas_evidence.maths.blocks import without_noise
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec.estimates import EvidenceEstimate
 
@@ -228,20 +228,3 @@ def test_eigenvalues_below_a_tenth_of_rounding_or_beyond_the_rank_are_zero() -> 
     assert kept.tolist() == [0.0, 1e-8, 1e-7, 1.0]
     kept, below = without_noise(torch.zeros(3).double(), FLOAT)
     assert (kept.tolist(), below) == ([0.0, 0.0, 0.0], 0)
-
-
-def test_a_sum_of_blocks_has_the_coarser_rounding() -> None:
-    eye = torch.eye(2, dtype=torch.float64)
-    assert Dense(eye).plus(Dense(eye, FLOAT)).rounding == FLOAT
-    pair = (eye[None], eye[None], 3, 1)
-    both = Kronecker(*pair, FLOAT).plus(Kronecker(*pair, rounding_of_inputs=FLOAT))
-    assert both.rounding == both.rounding_of_inputs == FLOAT
-
-
-def test_a_sum_of_blocks_has_the_rows_of_both() -> None:
-    """Of one datum each: two eigenvalues, not one."""
-    one, other = (
-        Kronecker(torch.diag(torch.tensor(d)).double()[None], torch.ones(1, 1, 1), 1, 1, n_rows=1)
-        for d in ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0])
-    )
-    assert int((one.plus(other).spectrum()[0] > 0).sum()) == 2

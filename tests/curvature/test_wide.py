@@ -7,7 +7,7 @@ from torch import nn
 from nas_evidence.curvature import CurvaturePass, curvature_pass, wide
 from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.maths.block_inverse import BlockInverse
-from nas_evidence.maths.blocks import FewInputs, Kronecker, Rotated
+from nas_evidence.maths.blocks import FewInputs, Rotated
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of, obstacle
 
@@ -48,21 +48,6 @@ def test_rows_give_the_spectra_and_inverses_of_the_matrix(
     torch.testing.assert_close(solved, expected, rtol=1e-9, atol=1e-9)
     quadratics = few.inverse_quadratic(vector, delta), matrix.inverse_quadratic(vector, delta)
     torch.testing.assert_close(*quadratics, rtol=1e-9, atol=0)
-
-
-@pytest.mark.parametrize("first", [2, 4])
-def test_rows_of_shards_add_up_to_rows_or_to_the_matrix(
-    first: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = run("kfac_ggn", inputs=5).curvature  # 6 data, 5 wide: a matrix
-    monkeypatch.setattr(wide, "WIDE", 4)
-    shards = [run("kfac_ggn", rows, 5) for rows in (slice(first), slice(first, None))]
-    assert all(isinstance(shard.curvature.blocks[0], FewInputs) for shard in shards)
-    merged = (shards[0] + shards[1]).curvature
-    assert isinstance(merged.blocks[0], Kronecker)
-    torch.testing.assert_close(merged.blocks[0].inputs, whole.blocks[0].inputs)
-    mixed = run("kfac_ggn", slice(1), 5).curvature.blocks[0].plus(shards[0].curvature.blocks[0])
-    assert isinstance(mixed, FewInputs) == (1 + first < 5)
 
 
 def test_a_factor_too_wide_for_its_eigenvalues_is_refused_by_name() -> None:
