@@ -85,15 +85,14 @@ def require_service() -> Callable[[str, bool], None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Take the shortcuts of `shortcuts.py`; return the folder of what is kept."""
+def take_shortcuts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Take those of `shortcuts.py`."""
     import commands
     import shortcuts
 
     folder = tmp_path_factory.mktemp("kept")
     shortcuts.take(folder)
     commands.KEPT.append(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
