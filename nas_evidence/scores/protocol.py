@@ -71,8 +71,8 @@ class Scorer:
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the current estimates; `last` after the last epoch.
 
-        Of a score that is taken "before" and is from outside the package it is called once, at
-        the initial weights; what it returns is stored for epoch 0.
+        Of a score that is taken at the end it is called once. So it is of one from outside the
+        package that is taken before training, at the initial weights; that is stored for epoch 0.
         """
         return []
 
@@ -100,9 +100,7 @@ class _Function(Scorer):
         self._score, self._function = score, function
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
-        """Call the function, at every evaluation or at the last one as declared."""
-        if self._score.taken == "end" and not last:
-            return []
+        """Call the function."""
         found = self._function(self.context)
         if isinstance(found, EvidenceEstimate):
             return [found.model_copy(update={"estimator": self._score.name})]
@@ -229,6 +227,7 @@ def evaluate(
     found = [
         Evaluation(epoch=training.epoch, estimate=estimate)
         for scorer in scorers
+        if last or declared(scorer.names[0]).taken != "end"
         for estimate in scorer.evaluate(last=last)
     ]
     context.passes = None

@@ -228,10 +228,12 @@ def test_a_full_disk_stops_the_study_and_loses_nothing(
     folder = tmp_path / "full"
     original = driver_module.write_record
 
-    def write(place: Path, record: TrialRecord, spec: StudySpec) -> dict[str, str]:
+    def write(
+        place: Path, record: TrialRecord, spec: StudySpec, own: dict[str, type]
+    ) -> dict[str, str]:
         if record.trial_id == 4:
             raise OSError(number, os.strerror(number), str(place / "trials"))
-        return original(place, record, spec)
+        return original(place, record, spec, own)
 
     monkeypatch.setattr(driver_module, "write_record", write)
     with pytest.raises(StudyStoppedError, match=r"Nothing is lost") as caught:

@@ -68,15 +68,17 @@ def doubles(context: Context) -> float:
     return 0.0
 
 
-def outside(name: str, made: Any) -> dict[str, Any]:
-    return {name: Score(name=name, summary=name, implementation=made, taken="before")}
+def outside(name: str, made: Any, taken: Any = "before") -> dict[str, Any]:
+    return {name: Score(name=name, summary=name, implementation=made, taken=taken)}
 
 
 FUNCTION, CLASS, SLICES, WRONG = "t:FUNCTION", "t:CLASS", "t:SLICES", "t:WRONG"
+LATE, LATE_CLASS = "t:LATE", "t:LATE_CLASS"
 CODE = Code(
     local={
         **outside(FUNCTION, squares), **outside(CLASS, Squares), **outside(SLICES, InSlices),
-        **outside(WRONG, doubles),
+        **outside(WRONG, doubles), **outside(LATE, squares, "end"),
+        **outside(LATE_CLASS, Squares, "end"),
     }
 )  # fmt: skip
 
@@ -85,7 +87,7 @@ CODE = Code(
 def known() -> Iterator[None]:
     CALLS.clear()
     with CODE.in_use():
-        import_outside([FUNCTION, CLASS, SLICES, WRONG])
+        import_outside([*CODE.local])
         yield
 
 
@@ -116,6 +118,13 @@ def test_it_is_taken_once_at_the_initial_weights_and_stored_for_epoch_0(
     final = record.final_estimate(name)
     assert final is not None
     assert final.value == rows(record, name)[0][1]
+
+
+@pytest.mark.parametrize("name", [LATE, LATE_CLASS])
+def test_one_that_is_taken_at_the_end_is_taken_once_there(name: str, tmp_path: Path) -> None:
+    record = run(given(name), DATA, tmp_path)
+    assert [epoch for epoch, _ in rows(record, name)] == [4]
+    assert CALLS == [4]
 
 
 def test_the_first_report_has_the_value_that_ranks(tmp_path: Path) -> None:
