@@ -206,8 +206,7 @@ class Posterior:
             DamagedError: it does not match its checksum.
         """
         stored, header = read_tensors(path)
-        # A copy, whose place in memory does not depend on the file: the last bits of products may.
-        tensors = {name: t.to(torch.float64, copy=True) for name, t in stored.items()}
+        tensors = {name: tensor.double() for name, tensor in stored.items()}
         return cls(header["structure"], tuple(header["names"].split("\n")), tensors), header
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import nas_evidence
 from nas_evidence import ModelPosterior
 from nas_evidence.curvature.likelihood import Gaussian
+from nas_evidence.curvature.wide import WIDE
 from nas_evidence.evidence.posterior import fit_posterior, jacobians
 from nas_evidence.maths.gaussian_softmax import pairwise_mean
 from nas_evidence.plumbing.seals import DamagedError
@@ -113,6 +114,23 @@ def test_draws_of_the_weights_have_the_covariance_of_the_posterior(
     assert_close(found.sample(n, seed=3), draws, rtol=0, atol=0)
     one, other = draws["3.bias"], found.sample(n, seed=4)["3.bias"]
     assert not torch.equal(one, other)
+
+
+def test_draws_reach_where_few_data_say_nothing() -> None:
+    random = torch.Generator().manual_seed(1)
+    x = torch.randn(5, WIDE + 3, generator=random).double()
+    model = nn.Linear(WIDE + 3, 1, bias=False).double()
+    found = nas_evidence.posterior(
+        model, (x, x[:, :1]), likelihood="gaussian", prior_precision=4.0, noise_std=0.01,
+        structure="kronecker",
+    )  # fmt: skip
+    assert "weight/outside" in found.posterior.tensors
+    moved = found.sample(200)["weight"][:, 0] - model.weight.detach()
+    total = float(moved.square().sum(1).mean())
+    assert total == pytest.approx(
+        (WIDE + 3 - 5) / 4, rel=0.02
+    )  # of the prior but for 5 directions
+    assert float((moved @ x.T).std()) < 0.05
 
 
 def test_probabilities_are_those_of_the_linearised_outputs() -> None:

@@ -126,6 +126,21 @@ def test_a_loop_learns_the_factor_that_maximises_the_evidence() -> None:
     np.testing.assert_allclose(plain, np.tile(laplace.noise_std, (3, 1)))
 
 
+def test_what_a_network_gains_over_a_constant_is_counted_in_the_units_of_the_noise() -> None:
+    model, x, y = problem()
+    stds = torch.tensor([0.01, 100.0]).double()
+    noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(5)).double() * stds
+    with torch.no_grad():
+        model.weight.mul_(1e-4)
+        model.bias.zero_()
+    laplace = nas_evidence.online_laplace(
+        model, torch.optim.SGD(model.parameters(), lr=1e-9), (x, noise), likelihood="gaussian",
+        every=1, curvature="full_ggn", noise_std=stds.tolist(),
+    )  # fmt: skip
+    laplace.after_epoch()
+    assert max(laplace.prior_precision.values()) <= 1.0  # nothing is learned, so none may rise
+
+
 @pytest.mark.parametrize("noise", [(1.0, 2.0, 3.0), (1.0,)])
 def test_another_number_of_noises_than_outputs_is_refused(noise: tuple[float, ...]) -> None:
     model, x, y = problem()
