@@ -19,7 +19,6 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
-from nas_evidence.data.cells import TEXT
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
@@ -67,14 +66,14 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
     Raises:
         ValueError: if targets, units, weights or columns cannot be used; names the place.
     """
-    where = rows.where
+    where, how = rows.where, rows.read[1].get(",".join(rows.targets))
     found = targets_of(
         rows.y,
         rows.y_test,
         task=spec.task,
         where=rows.place,
         integers_are_labels=not rows.targets,
-        categories=rows.read[1].get(",".join(rows.targets), TEXT).sign == "category",
+        categories=how is not None and how.sign == "category",
         scale=spec.scale,
     )
     units = units_of(spec, rows.units, where)
