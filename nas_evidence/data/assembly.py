@@ -20,7 +20,7 @@ from nas_evidence.data.arrays import (
     random_rows,
     stratified_rows,
 )
-from nas_evidence.data.cells import TEXT, said_far_dates
+from nas_evidence.data.cells import said_far_dates
 from nas_evidence.data.decided import (
     grouped,
     said_categories,
@@ -78,14 +78,14 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
     Raises:
         ValueError: if targets, units, weights or columns cannot be used; names the place.
     """
-    where = rows.where
+    where, how = rows.where, rows.read[1].get(",".join(rows.targets))
     found = targets_of(
         rows.y,
         rows.y_test,
         task=spec.task,
         where=rows.place,
         integers_are_labels=not rows.targets,
-        categories=rows.read[1].get(",".join(rows.targets), TEXT).sign == "category",
+        categories=how is not None and how.sign == "category",
         scale=spec.scale,
     )
     units = units_of(spec, rows.units, where)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from nas_evidence.data.array_files import as_frame, part_of
 from nas_evidence.data.arrays import ArrayData, Inputs, slices
-from nas_evidence.data.cells import with_numbers_read
+from nas_evidence.data.cells import TEXT, Written, how_read, with_numbers_read
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
 from nas_evidence.data.mapped import Array, arranged
@@ -212,6 +212,18 @@ def _checked(inputs: Array, truth: Array | None = None) -> Given:
     return Given(inputs, truth, (told,) if n else ())
 
 
+def _check_durations(written: Mapping[str, Written], preparation: Preparation) -> None:
+    """Refuse durations for a column that held none: nobody knows the unit of its numbers."""
+    for name in preparation.places:
+        known = preparation.written.get(name, TEXT)
+        if written.get(name, TEXT).sign == "duration" != known.sign:
+            raise UserError(
+                f"column {name!r} of the new data holds durations, but that of the training data "
+                "held numbers, or was read by an earlier version; give numbers in its unit, or "
+                "search again"
+            ).with_code("new-column-durations")
+
+
 def _of_table(
     frame: pd.DataFrame,
     preparation: Preparation | None,
@@ -241,7 +253,9 @@ def _of_table(
         if len(names) != len(preparation.names):
             raise _other_columns(preparation, f"a table with {len(names)}")
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
+    written = how_read(frame)[1]
     frame, changed = in_known_forms(frame, preparation)
+    _check_durations(written, preparation)
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = [*changed, *dict.fromkeys(preparation.doubts(frame))]

@@ -101,7 +101,8 @@ def note_conditions(
             raise UserError(
                 f"the data set '{study.dataset.name}' is not the one that the trials of {folder} "
                 f"were trained on (its hash was {known.data}, now {data}); restore the data, or "
-                "start another study in another folder."
+                "start another study in another folder. If nobody changed them, an earlier "
+                "version of nas-evidence read them otherwise."
             ).with_code("data-set-replaced")
         if data == known.data:  # also after an update that added keys
             return _hash_in(path), done
