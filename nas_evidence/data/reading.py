@@ -15,7 +15,6 @@ import codecs
 import csv
 import difflib
 import gzip
-import json
 import lzma
 import math
 import re
@@ -103,7 +102,6 @@ _MARKS = {
 #: What pandas says of a line with more cells than names.
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 #: Cells that hold more than one value.
-_NESTED = (list, tuple, dict, set, frozenset, np.ndarray)
 #: Words that pandas reads as a missing cell of a text file or a spreadsheet.
 _MISSING_WORDS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
@@ -176,7 +174,7 @@ def read(
                 f"tensor, but got {type(data).__name__} ({shortened(data)})"
             ).with_code("data-of-no-kind")
         return {"x_train": array}
-    return with_numbers_read(with_plain_cells(named(data, "the data")), written=written)
+    return with_numbers_read(named(data, "the data"), written=written)
 
 
 # --- values
@@ -266,46 +264,6 @@ def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
             f"{list(frame.columns).count(twice)} times; rename or remove the others"
         ).with_code("column-twice-given")
     return frame
-
-
-def with_plain_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which lists, arrays and objects in cells are text, as JSON.
-
-    >>> with_plain_cells(pd.DataFrame({"a": [["x"], np.array([1]), {"b": None}]}))["a"].tolist()
-    ['["x"]', '[1]', '{"b": null}']
-    """
-    nested = {
-        name: frame[name].astype(object).map(_plain_cell)
-        for name, kind in frame.dtypes.items()
-        if getattr(kind, "kind", "") == "O"
-        and not isinstance(kind, pd.StringDtype | pd.CategoricalDtype)
-        and any(isinstance(cell, _NESTED) for cell in frame[name])
-    }
-    return frame.assign(**nested) if nested else frame
-
-
-def _plain_cell(cell: Any) -> Any:
-    return json.dumps(_of_json(cell), ensure_ascii=False) if isinstance(cell, _NESTED) else cell
-
-
-def _of_json(value: Any) -> Any:
-    """Return a value as JSON has it, whole numbers without a point: readers differ in these."""
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    match value:
-        case dict():
-            return {str(key): _of_json(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_of_json(one) for one in value]
-        case set() | frozenset():
-            return sorted(map(_of_json, value), key=str)
-        case float() if not math.isfinite(value):
-            return None if math.isnan(value) else str(value)
-        case float() if value.is_integer():
-            return int(value)
-        case None | bool() | int() | float() | str():
-            return value
-        case _:
-            return str(value)
 
 
 def _of_tensor(values: Any) -> Array:
@@ -400,7 +358,7 @@ def read_frame(
     frame = named(frame, path.name)
     if stored:
         return frame
-    return with_numbers_read(with_plain_cells(frame), written=written, said=said)
+    return with_numbers_read(frame, written=written, said=said)
 
 
 @contextmanager

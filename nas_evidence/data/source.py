@@ -34,7 +34,6 @@ from nas_evidence.data.reading import (
     read_frame,
     rows_of_table,
     texts_as_frame,
-    with_plain_cells,
 )
 from nas_evidence.data.targets import check_unordered, typed_targets
 from nas_evidence.plumbing.files import write_whole
@@ -428,7 +427,7 @@ def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
 def _of_table(
     frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
 ) -> Source:
-    keys, frame = _with_levels(keys, frame), with_plain_cells(named(frame, GIVEN))
+    keys, frame = _with_levels(keys, frame), named(frame, GIVEN)
     frame = frame.copy(deep=False)  # its columns are renamed
     if keys.get("target") in frame.columns:
         target = keys["target"]

@@ -12,6 +12,7 @@ stored copy of a table gives back what was stored.
 
 import datetime
 import json
+import math
 import numbers
 from collections.abc import Iterable
 from decimal import Decimal
@@ -144,10 +145,26 @@ def merged_objects(values: Iterable[Any]) -> str | None:
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, set | frozenset):
-        value = sorted(value, key=str)
-    if isinstance(value, list | tuple | dict):
-        return json.dumps(value, default=_text, ensure_ascii=False)
+    if isinstance(value, np.ndarray | set | frozenset | list | tuple | dict):
+        return json.dumps(_of_json(value), ensure_ascii=False)
     return str(value)
+
+
+def _of_json(value: Any) -> Any:
+    """Return a value as JSON has it, whole numbers without a point: readers differ in these."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    match value:
+        case dict():
+            return {str(key): _of_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_of_json(one) for one in value]
+        case set() | frozenset():
+            return sorted(map(_of_json, value), key=str)
+        case float() if not math.isfinite(value):
+            return None if math.isnan(value) else str(value)
+        case float() if value.is_integer():
+            return int(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)

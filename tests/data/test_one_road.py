@@ -505,3 +505,17 @@ def test_different_labels_stay_different(labels: list[int], kind: str) -> None:
     arrays = source_in_memory(table, None, options).arrays(seed=0)
     found = np.array(arrays.meaning.classes, dtype=object)[arrays.y_train]
     assert found.tolist() == column.tolist()
+
+
+@pytest.mark.parametrize(
+    "trained", [SECONDS, SECONDS.map("{:.3f}".format, na_action="ignore")], ids=["", "text"]
+)
+def test_new_durations_where_numbers_were_trained_on_are_refused(trained: pd.Series) -> None:
+    """Nobody knows the unit of those numbers; earlier versions read durations in nanoseconds."""
+    preparation = prepared(read(trained))
+    new = pd.DataFrame({"x": Z, "c": pd.to_timedelta(SECONDS, unit="s")})
+    with refused("new-column-durations", "c"):
+        features_of(new, preparation)
+    features_of(new.assign(c=SECONDS), preparation)
+    other = prepared(read(None, drop=["c"]))
+    features_of(new, other)  # a column that is not used
