@@ -149,7 +149,8 @@ def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
 
 
 def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
-    text = run("search", "tiny.toml", "--dry-run", "--set", "n_trials=7", folder=home).stdout
+    asked = ("--set", "n_trials=7", "--workers", "2")
+    text = run("search", "tiny.toml", "--dry-run", *asked, folder=home).stdout
     assert text.splitlines() == [
         "tiny: valid; 7 trials over mlp, linear on npz",
         "classification, 3 classes: 0, 1, 2; --task regression to change",
@@ -206,7 +207,7 @@ def test_missing_data_is_one_line_and_the_folder_is_there(tmp_path: Path) -> Non
     path = write_study(tmp_path, study)
     root = tmp_path / "no such root"
     process = run("search", path, "--out", "s", "--data-root", root, folder=tmp_path, code=2)
-    assert process.stdout == "tiny: 4 trials, 2 workers -> s\n"
+    assert process.stdout == "tiny: 4 trials, 1 worker -> s\n"
     assert process.stderr.count("\n") == 1
     assert "fashion_mnist" in process.stderr
     assert load_study(tmp_path / "s" / "study.toml") == load_study(path).with_order(0)
