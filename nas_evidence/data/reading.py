@@ -228,7 +228,7 @@ def _check_one_table(data: Mapping[Any, Any]) -> None:
     """Check that a dict holds columns, not several tables, as a `DatasetDict` does."""
     for name, one in data.items():
         kind = type(one).__name__
-        if isinstance(one, pd.DataFrame) or hasattr(one, "column_names") or np.ndim(one) > 1:
+        if hasattr(one, "column_names") or getattr(one, "ndim", 0) > 1:
             raise UserError(
                 f"a dict must hold columns, but {str(name)!r} is a {kind} of several; give one "
                 f"table, as with data[{str(name)!r}], or arrays as X and y"
@@ -290,13 +290,18 @@ def _check_cells(matrix: Any) -> None:
 
 def _check_lengths(rows: Sequence[Any]) -> None:
     """Check that rows in a list have equal lengths, without which they are no array."""
-    lengths = [len(one) if hasattr(one, "__len__") else 1 for one in rows]
+    lengths = [_length(one) for one in rows]
     for row, n in enumerate(lengths):
         if n != lengths[0]:
             raise UserError(
                 f"rows must have equal lengths, but row 0 has {lengths[0]} values and row {row} "
                 f"has {n}; fill those that are missing with NaN"
             ).with_code("rows-of-several-lengths")
+
+
+def _length(row: Any) -> int:
+    shape = getattr(row, "shape", None)  # an array without axes has no length
+    return math.prod(shape) if shape is not None else len(row) if hasattr(row, "__len__") else 1
 
 
 def as_array(values: Any) -> Array:

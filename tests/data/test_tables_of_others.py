@@ -424,6 +424,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "sparse": lambda: torch.tensor(ROWS).to_sparse(),
     "a gradient": lambda: torch.tensor(ROWS, requires_grad=True),
     "lists": lambda: ROWS.tolist(),
+    "a list of tensors": lambda: [*torch.tensor(ROWS)],
 }
 
 
@@ -431,6 +432,18 @@ VALUES: dict[str, Callable[[], Any]] = {
 def test_values_of_many_kinds_are_the_rows_that_they_hold(kind: str) -> None:
     preparation = prepared(BASE.assign(z=-X))
     np.testing.assert_array_equal(features_of(VALUES[kind](), preparation).inputs, ROWS)
+
+
+def test_a_dict_may_have_columns_of_lists() -> None:
+    tags = [["a"], ["b", "c"]]
+    preparation = prepared(BASE.assign(tags=tags * (N // 2)))
+    given = features_of({"x": [0, 0], "tags": tags}, preparation)
+    assert given.inputs[:, 1:].tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_targets_may_be_a_list_of_tensors_without_axes() -> None:
+    y = [torch.tensor(value) for value in BASE["y"]]
+    assert meaning(BASE[["x"]], y).said == meaning(BASE[["x"]], BASE["y"].to_numpy()).said
 
 
 def test_a_dict_of_scalars_is_one_row() -> None:
