@@ -50,6 +50,7 @@ from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.maths.normals import Normals
+from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.user_error import UserError, meant
 
@@ -202,11 +203,11 @@ class ModelPosterior:
         """
         found, header = Posterior.of_file(Path(path))
         try:
-            given = json.loads(header["likelihood"])
+            given = parsed_json(header["likelihood"])
             kinds = {kind.__name__: kind for kind in (Categorical, Gaussian, Heteroscedastic)}
             given |= {"unit": tuple(given["unit"])} if "unit" in given else {}
             likelihood = kinds[given.pop("kind")](**given)
-            prior, state = json.loads(header["prior_precision"]), header["network"]
+            prior, state = parsed_json(header["prior_precision"]), header["network"]
         except (LookupError, TypeError, ValueError, AttributeError):
             raise DamagedError(
                 f"{path} is no posterior of `nas_evidence.posterior`; write one with its `save`."
