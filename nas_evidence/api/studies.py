@@ -155,9 +155,9 @@ class Study:
         self.place, self.folder = self._store.place, self._store.folder.absolute()
         self.data_root = None if data_root is None else Path(data_root).expanduser().absolute()
         with self._store.named():
-            self.spec: StudySpec = spec or read_study(self.folder)
+            self.spec: StudySpec = spec or read_study(self._store.folder)
         if code is None:
-            code = code_of_folder(self.folder, self.spec, allowed=allow_code)
+            code = code_of_folder(self._store.folder, self.spec, allowed=allow_code)
         self._code = code
         self._predictors: dict[int | None, Predictor] = {}
         self._data: Source | None = None
@@ -478,7 +478,7 @@ class Study:
         found = column_importance(self.predictor(), self.arrays(), metric=metric)
         if found is None:
             raise UserError(
-                f"importance is of the columns of a table, but {self.folder} was searched on "
+                f"importance is of the columns of a table, but {self.place} was searched on "
                 f"arrays or images ({self.spec.dataset.name}); search a DataFrame or a table file"
             ).with_code("importance-without-columns")
         return found
