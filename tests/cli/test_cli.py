@@ -239,6 +239,11 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
 
 def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None:
     lines = (home / "search.out").read_text().splitlines()
+    assert [lines.pop(0) for _ in range(3)] == [
+        "classification, 3 classes: 0, 1, 2; --task regression to change",
+        "features: 6 numeric columns",
+        "rows: 120 for training, 60 for the report's test",
+    ]
     assert lines.pop(0) == "tiny: 4 trials, 1 worker -> done"
     # One line a trial: a hundred trials stay far below two hundred lines.
     for number, line in enumerate(lines[:4], start=1):
@@ -274,7 +279,7 @@ def test_the_folder_holds_what_the_design_names(home: Path) -> None:
     names = {path.name for path in (home / "done").iterdir()}
     assert names == {
         "study.toml", "lock", "trials", "evidence", "terms", "curves", "models",
-        "checkpoints", "logs", "report", "export",
+        "checkpoints", "logs", "report", "export", "how_read.json",
     }  # fmt: skip
     assert {p.name for p in (home / "done/models").iterdir()} == {
         f"{i}.safetensors" for i in range(4)
@@ -301,8 +306,7 @@ def test_a_finished_study_runs_nothing_again_and_rebuilds_its_report(
     shutil.rmtree(done / "report")
     for arguments in (("search", "tiny.toml", "--out", done), ("resume", done)):
         process = run(*arguments, folder=home)
-        first, *_ = process.stdout.splitlines()
-        assert first == "tiny: all 4 trials are finished"
+        assert "tiny: all 4 trials are finished" in process.stdout.splitlines()
         assert (done / "report" / "index.html").is_file()
         assert hashes(done) == before
 
