@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.parsing import parsed_json
+from nas_evidence.plumbing.user_error import UserError
 
 #: Columns that are named where all of them are listed.
 _LISTED = 40
@@ -66,4 +67,6 @@ class HowRead:
                 int(stored["n_test"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it does not say how data were read: {error!r}") from None
+            raise UserError(f"it does not say how data were read: {error!r}").with_code(
+                "how-read-damaged"
+            ) from None

@@ -666,10 +666,13 @@ def _schema_of(
     """
     space = types_of(spec) if table == "trials" else {}
     of_space = {ARCHITECTURE + name: _ARROW_TYPES[kind] for name, kind in space.items() if kind}
-    given = {name: type(cell) for row in rows for name, cell in row.items() if cell is not None}
+    further = {name for row in rows for name in row} - {*_SCHEMAS[table].names}
+    given = {
+        name: type(row[name]) for row in rows for name in further if row.get(name) is not None
+    }
     fixed = [pa.field(one.name, of_space.get(one.name, one.type)) for one in _SCHEMAS[table]]
     types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | of_space
-    others = sorted(types.keys() - {*_SCHEMAS[table].names, *own})
+    others = sorted(types.keys() - {*known, *own})
     last = [pa.field(name, _ARROW_TYPES[kind]) for name, kind in own.items()]
     return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others), *last])
 
