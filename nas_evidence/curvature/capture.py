@@ -249,10 +249,18 @@ class Capture:
         self.kept.clear()
         self.n_rows = len(inputs)
         self.anchor = torch.zeros((), device=inputs.device, requires_grad=True)
+        free = _free(self.model)
         try:
             outputs = self.model(inputs)
         except NotSelfAttentionError as error:
             raise UnsupportedLayerError(str(error)).with_code("layer-unsupported") from None
+        constants = {n for n, b in self.model.named_buffers() if isinstance(b, nn.Parameter)}
+        now = _free(self.model)
+        if changed := sorted((now ^ free) | (now & constants)):
+            raise UserError(
+                f"the model's forward changes requires_grad of `{changed[0]}`, so that it is no "
+                "fixed function of its free parameters; set requires_grad before the model is used"
+            ).with_code("forward-frees-parameters")
         for index, layer in enumerate(self.layers):
             if index not in self.kept:
                 raise UnsupportedLayerError(
@@ -341,6 +349,12 @@ class Capture:
                 f"{self.n_rows} data points; the first axis must be the data. Expand what is the "
                 "same for all data, like positions, to that axis"
             ).with_code("first-axis-not-the-data")
+
+
+def _free(model: nn.Module) -> set[str]:
+    """Return the names of parameters and constants that require a gradient at present."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return {name for name, tensor in named if tensor.requires_grad}
 
 
 def _as_parameters(layer: Layer, values: Tensor) -> Tensor:

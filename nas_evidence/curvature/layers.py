@@ -252,7 +252,7 @@ def is_perceptron(model: nn.Module) -> bool:
         and all(type(part) is nn.Linear and part.bias is not None for part in layers)
         and all(type(part) is nn.ReLU for part in between)
         and len(list(model.parameters())) == 2 * len(layers)  # no layer twice
-        and not any(map(_has_hooks, model.modules()))
+        and not any(map(has_hooks, model.modules()))
     )
 
 
@@ -261,7 +261,7 @@ def _is_batch_norm(module: nn.Module) -> bool:
     return type(module) in (nn.BatchNorm1d, nn.BatchNorm2d) and module.running_mean is not None
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Return whether a forward pass may do more than the module; True where it cannot be told."""
     hooks = ("_forward_hooks", "_forward_pre_hooks")
     return any(getattr(module, name, True) for name in hooks)

@@ -81,8 +81,8 @@ def estimate_evidence(
         curvature: a name in `nas_evidence.curvature.KINDS`.
         prior_precision: > 0; one number, or one per free tensor of `model.parameters()`, in their
             order or by name; with diagonal kinds also one per parameter [P]. "fit" takes those of
-            the tensors that maximise this evidence at the trained weights; they are among the
-            terms, and a note says which are at a bound.
+            the tensors that maximise this evidence at the trained weights, without
+            `at_mode_correction`; they are among the terms, and a note says which are at a bound.
         noise_std: standard deviation of the noise, or one for each output; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood; values with different κ cannot be compared.
@@ -102,11 +102,12 @@ def estimate_evidence(
         ValueError: for an unknown name, a missing or impossible number, or an unsupported layer;
             says what and where.
     """
+    check_model(model)
     check_kind(curvature)
     exact_diagonal = _exact_diagonal(curvature) if trace_ratio else None
     if targets is None:
         inputs, targets = _loaded(model, inputs)
-    _check_data(model, inputs, targets)
+    check_data(inputs, targets)
     _check_reduced(curvature, kfac_reduce)
     rows = _whole("batch_size", EVIDENCE_BATCH if batch_size is None else batch_size)
     draws_asked = _whole("n_draws", n_draws)
@@ -133,6 +134,9 @@ def estimate_evidence(
     note = ""
     if fit:
         precision, note = fitted_precision(passes, model, precision, kappa)
+        if at_mode_correction:
+            without = "the prior precision maximises the evidence without at_mode_correction"
+            note = "; ".join(filter(None, (note, without)))
     draws = [
         laplace_estimate(
             curvature,
@@ -277,11 +281,24 @@ def checked_likelihood(
     ).with_code("unknown-likelihood")
 
 
-def _check_data(model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+def check_model(model: object) -> None:
+    """Do nothing for a torch.nn.Module.
+
+    Raises:
+        ValueError: for anything else.
+    """
     if not isinstance(model, nn.Module):
         raise UserError(
             f"`model` must be a torch.nn.Module, but got a {type(model).__name__}"
         ).with_code("model-not-a-module")
+
+
+def check_data(inputs: Tensor, targets: Tensor) -> None:
+    """Do nothing for finite tensors of as many rows.
+
+    Raises:
+        ValueError: for anything else; says which rows are not finite.
+    """
     for name, given in (("inputs", inputs), ("targets", targets)):
         if not isinstance(given, Tensor) or given.ndim == 0:
             raise UserError(

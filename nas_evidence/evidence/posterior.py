@@ -14,7 +14,8 @@ Kronecker factors of the last layer alone.
 
 import copy
 import math
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,13 +26,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.capture import layers_of
+from nas_evidence.curvature.layers import WeightLayer, has_hooks
 from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.curvature.refusals import UnsupportedLayerError
 from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
+from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.plumbing.files import write_whole
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 
 #: Maximum number of parameters for all of Σ.
@@ -86,19 +92,20 @@ class Posterior:
         """
         with torch.no_grad():
             n_outputs = model(inputs[:1]).shape[1]
-        linear = len(inputs.shape) == 2 and _linear_layers(model, self.names) is not None
-        held = sum(
-            sum(p.shape) if linear else p.numel()
-            for name, p in model.named_parameters()
-            if name in self.names
-        )
-        step = max(1, _AT_ONCE // max(1, held * n_outputs))
+        outer = len(inputs.shape) == 2 and _linear_layers(model, self.names) is not None
+        shapes = [p.shape for name, p in model.named_parameters() if name in self.names]
+        found, start = [], 0
         with full_precision():
-            parts = [
-                self._covariance(_parts_of(model, inputs[i : i + step], self.names, linear))
-                for i in range(0, len(inputs), step)
-            ]
-        return torch.cat(parts) if parts else torch.zeros(0, n_outputs, n_outputs).double()
+            while start < len(inputs):
+                held = sum(sum(shape) if outer else math.prod(shape) for shape in shapes)
+                rows = inputs[start : start + max(1, _AT_ONCE // max(1, held * n_outputs))]
+                parts = _outer_parts(model, rows, self.names) if outer else None
+                if outer and parts is None:
+                    outer = False  # again, with fewer rows at once
+                    continue
+                found.append(self._covariance(parts or _row_parts(model, rows, self.names)))
+                start += len(rows)
+        return torch.cat(found) if found else torch.zeros(0, n_outputs, n_outputs).double()
 
     def _covariance(self, parts: Mapping[str, Part]) -> Tensor:
         if self.structure == "full":
@@ -210,61 +217,106 @@ class Posterior:
         return cls(header["structure"], tuple(header["names"].split("\n")), tensors), header
 
 
-def _linear_layers(model: nn.Module, names: Collection[str]) -> list[nn.Linear] | None:
-    """Return the linear layers whose parameters are the named ones; None if some are in others."""
-    found, missing = [], set(names)
-    for path, module in model.named_modules():
-        own = {name for name, _ in module.named_parameters(path, recurse=False)}
-        if isinstance(module, nn.Linear) and own and own <= missing and not module._buffers:
-            found.append(module)
-            missing -= own
-    return None if missing else found
+def _linear_layers(model: nn.Module, names: Collection[str]) -> list[WeightLayer] | None:
+    """Return the linear layers of the named parameters; None if one is in anything else.
+
+    A subclass of nn.Linear, or one with hooks, may do more than z = W a + b.
+    """
+    try:
+        layers = layers_of(model)
+    except UnsupportedLayerError:  # shared parameters
+        return None
+    wanted, found = set(names), []
+    for layer in layers:
+        if wanted.isdisjoint(layer.names):
+            continue
+        plain = isinstance(layer, WeightLayer) and type(layer.module) is nn.Linear
+        if not plain or has_hooks(layer.module) or not wanted.issuperset(layer.names):
+            return None
+        assert isinstance(layer, WeightLayer)
+        found.append(layer)
+    return found
 
 
-def _parts_of(
-    model: nn.Module, inputs: Tensor, names: tuple[str, ...], linear: bool
-) -> dict[str, Part]:
-    """Return the Jacobian by tensor; of linear layers as outer products."""
-    if linear and (found := _outer_parts(model, inputs, names)) is not None:
-        return found
+def _row_parts(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[str, Part]:
+    """Return the Jacobian by tensor, for any network."""
     return {name: RowsPart(j.flatten(2)) for name, j in jacobians(model, inputs, names).items()}
 
 
 def _outer_parts(model: nn.Module, inputs: Tensor, of: tuple[str, ...]) -> dict[str, Part] | None:
-    """Return the Jacobian of linear layers; None if one is not called once with [n, d]."""
+    """Return the Jacobian of linear layers as outer products.
+
+    None if a layer is not called once with [n, d], or if the gradients of all rows differ from
+    those of autograd, as those of a weight that is used elsewhere, too.
+    """
     model, inputs = copy.deepcopy(model).double().eval(), inputs[:].detach().double()
     model.requires_grad_()
-    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+    layers = _linear_layers(model, of)
+    if layers is None:
+        return None
+    by_module = {id(layer.module): layer for layer in layers}
+    seen: list[tuple[WeightLayer, Tensor, Tensor]] = []
 
-    def keep(module: nn.Module, given: tuple[Tensor, ...], z: Tensor) -> Tensor:
-        seen.append((module, given[0].detach(), z))
+    def keep(
+        module: nn.Module, given: tuple[Tensor, ...], more: dict[str, Tensor], z: Tensor
+    ) -> Tensor:
+        a = (*given, *more.values())[0]
+        seen.append((by_module[id(module)], a.detach(), z))
         return z.clone()  # which the next layer may change in place
 
-    layers = _linear_layers(model, of) or []
     for layer in layers:
-        layer.register_forward_hook(keep)
+        layer.module.register_forward_hook(keep, with_kwargs=True)
     rows, batches = rows_at_once(model, inputs), []
     for start in range(0, len(inputs), rows):
         seen.clear()
         with torch.enable_grad():
             outputs = model(inputs[start : start + rows])
-        once = len({id(module) for module, _, _ in seen}) == len(seen) == len(layers)
-        if not once or any(a.ndim != 2 for _, a, _ in seen):
+        once = len({layer.path for layer, _, _ in seen}) == len(seen) == len(layers)
+        if not once or any(a.ndim != 2 or not z.requires_grad for _, a, z in seen):
             return None
         columns = [
-            torch.autograd.grad(f.sum(), [z for _, _, z in seen], retain_graph=True)
+            torch.autograd.grad(
+                f.sum(), [z for _, _, z in seen], retain_graph=True, materialize_grads=True
+            )
             for f in outputs.unbind(1)
         ]
         s = [torch.stack(of_layer, 1) for of_layer in zip(*columns, strict=True)]
         batches.append([(g, a) for g, (_, a, _) in zip(s, seen, strict=True)])
-    names = {id(p): name for name, p in model.named_parameters()}
+        if not _agrees_with_autograd(outputs, [layer for layer, _, _ in seen], batches[-1]):
+            return None
     found: dict[str, Part] = {}
-    for (module, _, _), parts in zip(seen, zip(*batches, strict=True), strict=True):
+    for (layer, _, _), parts in zip(seen, zip(*batches, strict=True), strict=True):
         s_, a = (torch.cat(each) for each in zip(*parts, strict=True))
-        found[names[id(module.weight)]] = OuterPart(s_, a)
-        if module.bias is not None:
-            found[names[id(module.bias)]] = RowsPart(s_)
+        for name, own in _by_name(layer).items():
+            found[name] = OuterPart(s_, a) if own is layer.module.weight else RowsPart(s_)
     return found
+
+
+def _by_name(layer: WeightLayer) -> dict[str, Tensor]:
+    """Return the weight and the bias of a linear layer by their names in the model."""
+    own = dict(layer.module.named_parameters(recurse=False))
+    return {name: own[name.rpartition(".")[2]] for name in layer.names}
+
+
+def _agrees_with_autograd(
+    outputs: Tensor, layers: Sequence[WeightLayer], parts: Sequence[tuple[Tensor, Tensor]]
+) -> bool:
+    """Tell whether s and a of each layer give the gradient of the outputs in its parameters."""
+    direction = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
+    direction = direction.reshape(outputs.shape).to(outputs.dtype)
+    wanted = [p for layer in layers for p in _by_name(layer).values()]
+    expected = torch.autograd.grad((outputs * direction).sum(), wanted, materialize_grads=True)
+    found = []
+    for layer, (s, a) in zip(layers, parts, strict=True):
+        total = torch.einsum("nco,nc->no", s, direction)
+        found += [
+            total.mT @ a if p is layer.module.weight else total.sum(0)
+            for p in _by_name(layer).values()
+        ]
+    norms = torch.stack(torch._foreach_norm(expected))
+    gaps = torch.stack(torch._foreach_norm(torch._foreach_sub(found, expected)))
+    # Above rounding in float64, and below any error that is worth a faster rule.
+    return bool((gaps <= 1e-6 * norms + 1e-9 * norms.max()).all())
 
 
 def _rows(part: Part) -> Tensor:
@@ -275,7 +327,10 @@ def _rows(part: Part) -> Tensor:
 
 
 def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return ∂f_n / ∂θ of each named parameter tensor, float64 [n, C, *shape]."""
+    """Return ∂f_n / ∂θ of each named parameter tensor, float64 [n, C, *shape].
+
+    Row by row where vmap cannot batch the network's operations.
+    """
     parameters = {n: p.detach() for n, p in model.named_parameters()}
     moving = {name: parameters.pop(name) for name in names}
 
@@ -283,9 +338,40 @@ def jacobians(model: nn.Module, inputs: Tensor, names: tuple[str, ...]) -> dict[
         return functional_call(model, {**parameters, **values}, x[None])[0]
 
     each = torch.func.vmap(torch.func.jacrev(outputs), in_dims=(None, 0))
-    with sdpa_kernel(SDPBackend.MATH):  # the fused kernel of attention has no batching rule
-        found = each(moving, inputs)
+    with sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():  # fused attention has no rule
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        try:
+            found = each(moving, inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            if is_memory_full(error):
+                raise
+            found = _one_by_one(outputs, moving, inputs)
     return {name: part.double() for name, part in found.items()}
+
+
+def _one_by_one(
+    outputs: Callable[[dict[str, Tensor], Tensor], Tensor],
+    moving: Mapping[str, Tensor],
+    inputs: Tensor,
+) -> dict[str, Tensor]:
+    """Return the Jacobians [n, C, *shape] by one backward pass for each row and output."""
+    values = {name: p.clone().requires_grad_() for name, p in moving.items()}
+    wanted, rows = list(values.values()), []
+    for x in inputs:
+        with torch.enable_grad():
+            f = outputs(values, x)
+        rows.append(
+            [
+                vector_jacobian(f, wanted, e, retain_graph=True, materialize_grads=True)
+                for e in torch.eye(len(f)).to(f)
+            ]
+        )
+    return {
+        name: torch.stack([torch.stack([column[k] for column in row]) for row in rows])
+        for k, name in enumerate(moving)
+    }
 
 
 def posterior_pass(

@@ -58,7 +58,7 @@ from nas_evidence.exporting.winner import (
 )
 from nas_evidence.maths.metrics import best_thresholds, coverage_by_level
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.tensor_seals import sealed_tensors
+from nas_evidence.plumbing.tensor_seals import n_numbers, on_cpu, sealed_tensors
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.tables import StudyTables
@@ -117,8 +117,8 @@ def export_winner(
     }
     if arrays.fitted_scale is not None:
         described["target_scale"] = arrays.scale.name
-    tensors = {name: tensor.contiguous() for name, tensor in exported.state_dict().items()}
-    of_network = sum(t.numel() for name, t in tensors.items() if name.startswith("model."))
+    tensors = on_cpu(exported.state_dict())
+    of_network = n_numbers(t for name, t in tensors.items() if name.startswith("model."))
     if n_constants := of_network - described["n_parameters"]:
         described["n_constants"] = n_constants
     metadata = {"architecture": architecture.model_dump_json(), "study": study.name}

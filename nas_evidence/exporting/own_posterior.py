@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +22,12 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
 from nas_evidence.curvature.refusals import UnsupportedLayerError
-from nas_evidence.curvature.rows_alone import check_padding
+from nas_evidence.curvature.rows_alone import check_padding, checked_outputs
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.evidence.estimate import (
     PriorPrecision,
+    check_data,
+    check_model,
     check_prior_word,
     checked_likelihood,
     checked_targets,
@@ -50,9 +53,10 @@ from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.maths.normals import Normals
+from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
-from nas_evidence.plumbing.user_error import UserError, meant
+from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
 
 Structure = Literal["auto", "full", "kronecker", "last_layer"]
 STRUCTURES = ("auto", "full", "kronecker", "last_layer")
@@ -68,6 +72,7 @@ class ModelPosterior:
     posterior        the covariance, on the device of the network
     likelihood       with its noise or temperature
     prior_precision  of each free parameter tensor, by name
+    note             of a prior precision that was fitted: the tensors where it is at a bound
     """
 
     model: nn.Module
@@ -75,6 +80,7 @@ class ModelPosterior:
     likelihood: Categorical | Gaussian | Heteroscedastic
     prior_precision: Mapping[str, float]
     _state: str  # digest of the network at the posterior
+    note: str = ""
 
     @property
     def structure(self) -> str:
@@ -104,21 +110,22 @@ class ModelPosterior:
             Its `probabilities` [n, C], or `mean`, `std` and `std_model` [n, C] of real targets.
 
         Raises:
-            ValueError: for an unknown method or level, or a network that has changed.
+            ValueError: for an unknown method, a level, a seed or inputs that cannot be, or a
+                network that has changed.
         """
         if method not in METHODS:
             raise UserError(
                 f"method must be one of {', '.join(METHODS)}, but got {method!r}"
                 f"{meant(method, METHODS)}"
             ).with_code("unknown-method")
-        if not 0 < level < 1:
-            raise UserError(f"level must lie between 0 and 1, but got {level:g}").with_code(
+        if not isinstance(level, Real) or not 0 < level < 1:
+            raise UserError(f"level must lie between 0 and 1, but got {level!r}").with_code(
                 "level-out-of-range"
             )
         labels = isinstance(self.likelihood, Categorical)
         check_quantiles(quantiles, classes=labels)
         self._check_state()
-        x, generator = _inputs(self.model, inputs), torch.Generator().manual_seed(seed)
+        x, generator = _inputs(self.model, inputs), _seeded(seed)
         parts = [
             self._part(x[i : i + _ROWS], method, generator)
             for i in range(0, max(1, len(x)), _ROWS)
@@ -139,7 +146,7 @@ class ModelPosterior:
     def _part(self, x: Tensor, method: str, generator: torch.Generator) -> tuple[np.ndarray, ...]:
         with undisturbed(self.model):
             with torch.no_grad(), full_precision():
-                outputs = self.model(x.clone()).double()
+                outputs = _outputs(self.model, x).double()
             if method == "map":
                 covariance = outputs.new_zeros(*outputs.shape, outputs.shape[1])
             else:
@@ -161,15 +168,16 @@ class ModelPosterior:
         Raises:
             ValueError: for a network that has changed, or a number that is none.
         """
-        if not isinstance(n, int) or n < 1:
+        if not isinstance(n, Integral) or isinstance(n, bool) or n < 1:
             raise UserError(f"`n >= 1` must hold for a whole number, but got {n!r}").with_code(
                 "draws-not-a-count"
             )
+        n, generator = int(n), _seeded(seed)
         self._check_state()
         parameters = dict(self.model.named_parameters())
         named = {name: parameters[name].detach() for name in self.posterior.names}
         sizes = [p.numel() for p in named.values()]
-        moved = self.posterior.draws(n, sizes, torch.Generator().manual_seed(seed))
+        moved = self.posterior.draws(n, sizes, generator)
         return {
             name: (p.double() + moved[name].view(n, *p.shape)).to(p.dtype)
             for name, p in named.items()
@@ -179,15 +187,24 @@ class ModelPosterior:
         """Write the posterior as safetensors, all bits of it, without the weights of the network.
 
         Save these beside it, as `torch.save(model.state_dict(), ...)` does.
+
+        Raises:
+            ValueError: for a network that has changed, or a path that is no file of a folder.
         """
+        path = Path(path)
+        if path.is_dir() or not path.parent.is_dir():
+            raise UserError(
+                f"`path` must name a file in a folder that exists, but got {path}"
+            ).with_code("posterior-path")
         self._check_state()
         kind = type(self.likelihood).__name__
         more = {
             "likelihood": json.dumps({"kind": kind, **vars(self.likelihood)}),
             "prior_precision": json.dumps(dict(self.prior_precision)),
             "network": self._state,
+            **({"note": self.note} if self.note else {}),
         }
-        self.posterior.save(Path(path), dtype=torch.float64, more=more)
+        self.posterior.save(path, dtype=torch.float64, more=more)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module) -> "ModelPosterior":
@@ -199,9 +216,13 @@ class ModelPosterior:
 
         Raises:
             DamagedError: the file does not match its checksum, or is no such file.
-            ValueError: if the network has other weights.
+            ValueError: if there is no such file, or the network has other weights.
         """
-        found, header = Posterior.of_file(Path(path))
+        check_model(model)
+        path = Path(path)
+        if not path.is_file():
+            raise no_such_file(path)
+        found, header = Posterior.of_file(path)
         try:
             given = parsed_json(header["likelihood"])
             kinds = {kind.__name__: kind for kind in (Categorical, Gaussian, Heteroscedastic)}
@@ -213,7 +234,7 @@ class ModelPosterior:
                 f"{path} is no posterior of `nas_evidence.posterior`; write one with its `save`."
             ).with_code("not-a-posterior") from None
         device = next(model.parameters(), torch.zeros(0)).device
-        loaded = cls(model, found.to(device), likelihood, prior, state)
+        loaded = cls(model, found.to(device), likelihood, prior, state, header.get("note", ""))
         loaded._check_state()
         return loaded
 
@@ -247,7 +268,8 @@ def posterior(
             or tensors (x, y); see `nas_evidence.data.loaders`.
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         prior_precision: that of the training, one number or one per free parameter tensor, such as
-            `prior_precision` of `online_laplace`; or "fit", the maximum of the evidence.
+            `prior_precision` of `online_laplace`; or "fit", the maximum of the evidence;
+            then `note` names the tensors where it is at a bound.
         noise_std: standard deviation of the noise, or one for each output; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood.
@@ -269,12 +291,19 @@ def posterior(
             f"`structure` must be one of {', '.join(STRUCTURES)}, but got {structure!r}"
             f"{meant(structure, STRUCTURES)}"
         ).with_code("unknown-structure")
+    check_model(model)
     noise = checked_likelihood(likelihood, noise_std, temperature)
     power = positive("likelihood_power", likelihood_power)
     free, rows = free_parameters(model), rows_of(data)
     names, sizes = tuple(free), tuple(p.numel() for p in free.values())
     x = _inputs(model, rows.x)
+    check_data(x, rows.y)
     y = checked_targets(rows.y, likelihood).to(x.device)
+    if bad := [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]:
+        raise UserError(
+            f"the weights of the model must be finite, but not all of {', '.join(bad)} are; train "
+            "it again with a lower learning rate"
+        ).with_code("posterior-weights-not-finite")
     if rows.shorter is not None:
         check_padding(model, *(part.to(x.device) for part in rows.shorter))
     check_prior_word(prior_precision)
@@ -296,8 +325,9 @@ def posterior(
             f"the posterior needs Kronecker factors: {error}; with few parameters "
             'structure="full" takes any layer'
         ).with_code("posterior-without-factors") from None
+    note = ""
     if fit:
-        precision = fitted_precision([passed], model, precision, power)[0]
+        precision, note = fitted_precision([passed], model, precision, power)
     most = {"auto": MOST_STORED, "kronecker": math.inf, "last_layer": -1}.get(structure, 0)
     covariance = fit_posterior(
         model,
@@ -313,7 +343,7 @@ def posterior(
     plain = {name: tensor.contiguous() for name, tensor in covariance.tensors.items()}
     covariance = replace(covariance, tensors=plain)
     by_name = dict(zip(names, precision.tolist(), strict=True))
-    return ModelPosterior(model, covariance, noise, by_name, _digest(model))
+    return ModelPosterior(model, covariance, noise, by_name, _digest(model), note)
 
 
 def _inputs(model: nn.Module, given: Any) -> Tensor:
@@ -326,6 +356,39 @@ def _inputs(model: nn.Module, given: Any) -> Tensor:
         ).with_code("inputs-not-a-tensor") from None
     parameter = next(model.parameters())
     return x.detach().to(parameter.device, parameter.dtype if x.is_floating_point() else x.dtype)
+
+
+def _outputs(model: nn.Module, x: Tensor) -> Tensor:
+    """Return the outputs [n, C] for inputs that may be of another shape or type.
+
+    Raises:
+        ValueError: if the network cannot process them.
+    """
+    try:
+        return checked_outputs(model(x.clone()), len(x))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if is_memory_full(error):
+            raise
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"the model cannot process inputs {list(x.shape)} of {x.dtype}: {why}; give rows "
+            "[n, ...] like those of the training"
+        ).with_code("posterior-inputs") from error
+
+
+def _seeded(seed: object) -> torch.Generator:
+    """Return random numbers from a whole number.
+
+    Raises:
+        ValueError: for anything else, or a number of more than 63 bits.
+    """
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise UserError(f"`seed` must be a whole number from 0, but got {seed!r}").with_code(
+            "posterior-seed"
+        )
+    return torch.Generator().manual_seed(int(seed))
 
 
 def _digest(model: nn.Module) -> str:

@@ -22,6 +22,7 @@ predicted by "map".
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -261,8 +262,8 @@ class Predictor:
                 f"method must be one of {', '.join(METHODS)}, but got {method!r}"
                 f"{meant(method, METHODS)}"
             ).with_code("unknown-method")
-        if not 0 < level < 1:
-            raise UserError(f"level must lie between 0 and 1, but got {level:g}").with_code(
+        if not isinstance(level, Real) or not 0 < level < 1:
+            raise UserError(f"level must lie between 0 and 1, but got {level!r}").with_code(
                 "level-out-of-range"
             )
         check_quantiles(quantiles, classes=bool(self.classes))

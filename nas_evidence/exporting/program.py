@@ -19,7 +19,7 @@ from nas_evidence.models import build
 from nas_evidence.plumbing.own_modules import Code, code_in_use
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.seals import DamagedError
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, n_numbers, read_tensors
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import has_outside, is_outside
 from nas_evidence.spec.study import ArchitectureSpec
@@ -210,7 +210,7 @@ def _is_small(described: dict[str, Any], state: dict[str, Tensor]) -> bool:
 
     A damaged description may name a network larger than memory.
     """
-    stored = sum(t.numel() for name, t in state.items() if name.startswith("model."))
+    stored = n_numbers(t for name, t in state.items() if name.startswith("model."))
     return int(described["n_parameters"]) + int(described.get("n_constants", 0)) == stored
 
 

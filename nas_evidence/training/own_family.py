@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.coverage import Coverage, coverage
+from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.curvature.refusals import BatchStatisticsError, refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_rows
+from nas_evidence.evidence.last_layer import last_layer_of
+from nas_evidence.maths.constants import free_parameters
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
@@ -20,6 +23,8 @@ from nas_evidence.spec.registry import curvatures_of, declared, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 _ROWS = 4
+#: The score that needs the last layer.
+_LAST_LAYER = "conditional_evidence"
 #: Places in each domain where a network is tried: its first member, the middle, its last.
 _PLACES = (0.0, 0.5, 0.999)
 
@@ -35,6 +40,8 @@ def check_own_families(study: StudySpec, input_shape: tuple[int, ...], n_outputs
         if is_outside(family):
             for model in tried_networks(family, domains, input_shape, n_outputs):
                 _check_curvatures(study, family, coverage(model, input_shape, n_outputs))
+                if _LAST_LAYER in study.estimators:
+                    _check_last_layer(study, family, model, input_shape)
 
 
 def tried_networks(
@@ -119,19 +126,40 @@ def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) 
         ).with_code("scores-not-computable")
 
 
+def _check_last_layer(
+    study: StudySpec, family: str, model: nn.Module, input_shape: tuple[int, ...]
+) -> None:
+    """Refuse a study that asks for the evidence of a last layer that is not free, or not last."""
+    inputs = torch.randn(_ROWS, *input_shape, generator=torch.Generator().manual_seed(0))
+    try:
+        last_layer_of(model, inputs, torch.ones(len(free_parameters(model))))
+    except DoesNotFitError:
+        return
+    except UserError as error:
+        keys = _without(study, [name for name in study.estimators if name != _LAST_LAYER])
+        raise UserError(
+            f"{_LAST_LAYER} cannot be computed for {family}: {error}. "
+            f"Set {' and '.join(keys)} (with --set, or settings in Python)"
+        ).with_code("last-layer-not-computable") from error
+
+
 def _remedy(study: StudySpec, failed: Collection[str]) -> list[str]:
     """Return the settings with which a study computes only kinds that have not failed."""
     kept = [name for name in study.estimators if (declared(name).curvature or "") not in failed]
-    kept = kept or ["two_fold"]
-    keys = [f"estimators={json.dumps(kept)}"]
-    if study.objective not in kept:
-        keys.append(f'objective="{kept[-1]}"')
+    keys = _without(study, kept)
     if not study.plan.learns or study.plan.online.curvature not in failed:
         return keys
     fitting = [kind for kind in ("diag_ggn_mc", "diag_ggn", "diag_ef") if kind not in failed]
     if fitting:
         return [f'plan.online.curvature="{fitting[0]}"', *keys]
     return ['plan.online.every="never"', "plan.settle=0", *keys]
+
+
+def _without(study: StudySpec, kept: list[str]) -> list[str]:
+    """Return the settings with which a study computes only some of its scores."""
+    kept = kept or ["two_fold"]
+    keys = [f"estimators={json.dumps(kept)}"]
+    return keys if study.objective in kept else [*keys, f'objective="{kept[-1]}"']
 
 
 def _first_line(error: Exception) -> str:

@@ -33,7 +33,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
-from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, sealed_tensors
+from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
@@ -375,8 +375,7 @@ class Trial:
         return True
 
     def _save_model(self, training: Training) -> None:
-        state = training.model.state_dict()
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        tensors = on_cpu(training.model.state_dict())
         header = {
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(training.epoch),
@@ -417,7 +416,7 @@ class _Failures:
         else:
             trial.status = TrialStatus.FAILED
             trial.error = masked(cut("".join(traceback.format_exception(error))))
-        first = (cut(str(error), 2_000).splitlines() or [""])[0]
+        first = (cut(str(error).strip(), 2_000).splitlines() or [""])[0]
         trial.cause = masked(f"{type(error).__name__}: {first}")
         _LOG.warning(
             "trial_ended trial_id=%d status=%s cause=%s",

@@ -144,8 +144,8 @@ def test_checkpoints_in_forward_change_nothing_and_stay(kind: str) -> None:
 
 def _estimate(model: nn.Module, y: Tensor, **more: Any) -> None:
     nas_evidence.estimate_evidence(
-        model, torch.randn(6, 5, 4), y, curvature="diag_ggn", prior_precision=1.3,
-        **({"likelihood": "categorical"} | more),
+        model, torch.randn(6, 5, 4), y, prior_precision=1.3,
+        **({"likelihood": "categorical", "curvature": "diag_ggn"} | more),
     )  # fmt: skip
 
 
@@ -188,3 +188,21 @@ def test_labels_that_a_loss_ignores_are_refused_with_the_remedy(label: int) -> N
     y[2] = label
     with refused("labels-out-of-range", label, "ignore_index", "leave its rows out"):
         _estimate(Of(2, lambda f: f.mean(1)), y)
+
+
+@pytest.mark.parametrize("kind", ["diag_ggn", "kfac_ggn"])
+def test_a_forward_that_frees_a_frozen_parameter_is_refused(kind: str) -> None:
+    class Frees(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+            self.first.weight.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.first.weight.requires_grad_(True)
+            return self.head(self.first(x[:, 0]).tanh())
+
+    model = Frees()
+    with refused("forward-frees-parameters", "first.weight"):
+        _estimate(model, LABELS, curvature=kind)
+    assert not any(module._forward_hooks for module in model.modules())

@@ -150,3 +150,16 @@ def test_near_misses_of_the_groups_of_a_loop_are_told() -> None:
             prior_groups="tensors",
         )  # fmt: skip
     assert "did you mean 'tensor'?" in str(caught.value)
+
+
+def test_a_fit_beside_the_correction_for_the_mode_says_that_it_is_without() -> None:
+    model, x, y = problem(labels=True)
+    given = {"likelihood": "categorical", "curvature": "diag_ef", "prior_precision": "fit"}
+    plain, corrected = (
+        nas_evidence.estimate_evidence(model, x, y, at_mode_correction=on, **given)
+        for on in (False, True)
+    )
+    assert "without at_mode_correction" not in plain.note
+    assert "without at_mode_correction" in corrected.note
+    fitted = [t.value for t in plain.terms if t.term == "prior_precision"]
+    assert fitted == [t.value for t in corrected.terms if t.term == "prior_precision"]

@@ -250,10 +250,64 @@ def test_mistakes_of_a_prediction_are_told() -> None:
     assert "did you mean 'probit'?" in str(caught.value)
     with refused("level-out-of-range"):
         found.predict(x, level=2)
-    with refused("draws-not-a-count"):
-        found.sample(0)
+    for n in (0, True, "a"):
+        with refused("draws-not-a-count"):
+            found.sample(n)
+    assert len(found.sample(np.int64(2))["0.bias"]) == 2
     with refused("inputs-not-a-tensor"):
         found.predict("x.csv")
+    with refused("level-out-of-range", "'a'"):
+        found.predict(x, level="a")
+    for ask in (lambda: found.sample(seed="a"), lambda: found.predict(x, seed=1.5)):
+        with refused("posterior-seed"):
+            ask()
+    for inputs in (torch.ones(3, 9).double(), x[0], torch.ones(2, 3, dtype=torch.int64)):
+        with refused("posterior-inputs", str(list(inputs.shape))):
+            found.predict(inputs)
+
+
+def test_a_path_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    x, y = data()
+    found = nas_evidence.posterior(network(), (x, y), likelihood="gaussian", noise_std=0.4)
+    for path in (tmp_path, tmp_path / "no" / "p.safetensors"):
+        with refused("posterior-path", str(path)):
+            found.save(path)
+    with refused("no-such-file", "nope"):
+        ModelPosterior.load(tmp_path / "nope", network())
+    with refused("model-not-a-module"):
+        ModelPosterior.load(tmp_path / "nope", None)
+
+
+@pytest.mark.parametrize("what", ["inputs", "targets", "weights", "model"])
+def test_what_has_no_evidence_has_no_posterior(what: str) -> None:
+    (x, y), model = data(), network()
+    if what == "weights":
+        with torch.no_grad():
+            model[0].bias[1] = float("nan")
+    elif what != "model":
+        {"inputs": x, "targets": y}[what][3, 1] = float("nan")
+    code, says = {
+        "inputs": ("tensor-not-finite", "`inputs`"),
+        "targets": ("tensor-not-finite", "row 3"),
+        "weights": ("posterior-weights-not-finite", "0.bias"),
+        "model": ("model-not-a-module", "str"),
+    }[what]
+    with refused(code, says):
+        nas_evidence.posterior(
+            "model" if what == "model" else model, (x, y), likelihood="gaussian", noise_std=0.4
+        )
+
+
+def test_a_fitted_precision_at_a_bound_is_told_and_kept(tmp_path: Path) -> None:
+    x, y = data()
+    model = network()
+    nn.init.zeros_(model[3].bias)
+    given = {"likelihood": "gaussian", "noise_std": 0.4}
+    found = nas_evidence.posterior(model, (x, y), **given)
+    assert found.note == "the prior precision is at a bound for 3.bias"
+    found.save(tmp_path / "p")
+    assert ModelPosterior.load(tmp_path / "p", model).note == found.note
+    assert nas_evidence.posterior(model, (x, y), prior_precision=1.0, **given).note == ""
 
 
 def test_full_and_factored_agree_where_factors_are_exact() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from messages import refused
 from torch import Tensor, nn
 
 import nas_evidence
@@ -46,6 +47,20 @@ def sequence(*layers: nn.Module) -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def half_frozen(model: nn.Module) -> nn.Module:
+    model[1].bias.requires_grad_(False)
+    return model
+
+
+class BackToFront(nn.Module):
+    def __init__(self, n_inputs: int, width: int, n_outputs: int) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(width, n_outputs), nn.Linear(n_inputs, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).relu())
+
+
 def raises(width: int, shape: tuple[int, ...], n: int) -> nn.Module:
     raise KeyError("depth")
 
@@ -59,6 +74,8 @@ BUILDS: dict[str, Build] = {
     "wrong_output": lambda w, s, n: sequence(nn.Linear(s[0], w)),
     "no_parameter": lambda w, s, n: sequence(nn.Flatten(), nn.Softmax(1)),
     "raises": raises,
+    "half_head": lambda w, s, n: half_frozen(sequence(nn.Linear(s[0], w), nn.Linear(w, n))),
+    "last_registered": lambda w, s, n: BackToFront(s[0], w, n),
 }
 
 
@@ -159,3 +176,17 @@ def test_families_of_the_package_are_not_tried() -> None:
                                   "family": {"linear": {}}}), (1, 8, 8), 10
     )  # fmt: skip
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["half_head", "last_registered"])
+def test_a_last_layer_without_an_evidence_is_refused_before_the_search(name: str) -> None:
+    add_family(f"x:{name}", family(name))
+    given = {
+        "name": "s",
+        "dataset": {"name": "digits"},
+        "family": {f"x:{name}": {"width": [4, 6]}},
+    }
+    with refused("last-layer-not-computable", f"x:{name}", "Set estimators=", "objective="):
+        check_own_families(StudySpec.model_validate(given), (N_INPUTS,), N_CLASSES)
+    remedy = given | {"estimators": ["elpd", "kfac_ggn"], "objective": "kfac_ggn"}
+    check_own_families(StudySpec.model_validate(remedy), (N_INPUTS,), N_CLASSES)

@@ -229,6 +229,7 @@ def test_what_the_input_cannot_carry_is_infeasible_with_its_reason(
         (torch.OutOfMemoryError("CUDA out of memory"), TrialStatus.OUT_OF_MEMORY),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), TrialStatus.OUT_OF_MEMORY),
         (RuntimeError("a bug in the model"), TrialStatus.FAILED),
+        (RuntimeError("\n  a cause after an empty line\n"), TrialStatus.FAILED),
     ],
 )
 def test_an_exception_becomes_a_row_with_cause_and_traceback(
@@ -247,7 +248,7 @@ def test_an_exception_becomes_a_row_with_cause_and_traceback(
     assert report.done
     record = trial.finish()
     assert record.status is status
-    assert str(error) in record.cause
+    assert str(error).strip() in record.cause
     assert ("explode" in record.error) == (status is TrialStatus.FAILED)
 
 
