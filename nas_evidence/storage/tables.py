@@ -398,10 +398,10 @@ def check_own_columns(
                 f"a callback names a column {name!r}, which means something else in this study; "
                 "give it another name"
             ).with_code("own-column-taken")
-        if kind not in _ARROW_TYPES:
+        if not isinstance(kind, type) or kind not in _ARROW_TYPES:
             raise UserError(
                 f"the column {name!r} of a callback must be bool, int, float or str, but is "
-                f"{getattr(kind, '__name__', kind)}"
+                f"{getattr(kind, '__name__', repr(kind))}"
             ).with_code("own-column-type")
     stored = _stored_types(folder) if columns else {}
     for name, kind in columns.items():
