@@ -257,6 +257,23 @@ def test_a_stored_trial_has_its_columns_and_the_log_the_same(tmp_path: Path) -> 
     assert rows_of(tables["trials"], tables["evidence"]) == [*map(TrialRow.of, records)]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_columns_that_come_or_go_with_a_run_are_read_as_the_reference_says(
+    first: int, tmp_path: Path
+) -> None:
+    for trial_id in (0, 1):
+        runs = trial_id == first
+        own = Own().given if runs else {}
+        write_record(tmp_path, record_of(trial_id, **own), SPEC, KINDS if runs else None)
+    trials = read_table(tmp_path, "trials")
+    assert trials["watts"].notna().tolist() == [first == 0, first == 1]
+    files = sorted((tmp_path / "trials").glob("*.parquet"))
+    whole = pd.concat([pd.read_parquet(file, dtype_backend="pyarrow") for file in files])
+    assert {*whole.columns} == {*trials.columns}
+    assert whole["layers"].tolist() == trials["layers"].tolist()
+    assert {"watts"} <= {*pd.read_parquet(files[first])} - {*pd.read_parquet(files[1 - first])}
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_search_shows_them_everywhere_and_a_resumed_one_goes_on_with_them(
