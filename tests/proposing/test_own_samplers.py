@@ -16,6 +16,7 @@ from proposal_spaces import score, study
 import nas_evidence
 from nas_evidence.api.request import check_own_sampler, sampler_of
 from nas_evidence.plumbing.own_modules import Code
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.order import MAX_REPETITIONS
 from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import startup_points
@@ -176,6 +177,48 @@ def test_what_is_no_sampler_is_refused_before_anything_runs(
     with refused(code, *words):
         nas_evidence.search(x, y, sampler=sampler, out=tmp_path / "study")
     assert not (tmp_path / "study").exists()
+
+
+class Says(BaseSampler):
+    """Proposes what it was given for the width and for the shape."""
+
+    def __init__(self, width: Any = 0.5, shape: Any = "rectangle") -> None:
+        self.given = {"width": width, "mlp.shape": shape}
+
+    def infer_relative_search_space(self, *given: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, *given: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        return self.given[name]
+
+
+SHAPED = {"mlp": {"width": {"low": 4, "high": 256}, "shape": ["rectangle", "triangle"]}}
+
+
+@pytest.mark.parametrize(
+    "says",
+    [{"width": 7}, {"width": -1}, {"width": np.float32(7)}, {"width": np.int64(2)},
+     {"width": True}, {"width": "0.5"}, {"width": np.bool_(True)}, {"shape": "round"},
+     {"shape": 0}, {"shape": None}, {"shape": b"rectangle"}],
+    ids=repr,
+)  # fmt: skip
+def test_a_value_outside_the_space_is_refused_whatever_its_type(says: dict[str, Any]) -> None:
+    with in_python(Says(**says), family=SHAPED) as spec, pytest.raises(UserError) as raised:
+        Learner(spec).draw(0)
+    assert raised.value.code in ("own-sampler-outside-space", "own-sampler-failed")
+    assert repr(*says.values()) in str(raised.value)
+
+
+@pytest.mark.parametrize("width", [1, np.float32(0.25), np.float64(0.25), np.int64(0)])
+def test_a_number_of_another_type_within_the_space_becomes_a_plain_one(width: Any) -> None:
+    with in_python(Says(width, np.str_("triangle")), family=SHAPED) as spec:
+        drawn = Learner(spec).draw(0).values
+    with in_python(Says(float(width), "triangle"), family=SHAPED) as spec:
+        assert Learner(spec).draw(0).values == drawn
+    assert {type(one) for one in drawn.values()} <= {int, str}
 
 
 def test_a_sampler_by_reference_that_is_none_is_refused(home: Path) -> None:
