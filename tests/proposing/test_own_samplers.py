@@ -234,9 +234,26 @@ def test_an_object_takes_no_arguments_and_its_name_is_kept() -> None:
     assert parse_study(dump_study(spec), "study.toml") == spec
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"sampler.name": "grid"}, {"sampler": {"name": "grid"}}, ["sampler.name = grid"],
+     "sampler.name=grid"],
+)  # fmt: skip
+@pytest.mark.parametrize("sampler", [TPESampler(), "tpe"])
+def test_two_places_that_name_a_sampler_are_refused(
+    sampler: Any, settings: Any, tmp_path: Path
+) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
+    with refused("sampler-named-twice", "grid"):
+        nas_evidence.search(x, y, sampler=sampler, settings=settings, out=tmp_path / "study")
+    with refused("sampler-named-twice", "grid"):
+        sampler_of(sampler, settings)
+    sampler_of(sampler, {"sampler.arguments": {}, "plan.epochs": 3})
+
+
 @pytest.mark.slow
 def test_a_search_with_an_object_is_resumed_with_it_and_says_what_is_missing_without(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
     given: dict[str, Any] = {
@@ -251,8 +268,10 @@ def test_a_search_with_an_object_is_resumed_with_it_and_says_what_is_missing_wit
     with pytest.raises(ValueError, match="sampler"):
         nas_evidence.resume(found.folder, n_trials=9, sampler=GPSampler())
     before = read_table(found.folder, "trials")["architecture_key"]
-    again = nas_evidence.resume(found.folder, n_trials=9, sampler=TPESampler(), progress=False)
+    again = nas_evidence.resume(found.folder, n_trials=9, sampler=TPESampler(), progress=True)
     assert len(again.ranking) == 9
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert "keeps the name python:TPESampler alone" in told
     assert read_table(found.folder, "trials")["architecture_key"][:8].tolist() == before.tolist()
     assert nas_evidence.load(found.folder).best is not None
 
