@@ -234,7 +234,7 @@ def test_a_table_is_read_from_a_store(home: Path) -> None:
     for place in (f"memory://{uuid.uuid4().hex}", str(home / "gone")):
         with refused("no-study-folder", place):
             nas_evidence.read_table(place, "trials")
-    with refused("unknown-table", "'trails'"):
+    with refused("unknown-table", "'trails'", "did you mean 'trials'?"):
         nas_evidence.read_table(home, "trails")  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.table_checksum import is_sound, sealed
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
@@ -290,6 +290,7 @@ def read_table(folder: str | Path, table: TableName) -> pd.DataFrame:
     if table not in TABLES:
         raise UserError(
             f"a study has the tables {', '.join(sorted(TABLES))}, but got {table!r}"
+            f"{meant(table, TABLES)}"
         ).with_code("unknown-table")
     with _at_hand(str(folder), table) as home:
         return read_tables(home, [table])[0][table]
