@@ -58,8 +58,8 @@ class Called:
         found = self._asked("values", record)
         try:
             return {} if found is None else _checked(found, self.columns)
-        except Exception as error:  # whatever it has returned
-            self._stop(error)
+        except Exception as error:  # whatever it has returned; the warning says all of it
+            self._failure = error
             return {}
 
     def _asked(self, event: str, *given: Any) -> Any:
@@ -71,12 +71,9 @@ class Called:
                 self._watcher = self._make()
             return getattr(self._watcher, event)(*given)
         except Exception as error:  # whatever a server, a disk or the code of others may do
-            self._stop(error)
+            _LOG.warning("watcher_stopped watcher=%s", self._name, exc_info=error)
+            self._failure = error
             return None
-
-    def _stop(self, error: Exception) -> None:
-        _LOG.warning("watcher_stopped watcher=%s", self._name, exc_info=error)
-        self._failure = error
 
     def warning(self) -> str:
         """Return why the watcher has stopped, once; "" otherwise."""
@@ -107,14 +104,14 @@ def _checked(found: Any, columns: Mapping[str, type]) -> dict[str, ParameterValu
     if not isinstance(found, Mapping | pd.Series):
         raise UserError(
             "`values` must return a dict of the values by column, but returned "
-            f"{shortened(found)!r} of type {type(found).__name__}"
+            f"{shortened(repr(found))} of type {type(found).__name__}"
         ).with_code("own-columns-no-dict")
     checked: dict[str, ParameterValue] = {}
     for name, given in found.items():
         if not isinstance(name, str) or name not in columns:
             raise UserError(
-                f"`values` has {shortened(name)!r}, which is not in `columns`; add it there with "
-                "its type"
+                f"`values` has {shortened(repr(name))}, which is not in `columns`; "
+                "add it there with its type"
             ).with_code("own-column-unknown")
         kind = columns[name]
         value: Any = None if given is pd.NA or given is pd.NaT else given
@@ -125,12 +122,12 @@ def _checked(found: Any, columns: Mapping[str, type]) -> dict[str, ParameterValu
             continue
         if not _is_of(value, kind):
             raise UserError(
-                f"the column {str(name)!r} must be {kind.__name__}, but got {shortened(value)!r} "
-                f"of type {type(value).__name__}"
+                f"the column {str(name)!r} must be {kind.__name__}, but got "
+                f"{shortened(repr(value))} of type {type(value).__name__}"
             ).with_code("own-column-value")
         if isinstance(value, str) and _NOT_STORED.search(value):
             raise UserError(
-                f"the column {str(name)!r} has the text {shortened(value)!r}, and tables hold "
+                f"the column {str(name)!r} has the text {shortened(repr(value))}, and tables hold "
                 "neither zero bytes nor half of a surrogate pair; leave them out"
             ).with_code("own-column-text")
         checked[str.__str__(name)] = value
@@ -253,14 +250,14 @@ def callbacks_of(given: Any) -> tuple[Watcher, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UserError(
             "callbacks must be a list of watchers, such as [MyWatcher()], but got "
-            f"{shortened(given)!r}; leave it out for none"
+            f"{shortened(repr(given))}; leave it out for none"
         ).with_code("callbacks-no-list")
     found = tuple(given)
     for one in found:
         if isinstance(one, type) or not hasattr(one, "study_started"):
             raise UserError(
                 "callbacks must hold objects of nas_evidence.Watcher, but holds "
-                f"{shortened(one)!r}; give an object of a class that is derived from it"
+                f"{shortened(repr(one))}; give an object of a class that is derived from it"
             ).with_code("callback-no-watcher")
     return found
 
@@ -294,7 +291,7 @@ def _columns_of(one: Watcher) -> dict[str, type]:
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise UserError(
             f"`columns` of the callback {who} must be a dict of types by name, such as "
-            f'{{"joules": float}}, but is {shortened(found)!r}'
+            f'{{"joules": float}}, but is {shortened(repr(found))}'
         ).with_code("own-columns-type")
     return {str.__str__(name): kind for name, kind in found.items()}
 

@@ -265,7 +265,7 @@ def online_laplace(
         noise_std: the same for the noise, in the unit of the targets; from any start it finds its
             maximum, or the estimate is not valid and says why. One number for each output, such as
             the standard deviations of the targets, keeps their ratios: what is learned is a common
-            factor, as in a study, whose targets are standardised.
+            factor, as in a study, whose targets are standardised. A list, tuple, array or tensor.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.

@@ -154,6 +154,7 @@ def test_whatever_values_returns_is_one_warning_and_every_trial_is_stored(
     assert len(read_table(tmp_path, "trials")) == 2
     (line,) = said
     assert "callback Own has stopped, the search goes on" in line
+    assert "\\\\" not in line
     assert line.isprintable()
 
 
