@@ -47,6 +47,8 @@ from nas_evidence.spec.study import OF_OPTUNA, StudySpec, derive_seed
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 #: Draws from the density of good trials, the best of which is proposed.
 N_EI_CANDIDATES = 24
+#: How far from [0, 1] rounding may leave a quantile.
+_ROUNDING = 1e-9
 #: Samplers that keep what they know in the attributes of trials.
 _REMEMBERING = (BaseGASampler, CmaEsSampler, QMCSampler)
 #: Samplers of Optuna that a study file cannot name, and what does the same.
@@ -367,13 +369,13 @@ class _OutsideError(Exception):
 
 
 def _quantile(name: str, given: Any) -> float:
-    """Return a quantile that a sampler proposes as a float."""
+    """Return a quantile that a sampler proposes as a float; rounding may leave it outside."""
     value = given.item() if hasattr(given, "item") else given  # a number of NumPy
-    if type(value) not in (int, float) or not 0 <= value <= 1:
+    if type(value) not in (int, float) or not -_ROUNDING <= value <= 1 + _ROUNDING:
         raise _OutsideError(
             f"{shortened(repr(given))} for {name!r}, which is a quantile from 0 to 1 of its domain"
         )
-    return float(value)
+    return min(1.0, max(0.0, float(value)))
 
 
 def _option(

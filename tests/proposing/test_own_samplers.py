@@ -212,6 +212,15 @@ def test_a_value_outside_the_space_is_refused_whatever_its_type(says: dict[str, 
     assert repr(*says.values()) in str(raised.value)
 
 
+@pytest.mark.parametrize(("width", "end"), [(-1e-12, 0.0), (1 + 1e-12, 1.0)])
+def test_a_number_that_rounding_leaves_outside_is_the_end(width: float, end: float) -> None:
+    drawn = []
+    for one in (width, end):
+        with in_python(Says(one), family=SHAPED) as spec:
+            drawn.append(Learner(spec).draw(0))
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize("width", [1, np.float32(0.25), np.float64(0.25), np.int64(0)])
 def test_a_number_of_another_type_within_the_space_becomes_a_plain_one(width: Any) -> None:
     with in_python(Says(width, np.str_("triangle")), family=SHAPED) as spec:
