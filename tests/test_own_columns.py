@@ -206,10 +206,12 @@ def test_the_leaderboard_has_every_parameter_of_the_space(home: Path) -> None:
     assert list(ranking)[:3] == ["rank", "trial_id", "family"]
 
 
-def test_a_parameter_never_takes_the_column_of_another_fact() -> None:
-    assert columns_of(["rank", "arch_rank", "k"], {"rank"}) == {
-        "rank": "arch_arch_rank", "arch_rank": "arch_rank", "k": "k",
-    }  # fmt: skip
+@pytest.mark.parametrize("names", [["rank", "arch_rank", "k"], ["k", "arch_rank", "rank"]])
+def test_a_parameter_never_takes_the_column_of_another_fact(names: list[str]) -> None:
+    """Nor one that is another parameter's in the files, where each is `arch_` and its name."""
+    found = columns_of(names, {"rank"})
+    assert found == {"rank": "arch_rank", "arch_rank": "arch_arch_rank", "k": "k"}
+    assert columns_of(["arch_rank", "k"], {"rank"}) == {"arch_rank": "arch_rank", "k": "k"}
 
 
 def test_a_table_shows_what_is_searched_with_depth_and_width_first() -> None:
@@ -232,7 +234,7 @@ def test_a_table_is_read_from_a_store(home: Path) -> None:
     for place in (f"memory://{uuid.uuid4().hex}", str(home / "gone")):
         with refused("no-study-folder", place):
             nas_evidence.read_table(place, "trials")
-    with refused("unknown-table", "'trails'"):
+    with refused("unknown-table", "'trails'", "did you mean 'trials'?"):
         nas_evidence.read_table(home, "trails")  # type: ignore[arg-type]
 
 

@@ -7,13 +7,14 @@ exception becomes one warning, that watcher is called no more, and the study goe
 import logging
 import math
 import queue
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from nas_evidence.plumbing.foreign_text import cut
+from nas_evidence.plumbing.foreign_text import cut, shortened
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import ParameterValue
@@ -24,6 +25,8 @@ from nas_evidence.workers.executor import StudyStatus, Watcher
 _LOG = logging.getLogger(__name__)
 #: Seconds that the end of a search waits for a thread.
 _PATIENCE = 60.0
+#: Characters that the tables, the log or a database cannot hold.
+_NOT_STORED = re.compile("[\x00\ud800-\udfff]")
 
 
 class Called:
@@ -52,10 +55,10 @@ class Called:
         """Return what the watcher knows of a trial, by column; nothing if it has stopped."""
         if not self.columns:
             return {}
-        found = self._asked("values", record) or {}
+        found = self._asked("values", record)
         try:
-            return _checked(found, self.columns)
-        except Exception as error:  # whatever it has returned
+            return {} if found is None else _checked(found, self.columns)
+        except Exception as error:  # whatever it has returned; the warning says all of it
             self._failure = error
             return {}
 
@@ -78,43 +81,61 @@ class Called:
             return ""
         self._is_said = True
         kind = type(self._failure).__name__
-        why = masked(cut(str(self._failure), 2_000)).strip().partition("\n")[0]
+        try:
+            said = str(self._failure)
+        except Exception:  # an error of others, whose text fails too
+            said = ""
+        why = masked(cut(said, 2_000)).strip().partition("\n")[0]
         return f"{self._name} has stopped, the search goes on: {kind}{': ' * bool(why)}{why}"
 
     def end(self) -> None:
         """Return: all is told."""
 
 
-def _checked(found: Mapping[str, Any], columns: Mapping[str, type]) -> dict[str, ParameterValue]:
+def _checked(found: Any, columns: Mapping[str, type]) -> dict[str, ParameterValue]:
     """Return values of columns as their types; without those that are missing or not finite.
 
     Raises:
-        ValueError: for a value of no column, or of another type.
+        ValueError: for what is no mapping, and for a value of no column, of another type, or that
+            no table holds.
     """
+    import pandas as pd
+
+    if not isinstance(found, Mapping | pd.Series):
+        raise UserError(
+            "`values` must return a dict of the values by column, but returned "
+            f"{shortened(repr(found))} of type {type(found).__name__}"
+        ).with_code("own-columns-no-dict")
     checked: dict[str, ParameterValue] = {}
     for name, given in found.items():
-        value: Any = (
-            given.item() if hasattr(given, "item") else given
-        )  # a number of NumPy or torch
-        if name not in columns:
+        if not isinstance(name, str) or name not in columns:
             raise UserError(
-                f"`values` has {name!r}, which is not in `columns`; add it there with its type"
+                f"`values` has {shortened(repr(name))}, which is not in `columns`; "
+                "add it there with its type"
             ).with_code("own-column-unknown")
         kind = columns[name]
+        value: Any = None if given is pd.NA or given is pd.NaT else given
+        value = value.item() if hasattr(value, "item") else value  # a number of NumPy or torch
         if kind is float and type(value) is int:
             value = float(value)
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             continue
         if not _is_of(value, kind):
             raise UserError(
-                f"the column {name!r} must be {kind.__name__}, but got {str(value)[:80]!r}"
+                f"the column {str(name)!r} must be {kind.__name__}, but got "
+                f"{shortened(repr(value))} of type {type(value).__name__}"
             ).with_code("own-column-value")
-        checked[name] = value
+        if isinstance(value, str) and _NOT_STORED.search(value):
+            raise UserError(
+                f"the column {str(name)!r} has the text {shortened(repr(value))}, and tables hold "
+                "neither zero bytes nor half of a surrogate pair; leave them out"
+            ).with_code("own-column-text")
+        checked[str.__str__(name)] = value
     return checked
 
 
 def _is_of(value: Any, kind: type) -> bool:
-    too_large = isinstance(value, int) and abs(value) >= 2**63
+    too_large = isinstance(value, int) and not -(2**63) <= value < 2**63
     return type(value) is kind and not too_large
 
 
@@ -220,21 +241,59 @@ class Callbacks(Watcher):
                 self._warn(line)
 
 
+def callbacks_of(given: Any) -> tuple[Watcher, ...]:
+    """Return the callbacks that Python gives.
+
+    Raises:
+        ValueError: if they are no list of watchers.
+    """
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UserError(
+            "callbacks must be a list of watchers, such as [MyWatcher()], but got "
+            f"{shortened(repr(given))}; leave it out for none"
+        ).with_code("callbacks-no-list")
+    found = tuple(given)
+    for one in found:
+        if isinstance(one, type) or not hasattr(one, "study_started"):
+            raise UserError(
+                "callbacks must hold objects of nas_evidence.Watcher, but holds "
+                f"{shortened(repr(one))}; give an object of a class that is derived from it"
+            ).with_code("callback-no-watcher")
+    return found
+
+
 def columns_of(callbacks: Sequence[Watcher]) -> dict[str, type]:
     """Return the columns that callbacks add, with their types.
 
     Raises:
-        ValueError: if two have one name.
+        ValueError: if they are no dict of texts, cannot be read, or two have one name.
     """
     found: dict[str, type] = {}
     for one in callbacks:
-        for name, kind in getattr(one, "columns", {}).items():
+        for name, kind in _columns_of(one).items():
             if name in found:
                 raise UserError(
                     f"two callbacks name a column {name!r}; give one of them another name"
                 ).with_code("own-column-twice")
             found[name] = kind
     return found
+
+
+def _columns_of(one: Watcher) -> dict[str, type]:
+    who = type(one).__name__
+    try:
+        found = getattr(one, "columns", {})
+    except Exception as error:  # a property may do anything
+        raise UserError(
+            f"`columns` of the callback {who} cannot be read: {type(error).__name__}: {error}; "
+            'give a dict, such as {"joules": float}'
+        ).with_code("own-columns-fail") from error
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise UserError(
+            f"`columns` of the callback {who} must be a dict of types by name, such as "
+            f'{{"joules": float}}, but is {shortened(repr(found))}'
+        ).with_code("own-columns-type")
+    return {str.__str__(name): kind for name, kind in found.items()}
 
 
 def _passed_on(event: str) -> Callable[..., None]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nas_evidence.api.shared_options import DataOptions, Settings
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
 from nas_evidence.spec.dataset import (
@@ -142,14 +143,24 @@ class Request:
         return (*self.arrays.meaning.said, *filter(None, [skewed]), order)
 
 
-def sampler_of(sampler: Any) -> tuple[list[str], Code]:
+def sampler_of(sampler: Any, settings: Settings | None = None) -> tuple[list[str], Code]:
     """Return the override that names a sampler given in Python, and what only this process has.
 
     Args:
         sampler: a name as in a study file; or an object, a class or a function.
+        settings: that are given beside it.
+
+    Raises:
+        ValueError: if both name a sampler.
     """
     if sampler is None:
         return [], Code()
+    for one in as_overrides(settings):
+        if one.partition("=")[0].strip() in ("sampler", "sampler.name"):
+            raise UserError(
+                "sampler= and settings both name a sampler: "
+                f"{shortened(repr(sampler))} and {one}; leave one of them out"
+            ).with_code("sampler-named-twice")
     if isinstance(sampler, str):
         return as_overrides({"sampler.name": sampler}), Code()
     named = getattr(sampler, "__name__", type(sampler).__name__)

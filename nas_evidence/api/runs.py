@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from nas_evidence.api.callbacks import Callbacks, Called, InThread, columns_of
+from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_of
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
@@ -66,7 +66,8 @@ def run_of(options: Mapping[str, Any]) -> Run:
     """Return how to run a study by the options of `search`; checked before anything slow.
 
     Raises:
-        ValueError: for an unknown tracker or executor, or an address that cannot be joined.
+        ValueError: for an unknown tracker or executor, an address that cannot be joined, or
+            callbacks that are none.
     """
     limit, root, track = (options.get(name) for name in ("time_limit", "data_root", "track"))
     if limit is not None and not isinstance(limit, TimeLimit):
@@ -80,7 +81,7 @@ def run_of(options: Mapping[str, Any]) -> Run:
         options.get("allow_code", False),
         (track,) if isinstance(track, str) else tuple(track or ()),
         limit,
-        tuple(options.get("callbacks", ())),
+        callbacks_of(options.get("callbacks", ())),
     )
     check_track(run.track)
     if isinstance(run.executor, str) and run.executor not in get_args(Where):

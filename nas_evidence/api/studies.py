@@ -823,7 +823,7 @@ def search(
     from nas_evidence.storage.outside_code import only_here
 
     check_known("search", SearchOptions, options)
-    (named, given), run = sampler_of(sampler), run_of(options)
+    (named, given), run = sampler_of(sampler, options.get("settings")), run_of(options)
     overrides = [*overrides_of(options), *named]
     check_reaches(only_here(own_families(families)), run.executor)  # before data are read
     if isinstance(data, str | Path):
@@ -910,7 +910,7 @@ def resume(
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
         n_trials, keys = options.get("n_trials"), {**options, "n_trials": None}
-        named, given = sampler_of(sampler)
+        named, given = sampler_of(sampler, options.get("settings"))
         spec = read_study(store.folder, [*overrides_of(keys), *named])
         check_not_fewer(spec, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
@@ -918,6 +918,11 @@ def resume(
         kept = kept_code(store.folder) | given
         spec, code = admitted(spec, [Path.cwd()], allowed=run.allow_code, kept=kept)
         check_own_sampler(spec, code)
+        if given.local:
+            audience.say(
+                f"note: the study keeps the name {spec.sampler.name} alone, so that nothing "
+                "checks whether the sampler has the arguments that it began with"
+            )
         check_reaches(code, run.executor)
         _check_columns(run, spec, store.folder)
         spec = open_study(store.folder, spec, steal=run.steal)

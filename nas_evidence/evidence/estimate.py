@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -32,6 +32,7 @@ from nas_evidence.evidence.laplace import (
     with_trace_ratios,
 )
 from nas_evidence.maths.constants import free_parameters
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import CURVATURES, MC_DRAWS
@@ -272,13 +273,34 @@ def checked_likelihood(
             raise UserError(
                 '`temperature` is for likelihood = "categorical", not "gaussian"'
             ).with_code("temperature-of-numbers")
-        if isinstance(noise_std, list | tuple):
-            return gaussian([positive("noise_std", value) for value in noise_std])
-        return Gaussian(positive("noise_std", noise_std))
+        return noise_of_numbers(noise_std)
     raise UserError(
         f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'
         f"{meant(name, LIKELIHOODS)}"
     ).with_code("unknown-likelihood")
+
+
+def noise_of_numbers(noise_std: Any) -> Gaussian:
+    """Return the likelihood for a noise that the user gives: a number, or one for each output.
+
+    Args:
+        noise_std: a number; or a list, tuple, array or tensor of numbers.
+
+    Raises:
+        ValueError: if it is neither, or a number is not finite and positive.
+    """
+    given = noise_std.tolist() if hasattr(noise_std, "tolist") else noise_std
+    several = isinstance(given, list | tuple)
+    values = [
+        one.item() if hasattr(one, "item") else one for one in (given if several else [given])
+    ]
+    if not values or any(isinstance(v, bool) or not isinstance(v, Real) for v in values):
+        raise UserError(
+            "`noise_std` must be a number, or a list of one number for each output, but got "
+            f"{shortened(repr(noise_std))}"
+        ).with_code("noise-std-no-number")
+    numbers = [positive("noise_std", value) for value in values]
+    return gaussian(numbers) if several else Gaussian(numbers[0])
 
 
 def check_model(model: object) -> None:

@@ -35,16 +35,20 @@ from optuna.samplers import (
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.past import Proposal, ProposalResult
 from nas_evidence.proposing.startup import domains_of, startup_points
 from nas_evidence.spec.coordinates import Candidate, Coordinates, Space
+from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.registry import imported
 from nas_evidence.spec.study import OF_OPTUNA, StudySpec, derive_seed
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 #: Draws from the density of good trials, the best of which is proposed.
 N_EI_CANDIDATES = 24
+#: How far from [0, 1] rounding may leave a quantile.
+_ROUNDING = 1e-9
 #: Samplers that keep what they know in the attributes of trials.
 _REMEMBERING = (BaseGASampler, CmaEsSampler, QMCSampler)
 #: Samplers of Optuna that a study file cannot name, and what does the same.
@@ -130,20 +134,16 @@ def _drawn_by_own(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _show(known, study, space, past)
-            asked = known.ask()
-            drawn = _drawn(asked, space)
+            return _drawn(known.ask(), space)
+    except _OutsideError as error:
+        raise UserError(f"the sampler {name} proposes {error}; correct it").with_code(
+            "own-sampler-outside-space"
+        ) from None
     except Exception as error:  # any code may stand there
         raise UserError(
             f"the sampler {name} has failed after {len(past)} trials: {type(error).__name__}: "
             f"{error}; correct it, and begin another study, with warm_start to learn from this one"
         ).with_code("own-sampler-failed") from error
-    for key, value in asked.params.items():
-        if isinstance(value, float) and space.options[key] is None and not 0 <= value <= 1:
-            raise UserError(
-                f"the sampler {name} proposes {value!r} for {key!r}, which is a quantile from 0 "
-                "to 1 of its domain; correct it"
-            ).with_code("own-sampler-outside-space")
-    return drawn
 
 
 def _own_made(study: StudySpec, seed: int) -> BaseSampler:
@@ -353,14 +353,40 @@ def _drawn(trial: optuna.Trial, space: Space) -> Candidate:
     """Return the architecture that a sampler gives a trial."""
     found: Coordinates = {"family": space.families[0]}
     if "family" in space.options:
-        found["family"] = trial.suggest_categorical("family", space.families)
+        given = trial.suggest_categorical("family", space.families)
+        found["family"] = _option("family", given, space.families)
     for name in space.names(str(found["family"])):
         options = space.options[name]
         if options is None:
-            found[name] = trial.suggest_float(name, 0.0, 1.0)
+            found[name] = _quantile(name, trial.suggest_float(name, 0.0, 1.0))
         else:
-            found[name] = trial.suggest_categorical(name, options)
+            found[name] = _option(name, trial.suggest_categorical(name, options), options)
     return space.values(found)
+
+
+class _OutsideError(Exception):
+    """A sampler proposes what is outside the space; Optuna passes on what it returns."""
+
+
+def _quantile(name: str, given: Any) -> float:
+    """Return a quantile that a sampler proposes as a float; rounding may leave it outside."""
+    value = given.item() if hasattr(given, "item") else given  # a number of NumPy
+    if type(value) not in (int, float) or not -_ROUNDING <= value <= 1 + _ROUNDING:
+        raise _OutsideError(
+            f"{shortened(repr(given))} for {name!r}, which is a quantile from 0 to 1 of its domain"
+        )
+    return min(1.0, max(0.0, float(value)))
+
+
+def _option(
+    name: str, given: Any, options: Sequence[ParameterValue] | Sequence[str]
+) -> ParameterValue:
+    """Return the option that a sampler proposes."""
+    value = given.item() if hasattr(given, "item") else given
+    for option in options:
+        if type(value) is type(option) and value == option:
+            return option
+    raise _OutsideError(f"{shortened(repr(given))} for {name!r}, which is none of {list(options)}")
 
 
 def _distribution(space: Space, name: str) -> BaseDistribution:

@@ -60,16 +60,20 @@ def check_parameters(study: StudySpec) -> None:
 def columns_of(parameters: Iterable[str], others: Collection[str]) -> dict[str, str]:
     """Return the column of each parameter in a table that has other columns, too.
 
-    >>> columns_of(["width", "score"], {"rank", "score"})
-    {'width': 'width', 'score': 'arch_score'}
+    It is the parameter's name, or the column of the files: `arch_` and the name. The latter if the
+    name is another column, or the column of the files of a parameter for which that holds. So no
+    column stands for one parameter here and for another one in the files.
+
+    >>> columns_of(["width", "score", "arch_score"], {"rank", "score"})
+    {'width': 'width', 'score': 'arch_score', 'arch_score': 'arch_arch_score'}
     """
-    names, found = [*parameters], dict[str, str]()
-    for name in names:
-        column = name
-        while column in others or (column != name and column in names):
-            column = ARCHITECTURE + column
-        found[name] = column
-    return found
+    names = [*parameters]
+
+    def is_taken(name: str) -> bool:
+        rest = name.removeprefix(ARCHITECTURE)
+        return name in others or (rest != name and rest in names and is_taken(rest))
+
+    return {name: ARCHITECTURE * is_taken(name) + name for name in names}
 
 
 def searched_in(study: StudySpec) -> list[str]:

@@ -13,12 +13,13 @@ The name of a score from outside the package is its reference `module:NAME`, whe
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import PurePath
+from types import ModuleType
 from typing import Any, Literal, get_args
 
 from nas_evidence.plumbing.own_modules import ByReference, Code, code_in_use
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import meant as near_name
 from nas_evidence.spec.families import add_family, has_family, is_family
 
 #: What holds on linear-Gaussian models at the mode: equal, a lower bound, or neither (score only).
@@ -402,7 +403,7 @@ def imported(name: str, meant: str) -> Any:
         return code.local[name]
     module, _, attribute = name.partition(":")
     try:
-        return attrgetter(attribute)(code.module(module))
+        found = code.module(module)
     except FileNotFoundError as error:
         if code.package not in str(error.filename):
             raise _not_imported(name, meant, error) from error
@@ -414,12 +415,25 @@ def imported(name: str, meant: str) -> Any:
         ).with_code("own-file-not-copied") from error
     except Exception as error:  # any code may stand there
         raise _not_imported(name, meant, error) from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            where = module if isinstance(found, ModuleType) else name.rpartition(".")[0]
+            known = [one for one in dir(found) if not one.startswith("_")]
+            lost = AttributeError(f"{where} has no {part!r}{near_name(part, known)}")
+            raise _not_imported(name, meant, lost) from None
+        except Exception as error:
+            raise _not_imported(name, meant, error) from error
+    return found
 
 
 def _not_imported(name: str, meant: str, error: Exception) -> UserError:
     kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+    package = (code_in_use() or Code()).package  # files say neither its name nor its place
+    text = str(error).replace(f"{package}.", "").replace(f"<{package}>/", "")
     return UserError(
-        f"{name} cannot be imported: {kind}{error}; it must name {meant} in a module that is "
+        f"{name} cannot be imported: {kind}{text}; it must name {meant} in a module that is "
         "installed, in this folder, or in the folder of the study file."
     ).with_code("reference-not-imported")
 

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.table_checksum import is_sound, sealed
-from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
@@ -290,6 +290,7 @@ def read_table(folder: str | Path, table: TableName) -> pd.DataFrame:
     if table not in TABLES:
         raise UserError(
             f"a study has the tables {', '.join(sorted(TABLES))}, but got {table!r}"
+            f"{meant(table, TABLES)}"
         ).with_code("unknown-table")
     with _at_hand(str(folder), table) as home:
         return read_tables(home, [table])[0][table]
@@ -398,10 +399,10 @@ def check_own_columns(
                 f"a callback names a column {name!r}, which means something else in this study; "
                 "give it another name"
             ).with_code("own-column-taken")
-        if kind not in _ARROW_TYPES:
+        if not isinstance(kind, type) or kind not in _ARROW_TYPES:
             raise UserError(
                 f"the column {name!r} of a callback must be bool, int, float or str, but is "
-                f"{getattr(kind, '__name__', kind)}"
+                f"{getattr(kind, '__name__', repr(kind))}"
             ).with_code("own-column-type")
     stored = _stored_types(folder) if columns else {}
     for name, kind in columns.items():
@@ -672,7 +673,7 @@ def _schema_of(
     }
     fixed = [pa.field(one.name, of_space.get(one.name, one.type)) for one in _SCHEMAS[table]]
     types = {name: _ARROW_TYPES[kind] for name, kind in given.items()} | of_space
-    others = sorted(types.keys() - {*known, *own})
+    others = sorted(types.keys() - {*_SCHEMAS[table].names, *own})
     last = [pa.field(name, _ARROW_TYPES[kind]) for name, kind in own.items()]
     return pa.schema([*fixed, *(pa.field(name, types[name]) for name in others), *last])
 

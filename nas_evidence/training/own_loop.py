@@ -21,12 +21,13 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from nas_evidence.curvature import check_kind, curvature_pass
-from nas_evidence.curvature.likelihood import Gaussian, gaussian
+from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.evidence.estimate import checked_likelihood, noise_of_numbers
 from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.plumbing.user_error import UserError, meant
@@ -36,6 +37,9 @@ from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
 from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
+
+#: Noises in a sentence.
+_MOST_SHOWN = 6
 
 
 @dataclass
@@ -121,11 +125,16 @@ class OnlineLaplace:
             return passes_of(self._state, self._data, self._planned).followed.value
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training needs, beside the model and the optimiser."""
+        """Return what a resumed training needs, beside the model and the optimiser.
+
+        With a noise for each output `noise_std` is their common factor, and `noise_unit` the
+        ratios.
+        """
         state = self._state
         return {
             "prior_precision": state.prior_precision.clone(),
             "noise_std": state.noise_std,
+            "noise_unit": self._planned.unit,
             "epoch": state.epoch,
             "history": list(self.history),
         }
@@ -134,7 +143,8 @@ class OnlineLaplace:
         """Continue from `state_dict()`.
 
         Raises:
-            ValueError: if it belongs to a network with other parameters.
+            ValueError: if it belongs to a network with other parameters, or to noises with other
+                ratios.
         """
         found = stored["prior_precision"]
         if found.shape != self._state.prior_precision.shape:
@@ -142,6 +152,15 @@ class OnlineLaplace:
                 f"the stored state has {len(found)} prior precisions, but the model has "
                 f"{len(self._state.prior_precision)}; load it with the model it was made for"
             ).with_code("own-loop-state")
+        unit, mine = tuple(stored.get("noise_unit", ())), self._planned.unit
+        if len(unit) != len(mine) or not all(map(_is_close, unit, mine)):
+            common = float(stored["noise_std"])
+            before = tuple(common * one for one in unit) or common
+            raise UserError(
+                f"the stored state has the noise {_shown(before)}, but `noise_std` is "
+                f"{_shown(self.noise_std)}, of another number of outputs or other ratios; give "
+                "noise_std as when the state was made"
+            ).with_code("own-loop-state-noise")
         self._state.prior_precision = found.double().clone()
         self._state.noise_std = float(stored["noise_std"])
         self._state.epoch = int(stored["epoch"])
@@ -159,14 +178,15 @@ class OnlineLaplace:
     def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
         """Return why the noise does not maximise the evidence, or ""."""
         noise, plan = self._state.noise_std, self._planned.plan
+        shown = _shown(self.noise_std)
         least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
         if noise <= least * (1 + 1e-6):
             return (
-                f"the noise is at its lower bound, {noise:.3g}: the network predicts the targets "
+                f"the noise is at its lower bound, {shown}: the network predicts the targets "
                 "exactly, and the evidence rises without end as the noise falls"
             )
         if noise >= most * (1 - 1e-6):
-            return f"the noise is at its upper bound, {noise:.3g}; standardise the targets"
+            return f"the noise is at its upper bound, {shown}; standardise the targets"
         pass_ = passes.of(plan.online.curvature)[0]
         terms = noise_of(plan.online.curvature, pass_, noise)
         effective = sum(t.value for t in found.terms if t.term == "effective_parameters")
@@ -177,7 +197,7 @@ class OnlineLaplace:
         if slope <= 0.02 * count + 1:
             return ""
         return (
-            f"the noise is held at {noise:.3g}, below its maximum of the evidence, because the "
+            f"the noise is held at {shown}, below its maximum of the evidence, because the "
             "network fits the data no better than a constant; train it longer, or standardise "
             "the targets"
         )
@@ -187,6 +207,23 @@ class OnlineLaplace:
         state, plan = self._state, self._planned.plan
         per_datum = spread_of(state, plan) ** 2 / (plan.likelihood_power * len(self._data.x_train))
         return state.prior_precision * per_datum
+
+
+def _is_close(one: float, other: float) -> bool:
+    """Tell whether two ratios differ by rounding alone: noises may be those of a training."""
+    return math.isclose(one, other, rel_tol=1e-6)
+
+
+def _shown(noise_std: float | tuple[float, ...]) -> str:
+    """Return a noise, or those of the first outputs, for a sentence.
+
+    >>> _shown(0.25), _shown((1.0658, 76.92))
+    ('0.25', '(1.07, 76.9)')
+    """
+    if not isinstance(noise_std, tuple):
+        return f"{noise_std:.3g}"
+    first = ", ".join(f"{one:.3g}" for one in noise_std[:_MOST_SHOWN])
+    return f"({first}{', ...' * (len(noise_std) > _MOST_SHOWN)})"
 
 
 def online_laplace(
@@ -228,7 +265,7 @@ def online_laplace(
         noise_std: the same for the noise, in the unit of the targets; from any start it finds its
             maximum, or the estimate is not valid and says why. One number for each output, such as
             the standard deviations of the targets, keeps their ratios: what is learned is a common
-            factor, as in a study, whose targets are standardised.
+            factor, as in a study, whose targets are standardised. A list, tuple, array or tensor.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
@@ -250,13 +287,17 @@ def online_laplace(
         "prior_groups": prior_groups,
         "learn_noise": learn_noise,
     }
-    several = likelihood == "gaussian" and not isinstance(noise_std, int | float)
-    noise = gaussian(noise_std) if several else None
+    noise = None
+    if likelihood == "gaussian":
+        given = noise_of_numbers(noise_std)
+        noise_std, noise = given.noise_std, given if given.unit else None
+    elif not (isinstance(noise_std, int | float) and noise_std == 1):
+        checked_likelihood(likelihood, noise_std, 1.0)  # says that it has none
     try:
         plan = TrainingPlan(
             likelihood=likelihood,
             prior_precision=prior_precision,
-            noise_std=noise_std if noise is None else noise.noise_std,
+            noise_std=noise_std,
             likelihood_power=likelihood_power,
             online=OnlinePlan.model_validate(online),
         )

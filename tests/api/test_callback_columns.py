@@ -1,9 +1,11 @@
 """Columns that callbacks add to trials: typed, shown, refused where they collide, kept."""
 
+import enum
 import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,16 @@ from records import record_with
 
 import nas_evidence
 from nas_evidence.api.callbacks import Callbacks, Called, columns_of
+from nas_evidence.api.runs import run_of
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.storage.events import Ended
 from nas_evidence.storage.tables import (
     COLUMNS,
     check_own_columns,
     own_columns,
+    own_values,
     read_table,
     read_tables,
     rows_of,
@@ -102,6 +107,112 @@ def test_a_wrong_value_is_one_warning_and_stops_the_callback_alone(wrong: dict[s
     assert next(iter(wrong)) in line or "array" in line
 
 
+class Named(enum.StrEnum):
+    """Texts that are no plain texts."""
+
+    A = "host"
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Returns(Watcher):
+    """Returns whatever it was given."""
+
+    columns = KINDS
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def values(self, record: TrialRecord) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.array([1.0, 2.0]), np.array([]), [("watts", 1.0)], "abc", "", 5, False, {"watts"},
+     {3: 1.0}, {None: 1.0}, {"host": "a\ud800b"}, {"host": "a\0b"}, {"host": b"a"},
+     {"host": Named.A}, {"layers": 2**63}, {"layers": -(2**63) - 1}, {"watts": 10**400},
+     {"watts": 1j}, {"layers": 1.5}, {"layers": enum.IntEnum("I", "A").A}, {"warm": "\ud800"},
+     {"watts": np.array([1.0, 2.0])}, pd.Series({"watts": 1.0, "volts": 2.0}), Unspeakable()],
+    ids=repr,
+)  # fmt: skip
+def test_whatever_values_returns_is_one_warning_and_every_trial_is_stored(
+    wrong: Any, tmp_path: Path
+) -> None:
+    watcher, said = told(Returns(wrong))
+    for trial_id in (0, 1):
+        record = record_of(trial_id, **watcher.values(record_of(trial_id)))
+        write_record(tmp_path, record, SPEC, watcher.columns)
+        Ended(row=TrialRow.of(record), files={}).model_dump_json()
+    assert len(read_table(tmp_path, "trials")) == 2
+    (line,) = said
+    assert "callback Own has stopped, the search goes on" in line
+    assert "\\\\" not in line
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [(None, {}), ({}, {}), (pd.Series({"watts": 1.5}), {"watts": 1.5}),
+     (MappingProxyType({"layers": -(2**63)}), {"layers": -(2**63)}),
+     ({Named.A: "a"}, {"host": "a"}),
+     ({"watts": float("-inf"), "layers": float("nan"), "host": pd.NA, "warm": pd.NaT}, {}),
+     ({"host": np.str_("é\n,"), "watts": np.array(2.0)}, {"host": "é\n,", "watts": 2.0})],
+    ids=repr,
+)  # fmt: skip
+def test_values_are_any_mapping_and_are_stored_as_plain_values(
+    given: Any, stored: dict[str, Any], tmp_path: Path
+) -> None:
+    watcher, said = told(Returns(given))
+    found = watcher.values(record_of())
+    assert found == stored
+    assert {type(name) for name in found} <= {str}
+    write_record(tmp_path, record_of(**found), SPEC, watcher.columns)
+    (row,) = read_table(tmp_path, "trials").to_dict("records")
+    assert own_values(row) == stored
+    assert said == []
+
+
+class Raising(Watcher):
+    """Its columns cannot be read."""
+
+    @property
+    def columns(self) -> dict[str, type]:  # type: ignore[override]
+        raise RuntimeError("boo")
+
+
+@pytest.mark.parametrize("columns", [{3: int}, ["joules"], None, "abc", {"joules"}])
+def test_columns_that_are_no_dict_of_names_are_refused(columns: Any) -> None:
+    watcher = Watcher()
+    watcher.columns = columns
+    with refused("own-columns-type", "Watcher", str(columns)):
+        columns_of([watcher])
+
+
+def test_columns_that_cannot_be_read_are_refused_with_what_they_raise() -> None:
+    with refused("own-columns-fail", "Raising", "RuntimeError: boo"):
+        columns_of([Raising()])
+
+
+@pytest.mark.parametrize("given", [Own(), None, "abc", 3])
+def test_callbacks_that_are_no_list_are_refused(given: Any) -> None:
+    with refused("callbacks-no-list"):
+        run_of({"callbacks": given})
+
+
+@pytest.mark.parametrize("given", [[Own], ["abc"], [None], {"a": Own()}])
+def test_a_callback_that_is_no_watcher_is_refused(given: Any) -> None:
+    with refused("callback-no-watcher"):
+        run_of({"callbacks": given})
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "code"),
     [
@@ -111,7 +222,8 @@ def test_a_wrong_value_is_one_warning_and_stops_the_callback_alone(wrong: dict[s
         *((name, float, "own-column-taken") for name in FREE_SCORES),
         ("a b", int, "own-column-name"), ("x" * 61, int, "own-column-name"),
         ("", int, "own-column-name"), ("watts", list, "own-column-type"),
-        ("watts", "float", "own-column-type"),
+        ("watts", "float", "own-column-type"), ("watts", ["x"], "own-column-type"),
+        ("watts", None, "own-column-type"), ("watts", list[int], "own-column-type"),
     ],
 )  # fmt: skip
 def test_a_column_that_means_something_else_is_refused(
@@ -144,6 +256,23 @@ def test_a_stored_trial_has_its_columns_and_the_log_the_same(tmp_path: Path) -> 
     assert trials["warm"].dtype == pd.BooleanDtype()
     tables, _ = read_tables(tmp_path)
     assert rows_of(tables["trials"], tables["evidence"]) == [*map(TrialRow.of, records)]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_columns_that_come_or_go_with_a_run_are_read_as_the_reference_says(
+    first: int, tmp_path: Path
+) -> None:
+    for trial_id in (0, 1):
+        runs = trial_id == first
+        own = Own().given if runs else {}
+        write_record(tmp_path, record_of(trial_id, **own), SPEC, KINDS if runs else None)
+    trials = read_table(tmp_path, "trials")
+    assert trials["watts"].notna().tolist() == [first == 0, first == 1]
+    files = sorted((tmp_path / "trials").glob("*.parquet"))
+    whole = pd.concat([pd.read_parquet(file, dtype_backend="pyarrow") for file in files])
+    assert {*whole.columns} == {*trials.columns}
+    assert whole["layers"].tolist() == trials["layers"].tolist()
+    assert {"watts"} <= {*pd.read_parquet(files[first])} - {*pd.read_parquet(files[1 - first])}
 
 
 @pytest.mark.long

@@ -16,6 +16,7 @@ from proposal_spaces import score, study
 import nas_evidence
 from nas_evidence.api.request import check_own_sampler, sampler_of
 from nas_evidence.plumbing.own_modules import Code
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.order import MAX_REPETITIONS
 from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
 from nas_evidence.proposing.startup import startup_points
@@ -178,6 +179,57 @@ def test_what_is_no_sampler_is_refused_before_anything_runs(
     assert not (tmp_path / "study").exists()
 
 
+class Says(BaseSampler):
+    """Proposes what it was given for the width and for the shape."""
+
+    def __init__(self, width: Any = 0.5, shape: Any = "rectangle") -> None:
+        self.given = {"width": width, "mlp.shape": shape}
+
+    def infer_relative_search_space(self, *given: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_relative(self, *given: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        return self.given[name]
+
+
+SHAPED = {"mlp": {"width": {"low": 4, "high": 256}, "shape": ["rectangle", "triangle"]}}
+
+
+@pytest.mark.parametrize(
+    "says",
+    [{"width": 7}, {"width": -1}, {"width": np.float32(7)}, {"width": np.int64(2)},
+     {"width": True}, {"width": "0.5"}, {"width": np.bool_(True)}, {"shape": "round"},
+     {"shape": 0}, {"shape": None}, {"shape": b"rectangle"}],
+    ids=repr,
+)  # fmt: skip
+def test_a_value_outside_the_space_is_refused_whatever_its_type(says: dict[str, Any]) -> None:
+    with in_python(Says(**says), family=SHAPED) as spec, pytest.raises(UserError) as raised:
+        Learner(spec).draw(0)
+    assert raised.value.code in ("own-sampler-outside-space", "own-sampler-failed")
+    assert repr(*says.values()) in str(raised.value)
+
+
+@pytest.mark.parametrize(("width", "end"), [(-1e-12, 0.0), (1 + 1e-12, 1.0)])
+def test_a_number_that_rounding_leaves_outside_is_the_end(width: float, end: float) -> None:
+    drawn = []
+    for one in (width, end):
+        with in_python(Says(one), family=SHAPED) as spec:
+            drawn.append(Learner(spec).draw(0))
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("width", [1, np.float32(0.25), np.float64(0.25), np.int64(0)])
+def test_a_number_of_another_type_within_the_space_becomes_a_plain_one(width: Any) -> None:
+    with in_python(Says(width, np.str_("triangle")), family=SHAPED) as spec:
+        drawn = Learner(spec).draw(0).values
+    with in_python(Says(float(width), "triangle"), family=SHAPED) as spec:
+        assert Learner(spec).draw(0).values == drawn
+    assert {type(one) for one in drawn.values()} <= {int, str}
+
+
 def test_a_sampler_by_reference_that_is_none_is_refused(home: Path) -> None:
     with refused("own-sampler-of-another-type", "mine:NUMBER", "int"):
         code = code_of([], [home], sampler="mine:NUMBER")
@@ -191,9 +243,26 @@ def test_an_object_takes_no_arguments_and_its_name_is_kept() -> None:
     assert parse_study(dump_study(spec), "study.toml") == spec
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"sampler.name": "grid"}, {"sampler": {"name": "grid"}}, ["sampler.name = grid"],
+     "sampler.name=grid"],
+)  # fmt: skip
+@pytest.mark.parametrize("sampler", [TPESampler(), "tpe"])
+def test_two_places_that_name_a_sampler_are_refused(
+    sampler: Any, settings: Any, tmp_path: Path
+) -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40) % 2
+    with refused("sampler-named-twice", "grid"):
+        nas_evidence.search(x, y, sampler=sampler, settings=settings, out=tmp_path / "study")
+    with refused("sampler-named-twice", "grid"):
+        sampler_of(sampler, settings)
+    sampler_of(sampler, {"sampler.arguments": {}, "plan.epochs": 3})
+
+
 @pytest.mark.slow
 def test_a_search_with_an_object_is_resumed_with_it_and_says_what_is_missing_without(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
     given: dict[str, Any] = {
@@ -208,8 +277,10 @@ def test_a_search_with_an_object_is_resumed_with_it_and_says_what_is_missing_wit
     with pytest.raises(ValueError, match="sampler"):
         nas_evidence.resume(found.folder, n_trials=9, sampler=GPSampler())
     before = read_table(found.folder, "trials")["architecture_key"]
-    again = nas_evidence.resume(found.folder, n_trials=9, sampler=TPESampler(), progress=False)
+    again = nas_evidence.resume(found.folder, n_trials=9, sampler=TPESampler(), progress=True)
     assert len(again.ranking) == 9
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert "keeps the name python:TPESampler alone" in told
     assert read_table(found.folder, "trials")["architecture_key"][:8].tolist() == before.tolist()
     assert nas_evidence.load(found.folder).best is not None
 

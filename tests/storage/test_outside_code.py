@@ -226,6 +226,22 @@ def test_what_is_not_copied_is_refused_by_name_before_anything_runs(
     sys.modules.pop("helper", None)
 
 
+@pytest.mark.parametrize(
+    ("reference", "module", "words"),
+    [("sc:Lost", "", ("sc:Lost", "sc has no 'Lost'", "did you mean 'Loss'?")),
+     ("sc:Loss.at", "", ("sc:Loss.at", "sc:Loss has no 'at'")),
+     ("sc:Loss", "from helper import Thing\n", ("helper",))],
+)  # fmt: skip
+def test_a_missing_name_is_said_with_the_module_of_the_user(
+    reference: str, module: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = f"{SCORE}{module}Loss = Score('s', 's', lambda context: 0.0)\n"
+    written(tmp_path, {"sc.py": text, "helper.py": ""})
+    with refused("reference-not-imported", *words) as caught:
+        code_of([reference], [tmp_path])
+    assert "own_code_" not in str(caught.value)
+
+
 def test_a_file_of_data_travels_with_the_module_that_reads_it(tmp_path: Path) -> None:
     reads = "import pkgutil\nDATA = pkgutil.get_data(__name__, 'weights/w.bin')\n"
     score = "S = Score('s', 's', lambda context: float(inner.DATA[0]))\n"

@@ -1,8 +1,11 @@
 """A noise for each output in a loop of one's own: their ratios stay, one factor is learned."""
 
 import math
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from messages import refused
@@ -12,6 +15,8 @@ from torch.testing import assert_close
 
 import nas_evidence
 from nas_evidence.curvature.likelihood import Gaussian, gaussian
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.training.own_loop import OnlineLaplace
 
 STDS = (0.3, 2.0)
 
@@ -160,3 +165,99 @@ def test_a_noise_that_is_none_is_refused() -> None:
     for noise in ((1.0, -1.0), (math.nan, 1.0)):
         with refused("noise-std-not-positive"):
             Gaussian(1.0, noise)
+
+
+def loop(noise: Any, likelihood: str = "gaussian", bias: float = 0.0) -> OnlineLaplace:
+    model, x, y = problem()
+    model.bias.data.add_(bias)
+    targets = {"categorical": y.argmax(1), "heteroscedastic": y[:, :1]}.get(likelihood, y)
+    return nas_evidence.online_laplace(
+        model, torch.optim.SGD(model.parameters(), lr=1e-9), (x, targets), likelihood=likelihood,
+        curvature="full_ggn", every=1, noise_std=noise,
+    )  # fmt: skip
+
+
+def evidence(noise: Any) -> float:
+    model, x, y = problem()
+    return nas_evidence.estimate_evidence(
+        model, x, y, likelihood="gaussian", curvature="diag_ef", prior_precision=1.0,
+        noise_std=noise,
+    ).value  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["ab", "1", {"a": 1}, [[1, 2]], (1, "2"), [True, 1], True, [], None, [None, 1], 1j,
+     [1.0, 0.0], [1.0, math.inf], -1.0, math.nan, torch.zeros(2), np.ones((1, 2))],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_noise_is_one_sentence_and_the_same_one_in_a_loop_and_alone(wrong: Any) -> None:
+    said = []
+    for asked in (loop, evidence):
+        with pytest.raises(UserError, match="`noise_std") as raised:
+            asked(wrong)
+        said.append(str(raised.value))
+    assert wrong is None or said[0] == said[1]
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [(0.5, 2), [np.float32(0.5), np.int64(2)], np.array([0.5, 2]), torch.tensor([0.5, 2.0]),
+     [torch.tensor(0.5), Fraction(2)], pd.Series([0.5, 2.0])],
+    ids=lambda noise: type(noise).__name__,
+)  # fmt: skip
+def test_a_loop_and_an_estimate_take_the_same_types_of_noises(noise: Any) -> None:
+    assert loop(noise).noise_std == pytest.approx((0.5, 2.0))
+    assert evidence(noise) == evidence([0.5, 2.0])
+    assert loop(np.float64(0.5)).noise_std == 0.5
+    assert evidence(np.array(0.5)) == evidence(0.5)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "code"),
+    [("categorical", "noise-std-of-labels"), ("heteroscedastic", "noise-std-of-outputs")],
+)
+@pytest.mark.parametrize("noise", [0.5, [1.0, 2.0], "ab"])
+def test_a_noise_where_there_is_none_to_give_is_refused(
+    likelihood: str, code: str, noise: Any
+) -> None:
+    with refused(code, "noise_std"):
+        loop(noise, likelihood)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([1.0, 50.0], [2.0, 3.0]),
+        ([1.0, 50.0], 2.0),
+        (2.0, [1.0, 50.0]),
+        ([1.0, 50.0], [50.0, 1.0]),
+    ],
+)
+def test_a_state_of_noises_with_other_ratios_is_refused(before: Any, now: Any) -> None:
+    with refused("own-loop-state-noise", str(before).replace(".0", "").strip("[]")):
+        loop(now).load_state_dict(loop(before).state_dict())
+
+
+@pytest.mark.parametrize("noise", [[0.1, 0.7], 0.3])
+def test_a_state_of_noises_is_loaded_to_the_bit_also_by_a_loop_that_begins_with_them(
+    noise: Any,
+) -> None:
+    state = loop(noise).state_dict()
+    state["noise_std"] *= 1.7
+    first, second = loop(noise), loop(np.multiply(noise, 3).tolist())
+    for one in (first, second):
+        one.load_state_dict(state)
+        assert one.state_dict()["noise_std"] == state["noise_std"]
+    assert second.noise_std == pytest.approx(first.noise_std, rel=1e-12)
+    old = {name: value for name, value in state.items() if name != "noise_unit"}
+    if isinstance(noise, float):  # of an older version
+        first.load_state_dict(old)
+
+
+def test_a_note_about_the_noise_says_that_of_each_output() -> None:
+    laplace = loop([0.5, 2.0], bias=100.0)
+    laplace.after_epoch()
+    shown = ", ".join(f"{one:.3g}" for one in laplace.noise_std)
+    assert not laplace.estimate.valid
+    assert f"the noise is held at ({shown}), below" in laplace.estimate.note
