@@ -385,7 +385,7 @@ def _naming(path: Path) -> Iterator[None]:
         ) from None
     except (
         OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
-        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError,
+        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError, csv.Error,
     ) as error:  # fmt: skip
         raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
             "table-unreadable"
@@ -580,12 +580,41 @@ def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _
             "column, or quote cells with a separator in them"
         ).with_code("names-fewer-than-cells")
     if len(first) == len(names) + 1:
+        _check_row_names(form, names)
         sentence = (
             f"the first column of {form.path.name} has no name and is left out, as row names of R "
             f"({shortened(first[0])!r}, ...)"
         )
         return replace(form, said=(*form.said, sentence))
     return form
+
+
+def _check_row_names(form: _Form, names: list[str]) -> None:
+    """Check that every row has one cell more than there are names, as with row names of R.
+
+    pandas looks at the first row alone, and would shift the cells of all others.
+
+    Raises:
+        ValueError: a row has another number of cells; names the first line of each kind.
+    """
+    first: dict[int, int] = {}  # numbers of cells -> the line where they occur first
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+    with _opened(form.path, "rt", encoding=encoding, newline="") as file:
+        for _ in range(form.skipped):
+            file.readline()
+        rows, line, seen = csv.reader(file, delimiter=form.separator), form.skipped, False
+        for row in rows:
+            if seen and not _is_blank(row):
+                first.setdefault(len(row), line + 1)
+            seen = seen or not _is_blank(row)  # the first one is the line of names
+            line = form.skipped + rows.line_num
+    longer = first.pop(len(names) + 1)
+    for n_cells, line in first.items():
+        raise UserError(
+            f"line {longer} has {len(names) + 1} cells and line {line} has {n_cells}, but the "
+            f"line of names has {len(names)}; correct these lines, or quote cells with a "
+            "separator in them"
+        ).with_code("rows-of-several-cells")
 
 
 def _first_lines(path: Path, encoding: str) -> list[str]:
