@@ -72,6 +72,8 @@ def with_numbers_read(
 ) -> pd.DataFrame:
     """Return a table of typed columns, numbers written as text as numbers; `how_read` says which.
 
+    Cells of blanks alone are missing, as they are in files of text.
+
     Every table comes here first: training rows, test rows and new data, from whatever source.
 
     Args:
@@ -84,6 +86,10 @@ def with_numbers_read(
     frame, decided, merged = _typed(frame)
     known = written or {}
     text = {name: _trimmed(frame[name]) for name in frame.columns if _is_text(frame[name])}
+    for name, cells in text.items():
+        if (blank := cells == "").any():
+            text[name] = cells.mask(blank)
+            frame = frame.assign(**{name: frame[name].mask(blank)})
     if comma is None:
         undecided = (cells for name, cells in text.items() if name not in known)
         comma = _is_comma_decimal(filter(_may_be_numbers, undecided), unclear=False)

@@ -3,6 +3,7 @@
 Two machines would otherwise compute with other data, of another digest, from the same file.
 """
 
+import re
 from contextlib import suppress
 from functools import partial
 
@@ -11,8 +12,24 @@ import pandas as pd
 
 _IS_EXACT = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
 
+_INTEGER = re.compile(r"[+-]?\d{1,4000}", re.ASCII)
+
 #: `pd.read_csv`.
 read_csv = pd.read_csv if _IS_EXACT else partial(pd.read_csv, float_precision="round_trip")
+
+
+def beyond_floats(values: pd.Series) -> bool:
+    """Tell whether float64 of a column [n] may stand for several integers: from 2^53 on."""
+    return values.dtype == np.float64 and bool((values.abs() >= 2**53).any())
+
+
+def integers(texts: pd.Series) -> pd.Series | None:
+    """Return cells of text [n] as Python integers, None where missing; None if one is none."""
+    cells = texts.map(str.strip, na_action="ignore")
+    if not cells.dropna().map(lambda cell: _INTEGER.fullmatch(cell) is not None).all():
+        return None
+    found = [int(cell) if isinstance(cell, str) else None for cell in cells]
+    return pd.Series(found, texts.index, dtype=object)
 
 
 def to_numeric(values: pd.Series, errors: str = "raise") -> pd.Series:

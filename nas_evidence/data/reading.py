@@ -31,6 +31,13 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.array_files import read_arrays
+from nas_evidence.data.arrow_tables import (
+    frame_of,
+    read_feather,
+    read_parquet,
+    table_of_arrow,
+    with_exact_integers,
+)
 from nas_evidence.data.assembly import FEWEST_ROWS, Rows
 from nas_evidence.data.cells import (
     Written,
@@ -41,7 +48,7 @@ from nas_evidence.data.cells import (
     order_of,
     with_numbers_read,
 )
-from nas_evidence.data.exact_text import read_csv
+from nas_evidence.data.exact_text import beyond_floats, integers, read_csv
 from nas_evidence.data.images import holds_images
 from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
@@ -53,22 +60,11 @@ from nas_evidence.spec.study import DatasetSpec
 _PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
 
-
-def _by_arrow(read: Callable[[Any], pd.DataFrame], path: Path) -> pd.DataFrame:
-    """Read a file with Arrow; one whose path is not UTF-8 is opened here, as Arrow cannot."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        with path.open("rb") as file:
-            return read(file)
-    return read(path)
-
-
 #: Endings of other tables, and what reads them.
 _TABLES: dict[str, Callable[[Path], Any]] = {
-    ".parquet": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
-    ".pq": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
-    ".feather": lambda path: _by_arrow(pd.read_feather, path),
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".feather": read_feather,
     ".jsonl": read_json_lines,
     ".json": read_json,
     ".xlsx": lambda path: pd.read_excel(path, sheet_name=None, engine="openpyxl"),
@@ -200,12 +196,15 @@ def plain(data: Any) -> Any:
         return table_of(data)
     kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
     try:
-        if hasattr(data, "to_pandas"):
-            return plain(data.to_pandas())
-        if hasattr(data, "__arrow_c_stream__"):
-            import pyarrow  # late: predictions of arrays do without
-
-            return pyarrow.table(data).to_pandas()
+        of_arrow = kind.startswith("pyarrow.") and hasattr(data, "schema")
+        if hasattr(data, "to_pandas") and not of_arrow:
+            found = plain(data.to_pandas())
+            known = hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format")
+            if not isinstance(found, pd.DataFrame) or not known:
+                return found
+            return with_exact_integers(found, lambda: table_of_arrow(data))
+        if of_arrow or hasattr(data, "__arrow_c_stream__"):
+            return frame_of(table_of_arrow(data))
     except ImportError as error:
         raise UserError(
             f"a {kind} is converted to pandas, which fails here ({error}); "
@@ -413,11 +412,6 @@ def _why(error: Exception, ending: str) -> str:
     return why
 
 
-def _of_parquet(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with named levels of its index as columns, as in one of CSV."""
-    return frame.reset_index([name for name in frame.index.names if name is not None])
-
-
 def as_written(path: Path) -> pd.DataFrame:
     """Return a table to copy columns from: the cells of a text file as text.
 
@@ -462,6 +456,12 @@ def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
     frame, said = form.read(low_memory=False), [*form.said]
     frame.columns = frame.columns.map(lambda name: str(name).strip())
     comma = decimal_comma(frame, form.separator)
+    wide = [n for n in frame.columns if beyond_floats(frame[n])]
+    if wide:
+        texts = form.read(dtype=str, low_memory=False).set_axis(frame.columns, axis=1)
+        frame = frame.assign(
+            **{n: exact for n in wide if (exact := integers(texts[n])) is not None}
+        )
     numbers = [n for n in frame.columns if pd.api.types.is_numeric_dtype(frame[n])]
     other = [n for n in numbers if n in written and written[n].sign != "point"]
     dotted: list[str] = []

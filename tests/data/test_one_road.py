@@ -519,3 +519,25 @@ def test_new_durations_where_numbers_were_trained_on_are_refused(trained: pd.Ser
     features_of(new.assign(c=SECONDS), preparation)
     other = prepared(read(None, drop=["c"]))
     features_of(new, other)  # a column that is not used
+
+
+@pytest.mark.parametrize(
+    "cells", [["u", "v", "", " "], ["5", "7", "", "\u00a0"], [1.5, 2, "", " "]]
+)
+def test_cells_of_blanks_are_missing_from_every_source(cells: list[Any], tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": Z, "c": pd.Series(cells * (N // 4), dtype=object), "y": Y})
+    twin = [one if str(one).strip() else None for one in cells] * (N // 4)
+    expected, new = prepared(read(twin)), []
+    assert prepared(read(table["c"])).columns == expected.columns
+    new = [table, table.to_dict("records")]
+    for ending in ("csv", "jsonl"):
+        new.append(tmp_path / f"t.{ending}")
+    table.to_csv(new[-2], index=False)
+    table.to_json(new[-1], orient="records", lines=True)
+    for one in new:
+        np.testing.assert_array_equal(features_of(one, expected).inputs, read(twin).x_train)
+
+
+def test_a_target_of_blanks_is_missing(tmp_path: Path) -> None:
+    with refused("target-missing-in-rows", 20, "row 1"):
+        source_in_memory(pd.DataFrame({"x": Z}), ["a", ""] * 20, {}).arrays(seed=0)
