@@ -19,7 +19,7 @@ import lzma
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,17 +41,20 @@ from nas_evidence.data.arrow_tables import (
 from nas_evidence.data.assembly import FEWEST_ROWS, Rows
 from nas_evidence.data.cells import (
     Written,
+    are_codes,
     decimal_comma,
     has_groups,
     how_read,
     note_written,
     order_of,
+    said_codes,
     with_numbers_read,
 )
-from nas_evidence.data.exact_text import beyond_floats, integers, read_csv
+from nas_evidence.data.exact_text import beyond_floats, has_leading_zeros, integers, read_csv
 from nas_evidence.data.images import holds_images
 from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.targets import inferred
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.study import DatasetSpec
@@ -326,7 +329,12 @@ def texts_as_frame(x: Array) -> pd.DataFrame:
 
 
 def read_frame(
-    path: Path, written: Mapping[str, Written] | None = None, *, stored: bool = False
+    path: Path,
+    written: Mapping[str, Written] | None = None,
+    *,
+    stored: bool = False,
+    kept: Collection[str] = (),
+    target: str | None = None,
 ) -> pd.DataFrame:
     """Return the table in a file, of a spreadsheet the first sheet.
 
@@ -334,6 +342,8 @@ def read_frame(
         path: of the file.
         written: how the columns of the training rows are written, if these are others.
         stored: whether a study wrote the file: its numbers are numbers.
+        kept: columns of categories, groups or classes, whose codes (007, 1.10) stay text.
+        target: the column whose codes do if they are classes, which is to be found out.
 
     Raises:
         ValueError: if it is missing, of another kind, or cannot be read.
@@ -348,7 +358,7 @@ def read_frame(
     ending = path.suffix.lower()
     with _naming(path):
         if path.name.lower().endswith(TEXTS):
-            return _read_text(path, written or {})
+            return _read_text(path, written or {}, kept, target)
         if ending not in _TABLES:
             raise UserError(
                 f"its name must end in {', '.join((*TEXTS[::4], *_TABLES))}"
@@ -362,7 +372,7 @@ def read_frame(
     frame = named(frame, path.name)
     if stored:
         return frame
-    return with_numbers_read(frame, written=written, said=said)
+    return with_numbers_read(frame, written=written, said=said, kept={*kept, target or ""})
 
 
 @contextmanager
@@ -450,19 +460,28 @@ def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
         ).with_code("class-named-as-missing")
 
 
-def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
+def _read_text(
+    path: Path, written: Mapping[str, Written], kept: Collection[str], target: str | None
+) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
     form = _form_of(path)
     frame, said = form.read(low_memory=False), [*form.said]
     frame.columns = frame.columns.map(lambda name: str(name).strip())
     comma = decimal_comma(frame, form.separator)
     wide = [n for n in frame.columns if beyond_floats(frame[n])]
-    if wide:
+    zeros = form.has_codes()
+    if wide or zeros or {*kept} & {*frame.columns}:
         texts = form.read(dtype=str, low_memory=False).set_axis(frame.columns, axis=1)
-        frame = frame.assign(
-            **{n: exact for n in wide if (exact := integers(texts[n])) is not None}
-        )
-    numbers = [n for n in frame.columns if pd.api.types.is_numeric_dtype(frame[n])]
+        whole = {n: integers(texts[n]) for n in wide}
+        frame = frame.assign(**{n: cells for n, cells in whole.items() if cells is not None})
+        for n in (n for n in frame.columns if n not in written and _is_number(frame[n])):
+            few = n == target and zeros and inferred(frame[n].dropna()) == "classification"
+            if are_codes(texts[n]) if n in kept else few and has_leading_zeros(texts[n]):
+                frame = frame.assign(**{n: texts[n]})
+                kept = {*kept, n}
+            elif zeros:
+                said += said_codes(n, texts[n], "--task classification" if n == target else "")
+    numbers = [n for n in frame.columns if _is_number(frame[n])]
     other = [n for n in numbers if n in written and written[n].sign != "point"]
     dotted: list[str] = []
     if comma or other:
@@ -471,10 +490,14 @@ def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
         grouped = [n for n in points if comma and has_groups(texts[n])]
         other, dotted = [*other, *grouped], [n for n in points if n not in grouped]
         frame = frame.assign(**{name: texts[name] for name in other})
-    found = with_numbers_read(frame, comma=comma, written=written, said=said)
+    found = with_numbers_read(frame, comma=comma, written=written, said=said, kept=kept)
     signs = {n: Written("comma" if comma and n not in dotted else "point") for n in numbers}
     note_written(found, signs)
     return found
+
+
+def _is_number(cells: pd.Series) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(cells))
 
 
 def _has_point(cell: object) -> bool:
@@ -520,6 +543,18 @@ class _Form:
                     "it, or name each column"
                 ).with_code("cells-without-a-name")
         return frame.iloc[:, :n].set_axis([*self.names], axis=1)
+
+    def has_codes(self) -> bool:
+        """Tell whether a cell is digits with a zero before them, such as 007."""
+        around = rf'[{re.escape(self.separator)}"\s]'
+        cell = re.compile(rf"{around}[+-]?0\d+($|{around})")
+        last = ""
+        with _opened(self.path, "rt", encoding=self.encoding) as file:
+            while part := file.read(1 << 20):
+                if cell.search(last + part):
+                    return True
+                last = part[-100:]
+        return False
 
 
 def _opened(path: Path, mode: str, **how: Any) -> Any:
