@@ -33,7 +33,7 @@ SOLE_IMPORTERS = {
         "proposing/optuna_export.py",
     ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
-    "pyarrow": ["storage/tables.py", "data/reading.py"],
+    "pyarrow": ["storage/tables.py", "data/arrow_tables.py"],
     "fsspec": ["storage/store.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],

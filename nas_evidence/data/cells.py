@@ -15,17 +15,17 @@ hour, of the local time of the training rows' zone.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.exact_text import to_numeric
+from nas_evidence.data.exact_text import has_leading_zeros, merged_codes, to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.typed import is_typed, merged_objects, typed_column
-from nas_evidence.plumbing.foreign_text import shortened
+from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
 
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
@@ -69,8 +69,11 @@ def with_numbers_read(
     comma: bool | None = None,
     written: Mapping[str, Written] | None = None,
     said: Iterable[str] = (),
+    kept: Container[str] = (),
 ) -> pd.DataFrame:
     """Return a table of typed columns, numbers written as text as numbers; `how_read` says which.
+
+    Cells of blanks alone are missing, as they are in files of text.
 
     Every table comes here first: training rows, test rows and new data, from whatever source.
 
@@ -80,16 +83,23 @@ def with_numbers_read(
         written: of columns of the training rows, if these are others: what is no number by it
             stays text.
         said: sentences about how the table was read until here.
+        kept: columns of categories, groups or classes, whose codes (007, 1.10) stay text.
     """
     frame, decided, merged = _typed(frame)
     known = written or {}
     text = {name: _trimmed(frame[name]) for name in frame.columns if _is_text(frame[name])}
+    for name, cells in text.items():
+        if (blank := cells == "").any():
+            text[name] = cells.mask(blank)
+            frame = frame.assign(**{name: frame[name].mask(blank)})
     if comma is None:
         undecided = (cells for name, cells in text.items() if name not in known)
         comma = _is_comma_decimal(filter(_may_be_numbers, undecided), unclear=False)
     changed, sentences = {}, [*said, *merged]
     for name, cells in text.items():
         present = cells.dropna()
+        if name in kept and name not in known and are_codes(present):
+            decided[name] = TEXT
         how = known.get(name) or decided.get(name) or _written(present, comma=comma)
         decided[name] = how
         if how.sign in ("text", "category"):
@@ -101,8 +111,9 @@ def with_numbers_read(
                 decided[name] = TEXT
                 sentences += _said_units(name, present) or _said_partly(name, present, number)
                 continue
-            if (plain[number] == present[number]).all():
-                continue  # as pandas reads them
+            if (plain[number] == present[number]).all():  # as pandas reads them
+                sentences += said_codes(name, present)
+                continue
             said_now = [*_said(name, present, plain), *_said_signs(name, present)]
             sentences += [one for one in said_now if one not in sentences]
         joined = plain.where(number, present).reindex(cells.index)
@@ -112,6 +123,29 @@ def with_numbers_read(
     if sentences:
         found.attrs[READ] = sentences
     return found
+
+
+def are_codes(texts: pd.Series) -> bool:
+    """Tell whether cells of text [n] are codes that numbers would change: 007, or 1.10 and 1.1."""
+    return has_leading_zeros(texts) or merged_codes(texts) is not None
+
+
+def said_codes(name: str, texts: pd.Series, option: str = "") -> list[str]:
+    """Return in words which codes of a column of text [n] become one number.
+
+    Args:
+        name: of the column.
+        texts: its cells.
+        option: that keeps them apart; as for a category if empty.
+    """
+    twice = merged_codes(texts) if has_leading_zeros(texts) else None
+    if twice is None:
+        return []
+    one, other = map(repr, sorted(twice, key=len, reverse=True))
+    option = option or f"--categorical {on_one_line(shell_word(name))}"
+    return [
+        f"column {name!r}: {one} and {other} are read as one number; {option} to keep them apart"
+    ]
 
 
 def _said(name: str, present: pd.Series, plain: pd.Series) -> list[str]:

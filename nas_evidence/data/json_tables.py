@@ -16,8 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import numpy as np
 import pandas as pd
 
+from nas_evidence.data.exact_text import beyond_floats
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
@@ -34,7 +36,7 @@ def read_json(path: Path) -> pd.DataFrame:
         value = parsed_json(text)
     except ValueError as error:
         if str(error).startswith("Extra data"):
-            return pd.DataFrame(_of_lines(text))
+            return _framed([*_of_lines(text)])
         at = f" at line {error.lineno}, column {error.colno}" if _has_place(error) else ""
         raise UserError(f"it is no JSON: {_what(error)}{at}").with_code("json-damaged") from None
     return table_of(value)
@@ -46,7 +48,7 @@ def read_json_lines(path: Path) -> pd.DataFrame:
     Raises:
         ValueError: a line is no JSON object; names the line.
     """
-    return pd.DataFrame(_of_lines(_text(path)))
+    return _framed([*_of_lines(_text(path))])
 
 
 def table_of(value: Any) -> pd.DataFrame:
@@ -65,7 +67,7 @@ def table_of(value: Any) -> pd.DataFrame:
             return _of_split(value["columns"], value["data"])
         if {*value} == {"schema", "data"} and isinstance(value["schema"], Mapping):
             key = value["schema"].get("primaryKey", []) == ["index"]
-            return pd.DataFrame(value["data"]).drop(columns=["index"] if key else [])
+            return _framed(value["data"]).drop(columns=["index"] if key else [])
         return _of_columns(value)
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise UserError(
@@ -77,7 +79,23 @@ def table_of(value: Any) -> pd.DataFrame:
                 f'each row must name its columns, as in {{"x": 1}}, but row {row} is '
                 f"{_shown(one)}; write the rows as objects, as with orient='records'"
             ).with_code("json-row-without-names")
-    return pd.DataFrame(value)
+    return _framed(value)
+
+
+def _framed(value: Any, **how: Any) -> pd.DataFrame:
+    """Return `pd.DataFrame(value)`, in which integers beside gaps stay integers beyond 2^53."""
+    frame = pd.DataFrame(value, **how)
+    wide = [at for at in range(frame.shape[1]) if beyond_floats(frame.iloc[:, at])]
+    if not wide:
+        return frame
+    objects = pd.DataFrame(value, **how, dtype=object)
+    exact = {at: objects.iloc[:, at] for at in wide}
+    whole = {
+        frame.columns[at]: cells
+        for at, cells in exact.items()
+        if all(isinstance(one, int | np.integer) for one in cells.dropna())
+    }
+    return frame.assign(**whole)
 
 
 def _of_split(names: Any, data: Any) -> pd.DataFrame:
@@ -88,7 +106,7 @@ def _of_split(names: Any, data: Any) -> pd.DataFrame:
             raise UserError(
                 f"the rows in `data` must hold a cell for each name in `columns`, but {found}"
             ).with_code("json-split")
-    return pd.DataFrame(data, columns=names)
+    return _framed(data, columns=names)
 
 
 def _of_columns(value: Mapping[str, Any]) -> pd.DataFrame:
@@ -97,15 +115,15 @@ def _of_columns(value: Mapping[str, Any]) -> pd.DataFrame:
         rows = all(str(key).isdigit() for key in value)
         names = {str(name) for one in value.values() for name in one}
         if rows and not all(name.isdigit() for name in names):
-            return pd.DataFrame([*value.values()])
-        return pd.DataFrame(value)
+            return _framed([*value.values()])
+        return _framed(value)
     lengths = {
         name: len(one)
         for name, one in value.items()
         if hasattr(one, "__len__") and not isinstance(one, str | bytes | Mapping)
     }
     if not lengths:
-        return pd.DataFrame([value])
+        return _framed([value])
     (first, n), *others = lengths.items()
     for name, other in others:
         if other != n:
@@ -113,7 +131,7 @@ def _of_columns(value: Mapping[str, Any]) -> pd.DataFrame:
                 f"columns must have equal lengths, but {shortened(first)} has {n} values and "
                 f"{shortened(name)} has {other}"
             ).with_code("json-lengths-differ")
-    return pd.DataFrame(value)
+    return _framed(value)
 
 
 def _of_lines(text: str) -> Iterator[Mapping[str, Any]]:

@@ -19,7 +19,7 @@ import lzma
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,20 +31,30 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.array_files import read_arrays
+from nas_evidence.data.arrow_tables import (
+    frame_of,
+    read_feather,
+    read_parquet,
+    table_of_arrow,
+    with_exact_integers,
+)
 from nas_evidence.data.assembly import FEWEST_ROWS, Rows
 from nas_evidence.data.cells import (
     Written,
+    are_codes,
     decimal_comma,
     has_groups,
     how_read,
     note_written,
     order_of,
+    said_codes,
     with_numbers_read,
 )
-from nas_evidence.data.exact_text import read_csv
+from nas_evidence.data.exact_text import beyond_floats, has_leading_zeros, integers, read_csv
 from nas_evidence.data.images import holds_images
 from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.targets import inferred
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
 from nas_evidence.spec.study import DatasetSpec
@@ -53,22 +63,11 @@ from nas_evidence.spec.study import DatasetSpec
 _PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 TEXTS = tuple(f"{one}{more}" for one in (".csv", ".tsv", ".txt") for more in ("", *_PACKED))
 
-
-def _by_arrow(read: Callable[[Any], pd.DataFrame], path: Path) -> pd.DataFrame:
-    """Read a file with Arrow; one whose path is not UTF-8 is opened here, as Arrow cannot."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        with path.open("rb") as file:
-            return read(file)
-    return read(path)
-
-
 #: Endings of other tables, and what reads them.
 _TABLES: dict[str, Callable[[Path], Any]] = {
-    ".parquet": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
-    ".pq": lambda path: _of_parquet(_by_arrow(pd.read_parquet, path)),
-    ".feather": lambda path: _by_arrow(pd.read_feather, path),
+    ".parquet": read_parquet,
+    ".pq": read_parquet,
+    ".feather": read_feather,
     ".jsonl": read_json_lines,
     ".json": read_json,
     ".xlsx": lambda path: pd.read_excel(path, sheet_name=None, engine="openpyxl"),
@@ -200,12 +199,15 @@ def plain(data: Any) -> Any:
         return table_of(data)
     kind = f"{type(data).__module__.partition('.')[0]}.{type(data).__name__}"
     try:
-        if hasattr(data, "to_pandas"):
-            return plain(data.to_pandas())
-        if hasattr(data, "__arrow_c_stream__"):
-            import pyarrow  # late: predictions of arrays do without
-
-            return pyarrow.table(data).to_pandas()
+        of_arrow = kind.startswith("pyarrow.") and hasattr(data, "schema")
+        if hasattr(data, "to_pandas") and not of_arrow:
+            found = plain(data.to_pandas())
+            known = hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format")
+            if not isinstance(found, pd.DataFrame) or not known:
+                return found
+            return with_exact_integers(found, lambda: table_of_arrow(data))
+        if of_arrow or hasattr(data, "__arrow_c_stream__"):
+            return frame_of(table_of_arrow(data))
     except ImportError as error:
         raise UserError(
             f"a {kind} is converted to pandas, which fails here ({error}); "
@@ -327,7 +329,12 @@ def texts_as_frame(x: Array) -> pd.DataFrame:
 
 
 def read_frame(
-    path: Path, written: Mapping[str, Written] | None = None, *, stored: bool = False
+    path: Path,
+    written: Mapping[str, Written] | None = None,
+    *,
+    stored: bool = False,
+    kept: Collection[str] = (),
+    target: str | None = None,
 ) -> pd.DataFrame:
     """Return the table in a file, of a spreadsheet the first sheet.
 
@@ -335,6 +342,8 @@ def read_frame(
         path: of the file.
         written: how the columns of the training rows are written, if these are others.
         stored: whether a study wrote the file: its numbers are numbers.
+        kept: columns of categories, groups or classes, whose codes (007, 1.10) stay text.
+        target: the column whose codes do if they are classes, which is to be found out.
 
     Raises:
         ValueError: if it is missing, of another kind, or cannot be read.
@@ -349,7 +358,7 @@ def read_frame(
     ending = path.suffix.lower()
     with _naming(path):
         if path.name.lower().endswith(TEXTS):
-            return _read_text(path, written or {})
+            return _read_text(path, written or {}, kept, target)
         if ending not in _TABLES:
             raise UserError(
                 f"its name must end in {', '.join((*TEXTS[::4], *_TABLES))}"
@@ -363,7 +372,7 @@ def read_frame(
     frame = named(frame, path.name)
     if stored:
         return frame
-    return with_numbers_read(frame, written=written, said=said)
+    return with_numbers_read(frame, written=written, said=said, kept={*kept, target or ""})
 
 
 @contextmanager
@@ -385,7 +394,7 @@ def _naming(path: Path) -> Iterator[None]:
         ) from None
     except (
         OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
-        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError,
+        RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError, csv.Error,
     ) as error:  # fmt: skip
         raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
             "table-unreadable"
@@ -411,11 +420,6 @@ def _why(error: Exception, ending: str) -> str:
             "that line, or quote cells with a separator in them"
         )
     return why
-
-
-def _of_parquet(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with named levels of its index as columns, as in one of CSV."""
-    return frame.reset_index([name for name in frame.index.names if name is not None])
 
 
 def as_written(path: Path) -> pd.DataFrame:
@@ -456,13 +460,28 @@ def check_words(frame: pd.DataFrame, path: Path, target: str | None) -> None:
         ).with_code("class-named-as-missing")
 
 
-def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
+def _read_text(
+    path: Path, written: Mapping[str, Written], kept: Collection[str], target: str | None
+) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
     form = _form_of(path)
     frame, said = form.read(low_memory=False), [*form.said]
     frame.columns = frame.columns.map(lambda name: str(name).strip())
     comma = decimal_comma(frame, form.separator)
-    numbers = [n for n in frame.columns if pd.api.types.is_numeric_dtype(frame[n])]
+    wide = [n for n in frame.columns if beyond_floats(frame[n])]
+    zeros = form.has_codes()
+    if wide or zeros or {*kept} & {*frame.columns}:
+        texts = form.read(dtype=str, low_memory=False).set_axis(frame.columns, axis=1)
+        whole = {n: integers(texts[n]) for n in wide}
+        frame = frame.assign(**{n: cells for n, cells in whole.items() if cells is not None})
+        for n in (n for n in frame.columns if n not in written and _is_number(frame[n])):
+            few = n == target and zeros and inferred(frame[n].dropna()) == "classification"
+            if are_codes(texts[n]) if n in kept else few and has_leading_zeros(texts[n]):
+                frame = frame.assign(**{n: texts[n]})
+                kept = {*kept, n}
+            elif zeros:
+                said += said_codes(n, texts[n], "--task classification" if n == target else "")
+    numbers = [n for n in frame.columns if _is_number(frame[n])]
     other = [n for n in numbers if n in written and written[n].sign != "point"]
     dotted: list[str] = []
     if comma or other:
@@ -471,10 +490,14 @@ def _read_text(path: Path, written: Mapping[str, Written]) -> pd.DataFrame:
         grouped = [n for n in points if comma and has_groups(texts[n])]
         other, dotted = [*other, *grouped], [n for n in points if n not in grouped]
         frame = frame.assign(**{name: texts[name] for name in other})
-    found = with_numbers_read(frame, comma=comma, written=written, said=said)
+    found = with_numbers_read(frame, comma=comma, written=written, said=said, kept=kept)
     signs = {n: Written("comma" if comma and n not in dotted else "point") for n in numbers}
     note_written(found, signs)
     return found
+
+
+def _is_number(cells: pd.Series) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(cells))
 
 
 def _has_point(cell: object) -> bool:
@@ -520,6 +543,18 @@ class _Form:
                     "it, or name each column"
                 ).with_code("cells-without-a-name")
         return frame.iloc[:, :n].set_axis([*self.names], axis=1)
+
+    def has_codes(self) -> bool:
+        """Tell whether a cell is digits with a zero before them, such as 007."""
+        around = rf'[{re.escape(self.separator)}"\s]'
+        cell = re.compile(rf"{around}[+-]?0\d+($|{around})")
+        last = ""
+        with _opened(self.path, "rt", encoding=self.encoding) as file:
+            while part := file.read(1 << 20):
+                if cell.search(last + part):
+                    return True
+                last = part[-100:]
+        return False
 
 
 def _opened(path: Path, mode: str, **how: Any) -> Any:
@@ -580,12 +615,41 @@ def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _
             "column, or quote cells with a separator in them"
         ).with_code("names-fewer-than-cells")
     if len(first) == len(names) + 1:
+        _check_row_names(form, names)
         sentence = (
             f"the first column of {form.path.name} has no name and is left out, as row names of R "
             f"({shortened(first[0])!r}, ...)"
         )
         return replace(form, said=(*form.said, sentence))
     return form
+
+
+def _check_row_names(form: _Form, names: list[str]) -> None:
+    """Check that every row has one cell more than there are names, as with row names of R.
+
+    pandas looks at the first row alone, and would shift the cells of all others.
+
+    Raises:
+        ValueError: a row has another number of cells; names the first line of each kind.
+    """
+    first: dict[int, int] = {}  # numbers of cells -> the line where they occur first
+    encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+    with _opened(form.path, "rt", encoding=encoding, newline="") as file:
+        for _ in range(form.skipped):
+            file.readline()
+        rows, line, seen = csv.reader(file, delimiter=form.separator), form.skipped, False
+        for row in rows:
+            if seen and not _is_blank(row):
+                first.setdefault(len(row), line + 1)
+            seen = seen or not _is_blank(row)  # the first one is the line of names
+            line = form.skipped + rows.line_num
+    longer = first.pop(len(names) + 1)
+    for n_cells, line in first.items():
+        raise UserError(
+            f"line {longer} has {len(names) + 1} cells and line {line} has {n_cells}, but the "
+            f"line of names has {len(names)}; correct these lines, or quote cells with a "
+            "separator in them"
+        ).with_code("rows-of-several-cells")
 
 
 def _first_lines(path: Path, encoding: str) -> list[str]:

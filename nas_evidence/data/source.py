@@ -276,13 +276,26 @@ def _located(
 def _frames(
     spec: DatasetSpec, path: Path, data_root: str | None, *, stored: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
-    frame, test = read_frame(path, stored=stored), None
+    kept, target = _kept(spec.model_dump())
+    frame, test = read_frame(path, stored=stored, kept=kept, target=target), None
     if spec.test_path is not None:
         other = Path(data_root or ".").expanduser() / spec.test_path
         test = read_frame(other, how_read(frame)[1], stored=stored)
         check_words(test, other, spec.target)
     check_words(frame, path, spec.target)
     return frame, test
+
+
+def _kept(keys: Mapping[str, Any]) -> tuple[set[str], str | None]:
+    """Return the columns whose codes stay text, and the target if it may have classes.
+
+    Args:
+        keys: options of [dataset].
+    """
+    named = {*(keys.get("categorical") or ()), keys.get("groups") or ""}
+    target, task = keys.get("target"), keys.get("task")
+    classes = {target or ""} if task == "classification" else set[str]()
+    return {*named, *classes} - {""}, target if task is None else None
 
 
 def _names(spec: DatasetSpec) -> tuple[str, ...]:
@@ -465,7 +478,9 @@ def _of_table(
             "target-or-y-missing"
         )
     labels = y is not None and keys.get("task") == "classification"  # as they are
-    frame = with_numbers_read(frame, written={keys["target"]: TEXT} if labels else None)
+    kept, target = _kept(keys)
+    written = {keys["target"]: TEXT} if labels else None
+    frame = with_numbers_read(frame, written=written, kept={*kept, target or ""})
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])

@@ -98,7 +98,7 @@ def targets_of(
         if one_hot or categories or (integers_are_labels and _is_numbered(y)):
             task = "classification"
         else:
-            task = _inferred(y)
+            task = inferred(y)
     if task == "regression":
         real = (_real(part, where) for part in (y, y_test))
         train_real, test_real = real
@@ -211,7 +211,9 @@ def _numbers(y: Array) -> Array | None:
         return None
 
 
-def _inferred(y: Array) -> TaskName:
+def inferred(y: ArrayLike) -> TaskName:
+    """Return the task that complete targets [n] or [n, C] have if none is given."""
+    y = np.asarray(y)
     if y.ndim == 2:
         return "regression"
     if y.dtype.kind not in "iuf":
@@ -302,13 +304,13 @@ def _classes(y: Array, y_test: Array, where: str) -> tuple[tuple[ClassName, ...]
     return tuple(found), train, test
 
 
-def _natural(name: ClassName) -> tuple[bool, list[tuple[int, str]]]:
-    """Return a key that puts numbers before text, and "2" before "10"."""
+def _natural(name: ClassName) -> tuple[bool, list[tuple[int, str]], str]:
+    """Return a key that puts numbers before text, "2" before "10", and "007" before "7"."""
     if not isinstance(name, str):
-        return False, [(int(name), "")]
+        return False, [(int(name), "")], ""
     words = re.split(r"(^-?\d+|\d+)", name)
     parts = [(int(word), "") if i % 2 else (0, word) for i, word in enumerate(words)]
-    return True, parts
+    return True, parts, name  # a set has another order in each process
 
 
 def _names(y: Array, where: str) -> list[ClassName]:

@@ -519,3 +519,90 @@ def test_new_durations_where_numbers_were_trained_on_are_refused(trained: pd.Ser
     features_of(new.assign(c=SECONDS), preparation)
     other = prepared(read(None, drop=["c"]))
     features_of(new, other)  # a column that is not used
+
+
+@pytest.mark.parametrize(
+    "cells", [["u", "v", "", " "], ["5", "7", "", "\u00a0"], [1.5, 2, "", " "]]
+)
+def test_cells_of_blanks_are_missing_from_every_source(cells: list[Any], tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": Z, "c": pd.Series(cells * (N // 4), dtype=object), "y": Y})
+    twin = [one if str(one).strip() else None for one in cells] * (N // 4)
+    expected, new = prepared(read(twin)), []
+    assert prepared(read(table["c"])).columns == expected.columns
+    new = [table, table.to_dict("records")]
+    for ending in ("csv", "jsonl"):
+        new.append(tmp_path / f"t.{ending}")
+    table.to_csv(new[-2], index=False)
+    table.to_json(new[-1], orient="records", lines=True)
+    for one in new:
+        np.testing.assert_array_equal(features_of(one, expected).inputs, read(twin).x_train)
+
+
+def test_a_target_of_blanks_is_missing(tmp_path: Path) -> None:
+    with refused("target-missing-in-rows", 20, "row 1"):
+        source_in_memory(pd.DataFrame({"x": Z}), ["a", ""] * 20, {}).arrays(seed=0)
+
+
+# --- codes with leading zeros
+
+ZIPS, POINTS = ["00123", "123", "0123", "456"], ["1.10", "1.1", "1.9", "2"]
+
+
+def of_text(column: list[str], **options: Any) -> ArrayData:
+    return read(pd.Series(column * (N // len(column)), dtype=object), **options)
+
+
+def of_csv(folder: Path, table: pd.DataFrame, **options: Any) -> ArrayData:
+    table.to_csv(folder / "t.csv", index=False)
+    given = {"name": "table", "path": str(folder / "t.csv"), "target": "y", **options}
+    source = source_of(DatasetSpec.model_validate(given))
+    assert source is not None
+    return source.arrays(seed=0)
+
+
+@pytest.mark.parametrize("codes", [ZIPS, POINTS, ["007", "012"], ["007", "x", "7", ""]])
+def test_codes_that_are_categories_are_never_merged(codes: list[str], tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": Z, "c": codes * (N // len(codes)), "y": Y})
+    found = of_csv(tmp_path, table, categorical=["c"])
+    expected = read(table["c"], categorical=["c"])
+    np.testing.assert_array_equal(found.x_train, expected.x_train)
+    assert prepared(found).columns == prepared(expected).columns
+    assert all(f"c = {one}" in prepared(found).feature_names for one in codes if one)
+    table.to_parquet(tmp_path / "t.parquet")
+    for new in (table, tmp_path / "t.csv", tmp_path / "t.parquet"):
+        np.testing.assert_array_equal(features_of(new, prepared(found)).inputs, found.x_train)
+
+
+@pytest.mark.parametrize("codes", [ZIPS, POINTS])
+def test_codes_of_classes_and_of_groups_are_never_merged(codes: list[str], tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": Z, "g": codes * (N // 4), "y": codes[::-1] * (N // 4)})
+    options = {"task": "classification", "groups": "g"}
+    table.to_csv(tmp_path / "test.csv", index=False)
+    found = of_csv(tmp_path, table, test_path=str(tmp_path / "test.csv"), **options)
+    assert {*found.meaning.classes} == {*codes}
+    np.testing.assert_array_equal(found.y_test, found.y_train)
+    assert found.units is not None
+    assert found.units.count == 4
+    truth = features_of(tmp_path / "t.csv", prepared(found), target="y").truth
+    assert truth is not None
+    assert truth.tolist() == table["y"].tolist()
+
+
+def test_classes_with_leading_zeros_keep_their_names(tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": Z, "y": ["007", "7", "012", "001"] * (N // 4)})
+    found = of_csv(tmp_path, table)
+    assert found.meaning.classes == ("001", "007", "7", "012")  # in this order in each process
+    in_memory = source_in_memory(table, None, {"target": "y"}).arrays(seed=0)
+    assert found.meaning.classes == in_memory.meaning.classes
+    assert of_csv(tmp_path, table, task="regression").meaning.classes == ()
+
+
+def test_codes_that_become_one_number_are_said(tmp_path: Path) -> None:
+    said = (
+        "column 'c': '0123' and '123' are read as one number; --categorical c to keep them apart"
+    )
+    table = pd.DataFrame({"x": Z, "c": ["123", "0123", "9"] * 13 + ["5"], "y": Y})
+    for found in (of_csv(tmp_path, table), read(table["c"])):
+        assert said in found.meaning.said
+    plain = table.assign(c=["1.50", "1.5"] * (N // 2))  # of measurements
+    assert not any("one number" in one for one in of_csv(tmp_path, plain).meaning.said)

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from messages import refused
+from pyarrow import feather
 
 from nas_evidence.data.arrays import Meaning
 from nas_evidence.data.cells import how_read
@@ -112,6 +114,10 @@ REFUSED: list[tuple[str, str, bytes, tuple[object, ...]]] = [
     ("a cell after a separator too many", "t.csv",
      b"y,p\n" + b"1,2,\n".zfill(900) * 20 + b"1,2,far\n", ("'far'",)),
     ("a quote that does not end", "t.csv", b'a,b\n1,"2\n3,4\n', ("row 1",)),
+    ("commas in the first and other cells", "t.csv", b"y,x,c\n" + b"1,2,a,b\n1,2,a\n" * 900,
+     ("line 2 has 4", "line 3 has 3", "names has 3")),
+    ("a row without its name", "t.csv", b'p,y\n"1",2,"a\nb"\n\n"2",4,5\n4,5\n',
+     ("line 2 has 3", "line 6 has 2")),
     ("a longer row", "t.csv", b"a,b\n1,2\n1,2,3\n", ("line 3", 3, 2)),
     ("half a character", "t.csv", "a,b\n1,2\n".encode("utf-16")[:-1], ("UTF-16",)),
     ("a line that is cut", "t.jsonl", b'{"x":1}\n\n{"x":2\n', ("line 3",)),
@@ -530,3 +536,133 @@ def test_a_true_target_that_is_no_number_is_named_with_its_row(
     found = Prediction(density=SURE, targets=("price",), unit=np.ones(1))
     with refused(code, *says):
         found.measures(np.array(truth, dtype=object))
+
+
+# --- integers beyond 2^53 beside gaps
+
+IDS = [None, 2**53, 2**53 + 1, 2**53 + 3] * 15
+
+
+def _ids() -> pd.DataFrame:
+    return BASE.assign(id=pd.array(IDS, dtype="Int64"))
+
+
+def _arrow_ids() -> pa.Table:
+    return pa.table({"x": X, "y": BASE["y"], "id": pa.array(IDS)})
+
+
+def _records() -> list[dict[str, Any]]:
+    return [
+        {"x": x, "y": y, "id": one}
+        for (x, y), one in zip(BASE.to_numpy().tolist(), IDS, strict=True)
+    ]
+
+
+class Streamed:
+    """A table of another library, which speaks Arrow and has no gaps in its integers."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+class Converted(Streamed):
+    def to_pandas(self) -> pd.DataFrame:
+        return self._table.to_pandas()
+
+
+def _written(frame: Any, path: Path) -> Path:
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(frame, path)
+        case ".feather":
+            feather.write_feather(frame, path)
+        case ".csv":
+            frame.to_csv(path, index=False)
+        case ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in frame))
+        case ".json":
+            path.write_text(json.dumps({name: [row[name] for row in frame] for name in frame[0]}))
+    return path
+
+
+OF_IDS: dict[str, Callable[[Path], Any]] = {
+    "a frame": lambda _: _ids(),
+    "Arrow": lambda _: _arrow_ids(),
+    "what speaks Arrow": lambda _: Streamed(_arrow_ids()),
+    "what converts itself": lambda _: Converted(_arrow_ids()),
+    "records": lambda _: _records(),
+    "columns": lambda _: {"x": X, "y": BASE["y"], "id": IDS},
+    "Parquet": lambda folder: _written(_arrow_ids(), folder / "t.parquet"),
+    "Feather": lambda folder: _written(_arrow_ids(), folder / "t.feather"),
+    "CSV": lambda folder: _written(_ids(), folder / "t.csv"),
+    "JSON lines": lambda folder: _written(_records(), folder / "t.jsonl"),
+    "JSON": lambda folder: _written(_records(), folder / "t.json"),
+}
+
+
+@pytest.mark.parametrize("source", OF_IDS)
+def test_integers_beside_gaps_stay_apart_from_every_source(source: str, tmp_path: Path) -> None:
+    data = OF_IDS[source](tmp_path)
+    keys = {"categorical": ["id"]}
+    found = of_file(data, **keys) if isinstance(data, Path) else meaning(data, target="y", **keys)
+    assert found.preparation is not None
+    ids = [name for name in found.preparation.feature_names if name.startswith("id = 9")]
+    assert ids == [f"id = {2**53 + k}" for k in (0, 1, 3)]
+    trained = source_in_memory(_ids(), None, {"target": "y", **keys}).arrays(seed=0)
+    new = features_of(data, trained.meaning.preparation)
+    np.testing.assert_array_equal(new.inputs, trained.x_train)
+    assert not new.doubts
+
+
+def test_integers_that_no_type_holds_stay_apart(tmp_path: Path) -> None:
+    numbers = [None, 10**22, 10**22 + 1]
+    pd.DataFrame({"a": pd.Series(numbers, dtype=object), "b": 1}).to_csv(tmp_path / "t.csv")
+    assert read_frame(tmp_path / "t.csv")["a"].dropna().tolist() == [*map(str, numbers[1:])]
+
+
+# --- what pandas notes in a file
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather", ""])
+@pytest.mark.parametrize("values", [
+    pa.array(["u", "v", None]).dictionary_encode(),
+    pa.array([1, 2, None]).dictionary_encode(),
+    pa.array([[1], [2], None]),
+    pa.array([{"a": 1}, {"a": 2}, None]),
+], ids=str)  # fmt: skip
+def test_types_of_arrow_are_read_where_pandas_cannot(
+    ending: str, values: pa.Array, tmp_path: Path
+) -> None:
+    column = pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([values] * 20)))
+    frame = BASE.assign(c=column)
+    data: Any = pa.Table.from_pandas(frame)
+    if ending:
+        data = tmp_path / f"t.{ending}"
+        getattr(frame, f"to_{ending}")(data)
+    expected = prepared(frame)
+    found = of_file(data).preparation if ending else prepared(data)
+    assert found == expected
+    np.testing.assert_array_equal(
+        features_of(data, expected).inputs, features_of(frame, expected).inputs
+    )
+
+
+def test_categories_of_intervals_are_read_from_arrow() -> None:
+    frame = BASE.assign(c=pd.cut(BASE["x"], 3))
+    frame.loc[3, "c"] = None
+    table = pa.Table.from_pandas(frame)  # `to_parquet` refuses it
+    assert prepared(table) == prepared(frame)
+
+
+@pytest.mark.parametrize("codes", [[1, 2, 5], [1.5, 2.5, None], [True, False, None]])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_categories_of_parquet_are_those_of_the_frame(
+    codes: list[Any], ordered: bool, tmp_path: Path
+) -> None:
+    frame = BASE.assign(c=pd.Categorical(codes * 20, ordered=ordered))
+    frame.to_parquet(tmp_path / "t.parquet")
+    assert of_file(tmp_path / "t.parquet").said == meaning(frame, target="y").said
+    assert of_file(tmp_path / "t.parquet").preparation == prepared(frame)
