@@ -5,7 +5,8 @@
                           rows, if there are any
 
 Values  8-bit images are grey or RGB, uint8 [C, H, W]; grey alone if all are. Grey images of 16
-        or 32 bits, or of floats, keep their values, as float32 [1, H, W].
+        or 32 bits, of signed numbers, or of floats, keep their values, as float32 [1, H, W].
+        Whole numbers of a TIFF are signed or not, and white 0 or not, as its tags say.
 Turned  as their EXIF orientation says, before anything else.
 Size    one for all, or all are resized, each side by itself.
 
@@ -50,6 +51,11 @@ _TURNS = {
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
     7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
+#: Tags of TIFF 6.0: photometric interpretation, whose 0 is white; and format of a sample.
+_PHOTOMETRIC, _SAMPLE_FORMAT = 262, 339
+_UNSIGNED, _SIGNED = 1, 2
+#: Modes of PIL whose values change when they become RGB.
+_CONVERTED = ("CMYK", "LAB", "HSV", "YCbCr")
 #: Largest whole number up to which float32 has all.
 _WHOLE = 1 << 24
 _GREY_MODES = ("1", "L", "LA", "La")
@@ -338,7 +344,7 @@ def _as_in_training(
             f"training has, and {'is' if len(colour) == 1 else 'are'} read as grey "
             f"({_listing(colour)})"
         )
-    doubts += _said_traits({key: traits[key] for key in ("frames", "alpha") if key in traits})
+    doubts += _said_traits({key: names for key, names in traits.items() if key != "turned"})
     return ImagesRead({"x_train": x}, reading, tuple(items), tuple(doubts))
 
 
@@ -346,8 +352,10 @@ def _kinds(items: Mapping[str, "Path | Image"]) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for name, item in items.items():
         with _opened(item) as image:
-            mode = image.mode
-        if mode.startswith("I;16"):
+            mode, signed = image.mode, _is_signed_byte(image)
+        if signed:
+            found[name] = "8-bit signed grey"
+        elif mode.startswith("I;16"):
             found[name] = "16-bit grey"
         elif mode in ("I", "F"):
             found[name] = "32-bit grey" if mode == "I" else "float grey"
@@ -360,6 +368,8 @@ def _pixels_of(
     items: Mapping[str, "Path | Image"], reading: ImageReading
 ) -> tuple[Array, list[tuple[int, int]], dict[str, list[str]]]:
     """Return images [n, C, H, W], their own heights and widths, and names by trait."""
+    from PIL.Image import fromarray
+
     arrays: list[Array] = []
     sizes: list[tuple[int, int]] = []
     traits = defaultdict[str, list[str]](list)
@@ -374,13 +384,25 @@ def _pixels_of(
                 traits["turned"].append(name)
             if _is_transparent(turned):
                 traits["alpha"].append(name)
-            if turned.mode == "I" and np.abs(turned.getextrema()).max() > _WHOLE:
-                traits["rounded"].append(name)
-            if turned.mode == "CMYK":
-                traits["cmyk"].append(name)
+            if turned.mode in _CONVERTED:
+                traits[turned.mode].append(name)
             if getattr(stored, "n_frames", 1) > 1:
                 traits["frames"].append(name)
-            image = _of_kind(turned, reading.kind)
+            if reading.kind in _BYTES:
+                image = _of_bytes(turned, reading.kind)
+            else:
+                values = _values(turned, stored)
+                if not np.isfinite(values).all():
+                    raise UserError(
+                        f"images must be finite, but {name} has "
+                        f"{values[~np.isfinite(values)][0]}; remove it, or fill these pixels"
+                    ).with_code("image-not-finite")
+                if (
+                    values.dtype.kind in "iu"
+                    and max(-int(values.min()), int(values.max())) > _WHOLE
+                ):
+                    traits["rounded"].append(name)
+                image = fromarray(values.astype(np.float32))
         sizes.append((image.height, image.width))
         if reading.size is None and sizes[-1] != sizes[0]:
             continue
@@ -426,12 +448,58 @@ def _is_transparent(image: "Image") -> bool:
     return bool(low < 255)  # type: ignore[operator]
 
 
-def _of_kind(image: "Image", kind: Kind) -> "Image":
-    from PIL import Image
+def _of_bytes(image: "Image", kind: Kind) -> "Image":
+    if kind == "RGB" or image.mode == "LAB":  # which PIL converts to RGB alone
+        image = image.convert("RGB")
+    return image.convert("L") if kind == "grey" else image
 
-    if kind in _BYTES:
-        return image.convert("L" if kind == "grey" else "RGB")
-    return Image.fromarray(np.asarray(image).astype(np.float32))
+
+def _is_signed_byte(image: "Image") -> bool:
+    return image.mode == "L" and _tag(image, _SAMPLE_FORMAT) == _SIGNED
+
+
+def _tag(image: "Image", number: int) -> object:
+    """Return a tag of a TIFF that is open; None if the image is another, or lacks it."""
+    found = getattr(image, "tag_v2", {}).get(number)
+    return found[0] if isinstance(found, tuple) and found else found
+
+
+def _values(image: "Image", stored: "Image") -> Array:
+    """Return the numbers [H, W] of a grey image, which PIL may have read as of another type.
+
+    Args:
+        image: as it is turned.
+        stored: the same as it was opened, with the tags of a TIFF.
+    """
+    values = np.asarray(image)
+    if _is_signed_byte(stored):
+        return values.view(np.int8)
+    if stored.format != "TIFF":
+        return values
+    if image.mode == "I" and (_tag(stored, _SAMPLE_FORMAT) or _UNSIGNED) == _UNSIGNED:
+        return values.view(np.uint32)
+    if image.mode.startswith("I;16") and _tag(stored, _PHOTOMETRIC) == 0:
+        return ~values  # PIL does this for 8 bits
+    return values
+
+
+def _format_of_tiff(file: Path) -> str:
+    """Return what the samples of a TIFF are, "" if it is none."""
+    from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+    found: dict[int, object] = {}
+    with suppress(*DAMAGED), file.open("rb") as stream:
+        tags = ImageFileDirectory_v2(stream.read(8))
+        stream.seek(tags.next)
+        tags.load(stream)
+        found = dict(tags)
+    bits = found.get(258)
+    if not isinstance(bits, tuple):
+        return ""
+    kinds = {1: "unsigned integers", 2: "signed integers", 3: "floats"}
+    of = found.get(_SAMPLE_FORMAT, (1,))
+    kind = kinds.get(of[0], "other numbers") if isinstance(of, tuple) else "numbers"
+    return f"a TIFF of {_counted(len(bits), 'channel', 'channels')} of {bits[0]}-bit {kind}"
 
 
 def _resized(image: "Image", reading: ImageReading) -> Array:
@@ -446,7 +514,7 @@ def _resized(image: "Image", reading: ImageReading) -> Array:
 @contextmanager
 def _opened(item: "Path | Image") -> Iterator["Image"]:
     """Open an image; name its file if PIL cannot open or decode it."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if not isinstance(item, Path):
         with nullcontext(item) as image:
@@ -459,7 +527,16 @@ def _opened(item: "Path | Image") -> Iterator["Image"]:
     ):
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(item, formats=_FORMATS) as image:
+        try:
+            image = Image.open(item, formats=_FORMATS)
+        except UnidentifiedImageError:
+            if not (what := _format_of_tiff(item)):
+                raise
+            raise UserError(
+                f"{item} is {what}, which cannot be read; save it as floats of 32 bits, or as "
+                "integers of 8 or 16 bits"
+            ).with_code("tiff-of-other-numbers") from None
+        with image:
             yield image
 
 
@@ -470,7 +547,7 @@ def _said_traits(traits: Mapping[str, Sequence[str]]) -> list[str]:
     words = {
         "turned": "turned as the EXIF orientation says",
         "alpha": "read without transparency",
-        "cmyk": "converted from CMYK to RGB",
+        **{mode: f"converted from {mode} to RGB" for mode in _CONVERTED},
         "deep": "read with 8 of 16 bits per channel",
         "rounded": "rounded to float32, as values exceed 16,777,216",
         "frames": "read as the first of several frames",
