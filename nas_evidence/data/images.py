@@ -65,8 +65,13 @@ _LEFT_OUT = {
     "other": ("file with another ending", "files with other endings",
               f"the endings of images are {', '.join(ENDINGS)}"),
     "link": ("link that leads nowhere", "links that lead nowhere", ""),
+    "linked": ("link to a folder", "links to folders", "only the folder of a class may be a link"),
+    "special": ("pipe or device", "pipes or devices", ""),
+    "closed": ("folder that may not be read", "folders that may not be read", ""),
     "below": ("image below the folder of its class", "images below the folders of their classes",
               "move each into the folder of its class to keep it"),
+    "deeper": ("image in a folder below", "images in folders below",
+               "give one folder of images, or one folder for each class"),
     "beside": ("image in no folder of a class", "images in no folder of a class",
                "move each into one to keep it"),
     "empty": ("folder without images", "folders without images", ""),
@@ -96,7 +101,7 @@ class ImagesRead:
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder has folders of images, one per class."""
-    return any(_has_classes(place) for place in (folder, folder / "train"))
+    return any(_has_classes(place) for place in (folder, _part(folder, "train")))
 
 
 def are_images(place: Path) -> bool:
@@ -160,9 +165,9 @@ def new_images(place: Path, reading: ImageReading) -> ImagesRead:
         return replace(found, arrays=found.arrays | {"y_train": labels})
     named, others = {}, defaultdict[str, list[str]](list)
     for path in sorted(place.iterdir()):
-        kind = _left_out(path) or ("empty" if path.is_dir() else "")
-        if kind:
-            others[kind].append(path.name)
+        if (kind := _left_out(path)) or path.is_dir():
+            for one, why in [(path, kind)] if kind else _all_within(path):
+                others[why or "deeper"].append(one.relative_to(place).as_posix())
         else:
             named[path.name] = path
     if not named:
@@ -218,6 +223,17 @@ def _has_classes(folder: Path) -> bool:
     return False
 
 
+def _part(folder: Path, name: str) -> Path:
+    """Return the folder `train` or `test` in a folder, also if written `Train`."""
+    exact = folder / name
+    if exact.is_dir() or not folder.is_dir():
+        return exact
+    with suppress(PermissionError):
+        alike = (path for path in sorted(folder.iterdir()) if path.name.casefold() == name)
+        return next((path for path in alike if path.is_dir()), exact)
+    return exact
+
+
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name in _OF_SYSTEMS
 
@@ -230,13 +246,16 @@ def _left_out(path: Path) -> str:
         return ""
     if path.suffix.lower() not in ENDINGS:
         return "other"
-    return "" if path.is_file() else "link"
+    if path.is_file():
+        return ""
+    return "link" if path.is_symlink() else "special"
 
 
 def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """Return the images of each part, and sentences about what is left out."""
-    split = _has_classes(folder / "train")
-    places = {p: folder / p for p in ("train", "test")} if split else {"train": folder}
+    split = _has_classes(_part(folder, "train"))
+    parts = ("train", "test")
+    places = {part: _part(folder, part) for part in parts} if split else {"train": folder}
     files: dict[str, list[Path]] = {"train": [], "test": []}
     others = defaultdict[str, list[str]](list)
 
@@ -246,21 +265,24 @@ def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     for path in sorted(folder.iterdir()) if split else ():
         if path in places.values():
             continue
-        inside = [*_images_within(path)] if path.is_dir() and not _left_out(path) else []
-        for one in inside or [path]:
-            leave_out(one, "part" if inside else _left_out(path) or "empty")
+        kind = _left_out(path) or ("" if path.is_dir() else "beside")
+        for one, why in [(path, kind)] if kind else _all_within(path):
+            leave_out(one, why or "part")
     for part, place in places.items():
         for home in sorted(place.iterdir()) if place.is_dir() else ():
             if (kind := _left_out(home)) or not home.is_dir():
                 leave_out(home, kind or "beside")
+                continue
+            if _holds(home, place):
+                leave_out(home, "linked")
                 continue
             n_before = len(files[part])
             for path in sorted(home.iterdir()):
                 if kind := _left_out(path):
                     leave_out(path, kind)
                 elif path.is_dir():
-                    for below in _images_within(path):
-                        leave_out(below, "below")
+                    for below, why in _all_within(path):
+                        leave_out(below, why or "below")
                 else:
                     files[part].append(path)
             if len(files[part]) == n_before:
@@ -268,12 +290,28 @@ def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     return files, [*_told(others)]
 
 
-def _images_within(folder: Path) -> Iterator[Path]:
-    """Yield the images anywhere below a folder; linked folders are not entered."""
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if not (path.is_dir() or _left_out(path) or any(map(_is_hidden, parts))):
-            yield path
+def _holds(link: Path, folder: Path) -> bool:
+    """Tell whether a link leads to a folder, or to one above it: following it has no end."""
+    return link.is_symlink() and folder.resolve().is_relative_to(link.resolve())
+
+
+def _all_within(folder: Path) -> list[tuple[Path, str]]:
+    """Return all below a folder with why it is left out, "" for images; the folder if empty.
+
+    Hidden and linked folders are not entered.
+    """
+    if folder.is_symlink():
+        return [(folder, "linked")]
+    found: list[tuple[Path, str]] = []
+    try:
+        for path in sorted(folder.iterdir()):
+            if (kind := _left_out(path)) or not path.is_dir():
+                found.append((path, kind))
+            else:
+                found += _all_within(path)
+    except PermissionError:
+        return [(folder, "closed")]
+    return found or [(folder, "empty")]
 
 
 def _told(others: Mapping[str, Sequence[str]]) -> Iterator[str]:

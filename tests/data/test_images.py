@@ -1,5 +1,6 @@
 """Images from files: values, sizes and places are kept, and what is left out is named."""
 
+import os
 import shutil
 import struct
 import zlib
@@ -228,14 +229,25 @@ def test_hidden_and_notebook_folders_are_left_out_and_named(tmp_path: Path) -> N
         ("1.png", "left out: 1 image in no folder of a class (1.png)"),
         ("owl/", "left out: 1 folder without images (owl)"),
         ("cat/away.png", "left out: 1 link that leads nowhere (cat/away.png)"),
+        ("cat/2023/photo.heic", "left out: 1 file with another ending (cat/2023/photo.heic)"),
+        ("cat/2023/1/", "left out: 1 folder without images (cat/2023/1)"),
+        ("cat/d.png/", "left out: 1 folder without images (cat/d.png)"),
+        ("all", "left out: 1 link to a folder (all)"),
+        ("cat/all", "left out: 1 link to a folder (cat/all)"),
+        ("cat/pipe.png", "left out: 1 pipe or device (cat/pipe.png)"),
     ],
 )
 def test_what_is_no_image_of_a_class_is_counted_and_named(
     name: str, sentence: str, tmp_path: Path
 ) -> None:
     home = grey(tmp_path)
+    (home / name).parent.mkdir(exist_ok=True)
     if name.endswith("/"):
-        (home / name).mkdir()
+        (home / name).mkdir(parents=True, exist_ok=True)
+    elif name.endswith("all"):
+        (home / name).symlink_to(home)
+    elif name.endswith("pipe.png"):
+        os.mkfifo(home / name)
     elif name == "cat/away.png":
         (home / name).symlink_to("nowhere.png")
     elif name.endswith(".png"):
@@ -256,17 +268,22 @@ def test_a_linked_folder_of_a_class_and_a_linked_image_are_read(tmp_path: Path) 
     assert read(home).n_train == 13
 
 
-def test_folders_train_and_test_are_the_training_and_the_test(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("Train", "TEST")])
+def test_folders_train_and_test_are_the_training_and_the_test(
+    train: str, test: str, tmp_path: Path
+) -> None:
     home = tmp_path / "all"
-    shutil.copytree(grey(tmp_path), home / "train")
-    save(home / "test" / "cat" / "t.png", pixels(50))
+    shutil.copytree(grey(tmp_path), home / train)
+    save(home / test / "cat" / "t.png", pixels(50))
     save(home / "val" / "dog" / "v.png", pixels(51))
+    (home / "val" / "w.heic").write_text("words")
     assert kind_of(home) == "images"
     data = read(home)
     assert (data.n_train, len(data.x_test), data.meaning.classes) == (12, 1, ("cat", "dog"))
     assert said_of(home, "beside").startswith(
         "left out: 1 image beside `train` and `test` (val/dog/v.png)"
     )
+    assert said_of(home, "ending").startswith("left out: 1 file with another ending (val/w.heic)")
 
 
 def test_classes_called_train_and_test_are_classes(tmp_path: Path) -> None:
