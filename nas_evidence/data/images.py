@@ -22,9 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
+import pandas as pd
 
 from nas_evidence.data.array_files import DAMAGED, names_the_file
 from nas_evidence.data.image_reading import ImageReading, Kind
@@ -192,11 +193,20 @@ def new_images_in_memory(images: Sequence["Image"], reading: ImageReading) -> Im
 
 
 def are_of_pil(values: object) -> bool:
-    """Return whether values are a list of images of PIL; does not import it."""
+    """Return whether values are images of PIL in a list, a Series or an array of objects [n].
+
+    Does not import PIL.
+    """
     return (
-        isinstance(values, list | tuple)
+        (isinstance(values, list | tuple) or _is_of_objects(values))
         and len(values) > 0
         and all(any(k.__module__ == "PIL.Image" for k in type(v).__mro__) for v in values)
+    )
+
+
+def _is_of_objects(values: object) -> TypeGuard["pd.Series | Array"]:
+    return (
+        isinstance(values, pd.Series | np.ndarray) and values.dtype == object and values.ndim == 1
     )
 
 

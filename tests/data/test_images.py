@@ -555,6 +555,20 @@ def test_a_data_set_of_images_in_memory_is_read_as_files_are(
     np.testing.assert_array_equal(one.inputs[0], data.x_train[3])
 
 
+@pytest.mark.parametrize("kind", ["Series", "array"])
+def test_images_in_a_series_or_an_array_of_objects_are_read_as_a_list_is(kind: str) -> None:
+    listed = [Image.fromarray(pixels(i, 3)) for i in range(12)]
+    values: Any = pd.Series(listed, index=range(12, 0, -1))
+    values = values if kind == "Series" else values.to_numpy()
+    y = ["a", "b"] * 6
+    data = source_in_memory(values, y, {}).arrays(seed=0)
+    expected = source_in_memory(listed, y, {}).arrays(seed=0)
+    np.testing.assert_array_equal(data.x_train, expected.x_train)
+    assert data.meaning.said == expected.meaning.said
+    found = features_of(values, None, images=data.meaning.images)
+    np.testing.assert_array_equal(found.inputs, data.x_train)
+
+
 def test_values_on_another_scale_than_in_training_are_doubted() -> None:
     low, high = 0.0, 255.0
     assert not [*unlike_range(np.full((2, 1, 2, 2), 200.0), low, high)]
