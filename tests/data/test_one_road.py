@@ -411,6 +411,46 @@ def test_a_masked_array_has_missing_numbers() -> None:
     assert found.input_shape == (3,)
 
 
+@pytest.mark.parametrize(
+    ("base", "kind"),
+    [
+        *((2**60, kind) for kind in ("int64", "uint64", "Int64", "UInt64", "text", "array")),
+        (10**17, "int64"),
+        (-(2**63), "int64"),
+        (2**64 - 100, "uint64"),
+        (2**64 - 100, "array"),
+    ],
+)
+def test_whole_numbers_that_float64_rounds_stay_apart(base: int, kind: str) -> None:
+    whole = "int64" if base < 2**62 else "uint64"
+    k = np.random.default_rng(1).permutation(N) * 2
+    numbers = [base + int(one) for one in k]
+    column = pd.Series(numbers, dtype=object if kind == "text" else kind.replace("array", whole))
+    column = column.map(str) if kind == "text" else column
+    frame = pd.DataFrame({"x0": column, "x1": np.arange(N) % 7})
+    data: Any = frame.astype({"x1": whole}).to_numpy() if kind == "array" else frame
+    arrays = source_in_memory(data, Y, {}).arrays(seed=0)
+    preparation = arrays.meaning.preparation
+    assert preparation is not None
+    expected = k - np.sort(k)[N // 2]
+    np.testing.assert_array_equal(arrays.x_train[:, 0], expected)
+    kept = Preparation.from_json(preparation.to_json())
+    np.testing.assert_array_equal(features_of(data, kept).inputs, arrays.x_train)
+    low = 2**60 - 99 * N
+    found = features_of(pd.DataFrame({"x0": [low], "x1": [0]}), kept)
+    assert found.inputs[0, 0] == np.float32(low - kept.columns[0].base)
+    [doubt] = found.doubts
+    assert f"({low})" in doubt
+    assert f"far outside {min(numbers)} to {max(numbers)}, the range" in doubt
+
+
+def test_dates_that_a_microsecond_does_not_tell_apart_are_not_said_to_be_constant() -> None:
+    dates = pd.Series(np.arange(N) % 5 + 10**18).astype("datetime64[ns]")
+    data = source_in_memory(pd.DataFrame({"d": dates, "x": Z}), Y, {}).arrays(seed=0)
+    said = " ".join(data.meaning.said)
+    assert "column 'd' is left out: its dates differ by less than a microsecond" in said
+
+
 @pytest.mark.parametrize(("shift", "says"), [(0.0, False), (2459000.5, True)])
 def test_vectors_on_disk_say_where_single_precision_loses_digits(
     shift: float, says: bool, tmp_path: Path
