@@ -32,6 +32,7 @@ from nas_evidence.data.cells import (
     MOST_WORDS,
     PARTS,
     TEXT,
+    THIS_CENTURY,
     Order,
     Written,
     dates_of,
@@ -56,6 +57,8 @@ _FAR = 4.0
 _TINY = 1e-30
 #: Largest whole number up to which float64 has all.
 _WHOLE = 2**53
+#: Ordered categories that a sentence names.
+_GRADES = 4
 OTHER, MISSING = "(other)", "(missing)"
 _FLAGS = {"true": 1.0, "false": 0.0}
 
@@ -397,7 +400,14 @@ def _decided(
             f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
         )
     said = ""
-    if forced and not _is_text(values):
+    if isinstance(kind := values.dtype, pd.CategoricalDtype) and kind.ordered:
+        order = " < ".join(shortened(str(one)) for one in kind.categories[:_GRADES])
+        order += " < ..." * (len(kind.categories) > _GRADES)
+        said = (
+            f"column {name!r} is read as categories without their order, {order}; give their "
+            "numbers (.cat.codes) to keep it"
+        )
+    elif forced and not _is_text(values):
         keep = f"--numeric {option(name)} to change"
         said = f"column {name!r} is a category of numbers, read as categories; {keep}"
     return _category(name, values)[0], said
@@ -466,6 +476,8 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
             )
         )
     how = "" if order == "year" else f", with the {order} first"
+    if order != "year" and _has_short_years(values):
+        how += f" and years of two digits in {1901 + THIS_CENTURY} to {2000 + THIS_CENTURY}"
     at = "" if zone in ("", EACH) else f" in the time of {zone}"
     also = ", --categorical to read categories" if order == "day" and _is_short(values) else ""
     return columns, (
@@ -549,9 +561,10 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
     with np.errstate(over="ignore"):
         infinite = np.isinf(numbers.astype(np.float32))
     if infinite.any():
+        row = int(np.flatnonzero(infinite)[0])
         raise UserError(
-            f"column {name!r} of {where} must be finite in float32, but row "
-            f"{int(np.flatnonzero(infinite)[0])} is not; remove that row, or empty the cell"
+            f"column {name!r} of {where} must be finite in float32, but row {row} has "
+            f"{numbers[row]:g}; remove that row, or empty the cell"
         ).with_code("column-not-finite")
 
 
@@ -623,6 +636,11 @@ def _texts(values: pd.Series) -> pd.Series:
 
 def _is_text(values: pd.Series) -> bool:
     return not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values))
+
+
+def _has_short_years(values: pd.Series) -> bool:
+    texts = values.dropna().astype(str)
+    return bool(texts.str.fullmatch(r"\s*\d+[/.]\d+[/.]\d\d([ T].*)?\s*").any())
 
 
 def _is_short(values: pd.Series) -> bool:

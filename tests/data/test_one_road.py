@@ -270,6 +270,18 @@ SAID: dict[str, tuple[Any, str, int]] = {
         "column 'c' is read as True and False and '?' as missing; --categorical c to change",
         2,
     ),
+    "years of two digits": (
+        ["31/12/68", "01/02/69"] * 20,
+        "is read as dates, with the day first and years of two digits in 1969 to 2068: days",
+        4,
+    ),
+    "years of four digits": (["31/12/2068", "01/02/1969"] * 20, "with the day first: days", 4),
+    "ordered categories": (
+        pd.Categorical(["low", "mid", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True),
+        "column 'c' is read as categories without their order, low < mid < high; give their "
+        "numbers (.cat.codes) to keep it",
+        4,
+    ),
     "far dates": (["9999-12-31", "2020-01-02", "0001-01-01", "2021-01-02"] * 10, "as dates", 4),
     "a number as text": (
         pd.Series([1, "1", "a", "b"] * (N // 4), dtype=object),
@@ -442,6 +454,12 @@ def test_whole_numbers_that_float64_rounds_stay_apart(base: int, kind: str) -> N
     [doubt] = found.doubts
     assert f"({low})" in doubt
     assert f"far outside {min(numbers)} to {max(numbers)}, the range" in doubt
+
+
+@pytest.mark.parametrize(("value", "told"), [(np.inf, "has inf"), (-1e300, "has -1e+300")])
+def test_a_number_that_is_not_finite_is_named(value: float, told: str) -> None:
+    with refused("column-not-finite", "'c'", f"row 3 {told}"):
+        read(np.where(np.arange(N) == 3, value, U))
 
 
 def test_dates_that_a_microsecond_does_not_tell_apart_are_not_said_to_be_constant() -> None:
