@@ -37,6 +37,26 @@ def _is_text(X: Any) -> bool:
     )
 
 
+def _are_of_python(y: Any) -> bool:
+    """Tell whether labels [n] are neither numbers nor plain text: objects, bytes, dates, ..."""
+    if isinstance(y, pd.DataFrame):
+        return False
+    found = np.asarray(y)
+    return found.ndim == 1 and found.dtype.kind not in "biufcU"
+
+
+def _complete_labels(y: Any) -> Any:
+    """Return labels [n], bytes as objects; refuse those of which some are missing."""
+    missing = np.flatnonzero(pd.isna(y))
+    if len(missing):
+        raise UserError(
+            f"y: {len(missing)} of {len(y)} rows have no label, the first at row {missing[0]}; "
+            "remove those rows"
+        ).with_code("fit-labels-missing")
+    found = y if isinstance(y, pd.Series) else np.asarray(y)
+    return found.astype(object) if found.dtype.kind == "S" else found
+
+
 def _seed(random_state: Any) -> int:
     """Return the seed that a `random_state` of scikit-learn stands for."""
     from sklearn.utils import check_random_state
@@ -197,6 +217,8 @@ class _Evidence(_Estimator):
             X = validate_data(
                 self, X, allow_nd=True, ensure_min_samples=2, ensure_all_finite="allow-nan"
             )
+        if self._task == "classification" and _are_of_python(y):
+            return X, _complete_labels(y)  # scikit-learn cannot sort them, or knows no such type
         if not isinstance(y, pd.Series | pd.DataFrame):
             y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
             y = column_or_1d(y, warn=True) if self._task == "classification" else y

@@ -43,7 +43,9 @@ def predict(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="FILE.csv", help="Write here; else predictions.csv beside DATA."
+            "--to",
+            metavar="FILE.csv",
+            help="Write here; else predictions.csv beside DATA; of images, here.",
         ),
     ] = None,
     ids: Annotated[
@@ -169,8 +171,15 @@ def _probabilities(text: str | None) -> tuple[float, ...]:
 
 
 def _beside(data: Path, *, force: bool) -> Path:
-    """Return where the predictions go that are given no place: beside the data."""
+    """Return where the predictions go that are given no place: beside the data.
+
+    Those of images go to the current folder: beside them is the folder of a class.
+    """
+    from nas_evidence.data.images import are_images
+
     place = data.expanduser().absolute().with_name("predictions.csv")
+    if are_images(data.expanduser()):
+        place = Path.cwd() / "predictions.csv"
     place = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
     if place.exists() and not force:
         raise UserError(

@@ -41,6 +41,8 @@ DAMAGED: tuple[type[Exception], ...] = (
 )  # fmt: skip
 #: Steps of float32, in standard deviations of the values, from which on they are told.
 _COARSE = 0.01
+#: Largest whole number up to which float64 has all.
+_WHOLE = 2**53
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 _OTHER_NAMES = {"x": "x_train", "X": "x_train", "y": "y_train"}
 
@@ -135,7 +137,12 @@ def part_of(arrays: Mapping[str, Array], part: str, path: Path) -> tuple[Inputs,
 
 
 def as_frame(x: Array) -> pd.DataFrame:
-    """Return vectors [n, d] as a table with the columns x0, x1, ...; float32 or float64."""
+    """Return vectors [n, d] as a table with the columns x0, x1, ...
+
+    Its numbers are float32 or float64; integers stay if float64 does not have all of them.
+    """
+    if x.dtype.kind in "iu" and x.size and max(-int(x.min()), int(x.max())) > _WHOLE:
+        return pd.DataFrame(x).add_prefix("x")
     small = x.dtype.itemsize < 4 or x.dtype == np.float32
     return pd.DataFrame(x.astype(np.float32 if small else np.float64, copy=False)).add_prefix("x")
 

@@ -348,7 +348,7 @@ _ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")
 _SHORT = re.compile(r"\s*(\d{1,2})([/.])(\d{1,2})[/.](\d{4}|\d{2})([ T]\d{1,2}:.*)?\s*")
 _ZONE = re.compile(r"\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
 #: Two digits of a year up to this one are of this century.
-_THIS_CENTURY = 68
+THIS_CENTURY = 68
 #: The zone of dates each of which is written with its own.
 EACH = "each its own"
 
@@ -475,7 +475,7 @@ def _year_first(text: str, order: Order) -> str:
     first, _, second, year, clock = found.groups()
     day, month = (first, second) if order == "day" else (second, first)
     if len(year) == 2:
-        year = f"{20 if int(year) <= _THIS_CENTURY else 19}{year}"
+        year = f"{20 if int(year) <= THIS_CENTURY else 19}{year}"
     return f"{year}-{int(month):02}-{int(day):02}{clock or ''}"
 
 

@@ -32,6 +32,8 @@ _ALIKE = (
      "--numeric", "keep", 2),
     ("is left out: it has ", "columns of free text are left out", "--categorical",
      "keep the most frequent of", 4),
+    ("is read as categories without their order",
+     "columns of ordered categories are read without their order", "", "", 2),
     ("is read as dates", "columns are read as dates", "--drop", "leave out", 4),
     ("is read as numbers: ", "columns of text are read as numbers", "--categorical",
      "read as categories", 4),

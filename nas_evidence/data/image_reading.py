@@ -10,7 +10,7 @@ from nas_evidence.plumbing.parsing import parsed_json
 #: The file of a study, beside its arrays, that holds an `ImageReading`.
 STORED = "images.json"
 #: What the pixels of an image are.
-Kind = Literal["grey", "RGB", "16-bit grey", "32-bit grey", "float grey"]
+Kind = Literal["grey", "RGB", "8-bit signed grey", "16-bit grey", "32-bit grey", "float grey"]
 
 
 @dataclass(frozen=True)

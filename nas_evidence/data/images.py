@@ -5,7 +5,8 @@
                           rows, if there are any
 
 Values  8-bit images are grey or RGB, uint8 [C, H, W]; grey alone if all are. Grey images of 16
-        or 32 bits, or of floats, keep their values, as float32 [1, H, W].
+        or 32 bits, of signed numbers, or of floats, keep their values, as float32 [1, H, W].
+        Whole numbers of a TIFF are signed or not, and white 0 or not, as its tags say.
 Turned  as their EXIF orientation says, before anything else.
 Size    one for all, or all are resized, each side by itself.
 
@@ -21,9 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
+import pandas as pd
 
 from nas_evidence.data.array_files import DAMAGED, names_the_file
 from nas_evidence.data.image_reading import ImageReading, Kind
@@ -50,6 +52,11 @@ _TURNS = {
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
     7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
+#: Tags of TIFF 6.0: photometric interpretation, whose 0 is white; and format of a sample.
+_PHOTOMETRIC, _SAMPLE_FORMAT = 262, 339
+_UNSIGNED, _SIGNED = 1, 2
+#: Modes of PIL whose values change when they become RGB.
+_CONVERTED = ("CMYK", "LAB", "HSV", "YCbCr")
 #: Largest whole number up to which float32 has all.
 _WHOLE = 1 << 24
 _GREY_MODES = ("1", "L", "LA", "La")
@@ -59,8 +66,13 @@ _LEFT_OUT = {
     "other": ("file with another ending", "files with other endings",
               f"the endings of images are {', '.join(ENDINGS)}"),
     "link": ("link that leads nowhere", "links that lead nowhere", ""),
+    "linked": ("link to a folder", "links to folders", "only the folder of a class may be a link"),
+    "special": ("pipe or device", "pipes or devices", ""),
+    "closed": ("folder that may not be read", "folders that may not be read", ""),
     "below": ("image below the folder of its class", "images below the folders of their classes",
               "move each into the folder of its class to keep it"),
+    "deeper": ("image in a folder below", "images in folders below",
+               "give one folder of images, or one folder for each class"),
     "beside": ("image in no folder of a class", "images in no folder of a class",
                "move each into one to keep it"),
     "empty": ("folder without images", "folders without images", ""),
@@ -90,7 +102,7 @@ class ImagesRead:
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder has folders of images, one per class."""
-    return any(_has_classes(place) for place in (folder, folder / "train"))
+    return any(_has_classes(place) for place in (folder, _part(folder, "train")))
 
 
 def are_images(place: Path) -> bool:
@@ -154,9 +166,9 @@ def new_images(place: Path, reading: ImageReading) -> ImagesRead:
         return replace(found, arrays=found.arrays | {"y_train": labels})
     named, others = {}, defaultdict[str, list[str]](list)
     for path in sorted(place.iterdir()):
-        kind = _left_out(path) or ("empty" if path.is_dir() else "")
-        if kind:
-            others[kind].append(path.name)
+        if (kind := _left_out(path)) or path.is_dir():
+            for one, why in [(path, kind)] if kind else _all_within(path):
+                others[why or "deeper"].append(one.relative_to(place).as_posix())
         else:
             named[path.name] = path
     if not named:
@@ -181,11 +193,20 @@ def new_images_in_memory(images: Sequence["Image"], reading: ImageReading) -> Im
 
 
 def are_of_pil(values: object) -> bool:
-    """Return whether values are a list of images of PIL; does not import it."""
+    """Return whether values are images of PIL in a list, a Series or an array of objects [n].
+
+    Does not import PIL.
+    """
     return (
-        isinstance(values, list | tuple)
+        (isinstance(values, list | tuple) or _is_of_objects(values))
         and len(values) > 0
         and all(any(k.__module__ == "PIL.Image" for k in type(v).__mro__) for v in values)
+    )
+
+
+def _is_of_objects(values: object) -> TypeGuard["pd.Series | Array"]:
+    return (
+        isinstance(values, pd.Series | np.ndarray) and values.dtype == object and values.ndim == 1
     )
 
 
@@ -212,6 +233,17 @@ def _has_classes(folder: Path) -> bool:
     return False
 
 
+def _part(folder: Path, name: str) -> Path:
+    """Return the folder `train` or `test` in a folder, also if written `Train`."""
+    exact = folder / name
+    if exact.is_dir() or not folder.is_dir():
+        return exact
+    with suppress(PermissionError):
+        alike = (path for path in sorted(folder.iterdir()) if path.name.casefold() == name)
+        return next((path for path in alike if path.is_dir()), exact)
+    return exact
+
+
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name in _OF_SYSTEMS
 
@@ -224,13 +256,16 @@ def _left_out(path: Path) -> str:
         return ""
     if path.suffix.lower() not in ENDINGS:
         return "other"
-    return "" if path.is_file() else "link"
+    if path.is_file():
+        return ""
+    return "link" if path.is_symlink() else "special"
 
 
 def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """Return the images of each part, and sentences about what is left out."""
-    split = _has_classes(folder / "train")
-    places = {p: folder / p for p in ("train", "test")} if split else {"train": folder}
+    split = _has_classes(_part(folder, "train"))
+    parts = ("train", "test")
+    places = {part: _part(folder, part) for part in parts} if split else {"train": folder}
     files: dict[str, list[Path]] = {"train": [], "test": []}
     others = defaultdict[str, list[str]](list)
 
@@ -240,21 +275,24 @@ def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     for path in sorted(folder.iterdir()) if split else ():
         if path in places.values():
             continue
-        inside = [*_images_within(path)] if path.is_dir() and not _left_out(path) else []
-        for one in inside or [path]:
-            leave_out(one, "part" if inside else _left_out(path) or "empty")
+        kind = _left_out(path) or ("" if path.is_dir() else "beside")
+        for one, why in [(path, kind)] if kind else _all_within(path):
+            leave_out(one, why or "part")
     for part, place in places.items():
         for home in sorted(place.iterdir()) if place.is_dir() else ():
             if (kind := _left_out(home)) or not home.is_dir():
                 leave_out(home, kind or "beside")
+                continue
+            if _holds(home, place):
+                leave_out(home, "linked")
                 continue
             n_before = len(files[part])
             for path in sorted(home.iterdir()):
                 if kind := _left_out(path):
                     leave_out(path, kind)
                 elif path.is_dir():
-                    for below in _images_within(path):
-                        leave_out(below, "below")
+                    for below, why in _all_within(path):
+                        leave_out(below, why or "below")
                 else:
                     files[part].append(path)
             if len(files[part]) == n_before:
@@ -262,12 +300,28 @@ def _listed(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     return files, [*_told(others)]
 
 
-def _images_within(folder: Path) -> Iterator[Path]:
-    """Yield the images anywhere below a folder; linked folders are not entered."""
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if not (path.is_dir() or _left_out(path) or any(map(_is_hidden, parts))):
-            yield path
+def _holds(link: Path, folder: Path) -> bool:
+    """Tell whether a link leads to a folder, or to one above it: following it has no end."""
+    return link.is_symlink() and folder.resolve().is_relative_to(link.resolve())
+
+
+def _all_within(folder: Path) -> list[tuple[Path, str]]:
+    """Return all below a folder with why it is left out, "" for images; the folder if empty.
+
+    Hidden and linked folders are not entered.
+    """
+    if folder.is_symlink():
+        return [(folder, "linked")]
+    found: list[tuple[Path, str]] = []
+    try:
+        for path in sorted(folder.iterdir()):
+            if (kind := _left_out(path)) or not path.is_dir():
+                found.append((path, kind))
+            else:
+                found += _all_within(path)
+    except PermissionError:
+        return [(folder, "closed")]
+    return found or [(folder, "empty")]
 
 
 def _told(others: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -338,7 +392,7 @@ def _as_in_training(
             f"training has, and {'is' if len(colour) == 1 else 'are'} read as grey "
             f"({_listing(colour)})"
         )
-    doubts += _said_traits({key: traits[key] for key in ("frames", "alpha") if key in traits})
+    doubts += _said_traits({key: names for key, names in traits.items() if key != "turned"})
     return ImagesRead({"x_train": x}, reading, tuple(items), tuple(doubts))
 
 
@@ -346,8 +400,10 @@ def _kinds(items: Mapping[str, "Path | Image"]) -> dict[str, Kind]:
     found: dict[str, Kind] = {}
     for name, item in items.items():
         with _opened(item) as image:
-            mode = image.mode
-        if mode.startswith("I;16"):
+            mode, signed = image.mode, _is_signed_byte(image)
+        if signed:
+            found[name] = "8-bit signed grey"
+        elif mode.startswith("I;16"):
             found[name] = "16-bit grey"
         elif mode in ("I", "F"):
             found[name] = "32-bit grey" if mode == "I" else "float grey"
@@ -360,6 +416,8 @@ def _pixels_of(
     items: Mapping[str, "Path | Image"], reading: ImageReading
 ) -> tuple[Array, list[tuple[int, int]], dict[str, list[str]]]:
     """Return images [n, C, H, W], their own heights and widths, and names by trait."""
+    from PIL.Image import fromarray
+
     arrays: list[Array] = []
     sizes: list[tuple[int, int]] = []
     traits = defaultdict[str, list[str]](list)
@@ -374,13 +432,25 @@ def _pixels_of(
                 traits["turned"].append(name)
             if _is_transparent(turned):
                 traits["alpha"].append(name)
-            if turned.mode == "I" and np.abs(turned.getextrema()).max() > _WHOLE:
-                traits["rounded"].append(name)
-            if turned.mode == "CMYK":
-                traits["cmyk"].append(name)
+            if turned.mode in _CONVERTED:
+                traits[turned.mode].append(name)
             if getattr(stored, "n_frames", 1) > 1:
                 traits["frames"].append(name)
-            image = _of_kind(turned, reading.kind)
+            if reading.kind in _BYTES:
+                image = _of_bytes(turned, reading.kind)
+            else:
+                values = _values(turned, stored)
+                if not np.isfinite(values).all():
+                    raise UserError(
+                        f"images must be finite, but {name} has "
+                        f"{values[~np.isfinite(values)][0]}; remove it, or fill these pixels"
+                    ).with_code("image-not-finite")
+                if (
+                    values.dtype.kind in "iu"
+                    and max(-int(values.min()), int(values.max())) > _WHOLE
+                ):
+                    traits["rounded"].append(name)
+                image = fromarray(values.astype(np.float32))
         sizes.append((image.height, image.width))
         if reading.size is None and sizes[-1] != sizes[0]:
             continue
@@ -426,12 +496,58 @@ def _is_transparent(image: "Image") -> bool:
     return bool(low < 255)  # type: ignore[operator]
 
 
-def _of_kind(image: "Image", kind: Kind) -> "Image":
-    from PIL import Image
+def _of_bytes(image: "Image", kind: Kind) -> "Image":
+    if kind == "RGB" or image.mode == "LAB":  # which PIL converts to RGB alone
+        image = image.convert("RGB")
+    return image.convert("L") if kind == "grey" else image
 
-    if kind in _BYTES:
-        return image.convert("L" if kind == "grey" else "RGB")
-    return Image.fromarray(np.asarray(image).astype(np.float32))
+
+def _is_signed_byte(image: "Image") -> bool:
+    return image.mode == "L" and _tag(image, _SAMPLE_FORMAT) == _SIGNED
+
+
+def _tag(image: "Image", number: int) -> object:
+    """Return a tag of a TIFF that is open; None if the image is another, or lacks it."""
+    found = getattr(image, "tag_v2", {}).get(number)
+    return found[0] if isinstance(found, tuple) and found else found
+
+
+def _values(image: "Image", stored: "Image") -> Array:
+    """Return the numbers [H, W] of a grey image, which PIL may have read as of another type.
+
+    Args:
+        image: as it is turned.
+        stored: the same as it was opened, with the tags of a TIFF.
+    """
+    values = np.asarray(image)
+    if _is_signed_byte(stored):
+        return values.view(np.int8)
+    if stored.format != "TIFF":
+        return values
+    if image.mode == "I" and (_tag(stored, _SAMPLE_FORMAT) or _UNSIGNED) == _UNSIGNED:
+        return values.view(np.uint32)
+    if image.mode.startswith("I;16") and _tag(stored, _PHOTOMETRIC) == 0:
+        return ~values  # PIL does this for 8 bits
+    return values
+
+
+def _format_of_tiff(file: Path) -> str:
+    """Return what the samples of a TIFF are, "" if it is none."""
+    from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+    found: dict[int, object] = {}
+    with suppress(*DAMAGED), file.open("rb") as stream:
+        tags = ImageFileDirectory_v2(stream.read(8))
+        stream.seek(tags.next)
+        tags.load(stream)
+        found = dict(tags)
+    bits = found.get(258)
+    if not isinstance(bits, tuple):
+        return ""
+    kinds = {1: "unsigned integers", 2: "signed integers", 3: "floats"}
+    of = found.get(_SAMPLE_FORMAT, (1,))
+    kind = kinds.get(of[0], "other numbers") if isinstance(of, tuple) else "numbers"
+    return f"a TIFF of {_counted(len(bits), 'channel', 'channels')} of {bits[0]}-bit {kind}"
 
 
 def _resized(image: "Image", reading: ImageReading) -> Array:
@@ -446,7 +562,7 @@ def _resized(image: "Image", reading: ImageReading) -> Array:
 @contextmanager
 def _opened(item: "Path | Image") -> Iterator["Image"]:
     """Open an image; name its file if PIL cannot open or decode it."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     if not isinstance(item, Path):
         with nullcontext(item) as image:
@@ -459,7 +575,16 @@ def _opened(item: "Path | Image") -> Iterator["Image"]:
     ):
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(item, formats=_FORMATS) as image:
+        try:
+            image = Image.open(item, formats=_FORMATS)
+        except UnidentifiedImageError:
+            if not (what := _format_of_tiff(item)):
+                raise
+            raise UserError(
+                f"{item} is {what}, which cannot be read; save it as floats of 32 bits, or as "
+                "integers of 8 or 16 bits"
+            ).with_code("tiff-of-other-numbers") from None
+        with image:
             yield image
 
 
@@ -470,7 +595,7 @@ def _said_traits(traits: Mapping[str, Sequence[str]]) -> list[str]:
     words = {
         "turned": "turned as the EXIF orientation says",
         "alpha": "read without transparency",
-        "cmyk": "converted from CMYK to RGB",
+        **{mode: f"converted from {mode} to RGB" for mode in _CONVERTED},
         "deep": "read with 8 of 16 bits per channel",
         "rounded": "rounded to float32, as values exceed 16,777,216",
         "frames": "read as the first of several frames",

@@ -6,7 +6,8 @@
     category  one-hot: the categories of the training rows, most frequent first, and "other"
 
 Numbers are float64 until `shift` and `unit` of their column are taken off: float32 would lose
-what distinguishes values far from 0, such as 2459000.5 and 2459000.6.
+what distinguishes values far from 0, such as 2459000.5 and 2459000.6. Of whole numbers that
+float64 rounds, such as 2^60 + 1, `base` is taken off before, as integers.
 
 Decisions are taken once, of the training rows, and applied cell by cell: the features of a row
 do not depend on the rows beside it. A `Preparation` holds every number and name that it uses, so
@@ -17,7 +18,9 @@ these parameters (a test compares).
 
 import difflib
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -29,6 +32,7 @@ from nas_evidence.data.cells import (
     MOST_WORDS,
     PARTS,
     TEXT,
+    THIS_CENTURY,
     Order,
     Written,
     dates_of,
@@ -51,6 +55,10 @@ _MOSTLY = 0.9
 _FAR = 4.0
 #: A column whose largest distance from 0 is smaller gets a unit of its own: float32 ends at 1e-38.
 _TINY = 1e-30
+#: Largest whole number up to which float64 has all.
+_WHOLE = 2**53
+#: Ordered categories that a sentence names.
+_GRADES = 4
 OTHER, MISSING = "(other)", "(missing)"
 _FLAGS = {"true": 1.0, "false": 0.0}
 
@@ -59,6 +67,8 @@ _FLAGS = {"true": 1.0, "false": 0.0}
 class Column:
     """How one column becomes features.
 
+    base        taken off whole numbers before they are float64; `fill`, `shift`, `low` and `high`
+                are of what is left
     fill        value in place of a missing number
     indicator   whether a feature says that the number is missing
     categories  with a feature of their own; `OTHER` comes after them
@@ -83,6 +93,16 @@ class Column:
     low: float | None = None
     high: float | None = None
     words: tuple[str, ...] = ()
+    base: int = 0
+
+    @property
+    def range(self) -> str:
+        """Return the range of the numbers of training in words."""
+        if self.low is None or self.high is None:
+            return ""
+        if self.base:
+            return f"{self.base + round(self.low)} to {self.base + round(self.high)}"
+        return f"{self.low:.4g} to {self.high:.4g}"
 
     @property
     def label(self) -> str:
@@ -217,8 +237,10 @@ class Preparation:
                 unread = np.isnan(_as_numbers(present))
                 yield from _told(column, present[unread], "with text", "as missing")
             if column.low is not None:
-                far = column.far_outside(pd.Series(_as_numbers(present), present.index))
-                seen = f"far outside {column.low:.4g} to {column.high:.4g}, the range of training"
+                numbers = pd.Series(_as_numbers(present, column.base), present.index)
+                far = column.far_outside(numbers)
+                far = present[far.index] if column.base else far
+                seen = f"far outside {column.range}, the range of training"
                 yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
             n_missing = len(values) - len(present)
             if n_missing and len(present) and not column.part and not column.may_miss:
@@ -378,7 +400,14 @@ def _decided(
             f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
         )
     said = ""
-    if forced and not _is_text(values):
+    if isinstance(kind := values.dtype, pd.CategoricalDtype) and kind.ordered:
+        order = " < ".join(shortened(str(one)) for one in kind.categories[:_GRADES])
+        order += " < ..." * (len(kind.categories) > _GRADES)
+        said = (
+            f"column {name!r} is read as categories without their order, {order}; give their "
+            "numbers (.cat.codes) to keep it"
+        )
+    elif forced and not _is_text(values):
         keep = f"--numeric {option(name)} to change"
         said = f"column {name!r} is a category of numbers, read as categories; {keep}"
     return _category(name, values)[0], said
@@ -388,6 +417,8 @@ def _number(
     name: str, values: pd.Series, forced: str | None, where: str
 ) -> tuple[list[Column], str]:
     numbers = _as_numbers(values)
+    base = _base(values, numbers)
+    numbers = _as_numbers(values, base) if base else numbers
     present = numbers[~np.isnan(numbers)]
     if len(present) == 0:
         raise UserError(
@@ -412,17 +443,21 @@ def _number(
         low=float(present.min()),
         high=float(present.max()),
         words=tuple(words[:MOST_CATEGORIES]),
+        base=base,
     )
     return [column], ""
 
 
 def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str]:
     zone = zone_of(values.dropna())
-    features = parts_of(dates_of(values, order, zone))
+    dates = dates_of(values, order, zone)
+    features = parts_of(dates)
     varying = [part for part in PARTS if np.nanmin(features[part]) < np.nanmax(features[part])]
     missing = bool(np.isnan(features[PARTS[0]]).any())
     if not varying and not missing:
-        return [], f"column {name!r} is left out: it has one value only"
+        close = dates.nunique() > 1
+        why = "its dates differ by less than a microsecond" if close else "it has one value only"
+        return [], f"column {name!r} is left out: {why}"
     varying = varying or [PARTS[0]]
     columns = []
     for part in varying:
@@ -441,6 +476,8 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
             )
         )
     how = "" if order == "year" else f", with the {order} first"
+    if order != "year" and _has_short_years(values):
+        how += f" and years of two digits in {1901 + THIS_CENTURY} to {2000 + THIS_CENTURY}"
     at = "" if zone in ("", EACH) else f" in the time of {zone}"
     also = ", --categorical to read categories" if order == "day" and _is_short(values) else ""
     return columns, (
@@ -502,7 +539,7 @@ def _numbers(
         if column.name not in dates:
             dates[column.name] = parts_of(dates_of(values, column.order, column.zone))
         return dates[column.name][column.part]
-    numbers = _as_numbers(_without(values, column.words))
+    numbers = _as_numbers(_without(values, column.words), column.base)
     if _is_text(values) and len(values) and np.isnan(numbers).all():
         others = _without(values, column.words).dropna()
         if len(others):
@@ -524,21 +561,58 @@ def _check_finite(numbers: Array, name: str, where: str) -> None:
     with np.errstate(over="ignore"):
         infinite = np.isinf(numbers.astype(np.float32))
     if infinite.any():
+        row = int(np.flatnonzero(infinite)[0])
         raise UserError(
-            f"column {name!r} of {where} must be finite in float32, but row "
-            f"{int(np.flatnonzero(infinite)[0])} is not; remove that row, or empty the cell"
+            f"column {name!r} of {where} must be finite in float32, but row {row} has "
+            f"{numbers[row]:g}; remove that row, or empty the cell"
         ).with_code("column-not-finite")
 
 
-def _as_numbers(values: pd.Series) -> Array:
-    """Return cells as float64 [n], NaN where they are missing or no numbers."""
-    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":  # quick: often wide
-        return np.asarray(values, dtype=np.float64)
+def _as_numbers(values: pd.Series, base: int = 0) -> Array:
+    """Return cells less a base as float64 [n], NaN where they are missing or no numbers."""
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf" and not base:
+        return np.asarray(values, dtype=np.float64)  # quick: often wide
     found = np.asarray(to_numeric(values, errors="coerce").to_numpy("float64", na_value=np.nan))
     if _is_text(values) and len(words := values[np.isnan(found)].dropna()):
         found = found.copy()
         found[np.isnan(found) & values.notna().to_numpy()] = _flags(words)
+    if base:
+        cells = values.astype("object")
+        pairs = zip(cells, found.tolist(), strict=True)
+        found = np.array([_exact(cell, number) - base for cell, number in pairs], np.float64)
     return found
+
+
+def _exact(cell: object, number: float) -> int | float:
+    """Return a cell as an integer if it is one, else the number that it is in float64."""
+    if not math.isfinite(number):
+        return number
+    if isinstance(cell, str | int | np.integer):
+        with suppress(ValueError):
+            return int(cell)
+    return int(number) if number.is_integer() else number
+
+
+def _base(values: pd.Series, numbers: Array) -> int:
+    """Return the median of whole numbers that float64 rounds, 0 of others.
+
+    Also 0 if they lie so far apart that float64 rounds their differences.
+
+    Args:
+        values: the cells [n].
+        numbers: the same as float64 [n], NaN where missing or no numbers.
+    """
+    there = ~np.isnan(numbers)
+    present = numbers[there]
+    if pd.api.types.is_float_dtype(values) or not len(present):
+        return 0
+    if np.abs(present).max() < _WHOLE or np.ptp(present) > _WHOLE:
+        return 0
+    cells = values[there].astype("object")
+    exact = sorted(map(_exact, cells, present.tolist()))
+    if all(isinstance(one, float) or int(float(one)) == one for one in exact):
+        return 0
+    return int(exact[len(exact) // 2])
 
 
 def _flags(words: pd.Series) -> Array:
@@ -562,6 +636,11 @@ def _texts(values: pd.Series) -> pd.Series:
 
 def _is_text(values: pd.Series) -> bool:
     return not (pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values))
+
+
+def _has_short_years(values: pd.Series) -> bool:
+    texts = values.dropna().astype(str)
+    return bool(texts.str.fullmatch(r"\s*\d+[/.]\d+[/.]\d\d([ T].*)?\s*").any())
 
 
 def _is_short(values: pd.Series) -> bool:

@@ -7,11 +7,15 @@ from typing import Any
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 from commands import forked_script
+from messages import refused
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 
 import nas_evidence
+from nas_evidence.api import estimators
+from nas_evidence.data.source import source_in_memory
 
 QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 FITTED_ELSEWHERE = f"""
@@ -97,3 +101,43 @@ def test_a_pickle_of_a_pickle_predicts_and_holds_no_object_of_the_network(tmp_pa
     twice = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(fitted))))
     np.testing.assert_array_equal(twice.predict_proba(x), fitted.predict_proba(x))
     assert pickle.loads(pickle.dumps(nas_evidence.EvidenceClassifier())).n_trials == 24
+
+
+@pytest.mark.parametrize(
+    ("labels", "code", "parts"),
+    [
+        (["a", None], "fit-labels-missing", ("20 of 40 rows", "row 1")),
+        (pd.Series(["a", np.nan]), "fit-labels-missing", ("20 of 40 rows", "row 1")),
+        (np.array([1, "1"], dtype=object), "labels-of-two-types", ("1 as text",)),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused_in_a_sentence(
+    labels: Any, code: str, parts: tuple[str, ...]
+) -> None:
+    repeated = [*labels] * 20
+    y = pd.Series(repeated) if isinstance(labels, pd.Series) else np.array(repeated, dtype=object)
+    with refused(code, *parts):
+        nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK).fit(rows()[0], y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ([True, 1], ["1", "True"]),
+        ([b"a", b"b"], ["a", "b"]),
+        (np.array([b"a", b"b"]), ["a", "b"]),
+        ([*pd.period_range("2024", "2025", freq="Y")], ["2024", "2025"]),
+    ],
+)
+def test_labels_of_every_type_are_those_of_a_search(
+    labels: Any, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(x: Any, y: Any, *, task: Any, **_: Any) -> None:
+        classes = source_in_memory(x, y, {"task": task}).arrays(seed=0).meaning.classes
+        assert [str(a)[: len(b)] for a, b in zip(classes, names, strict=True)] == names
+        raise InterruptedError
+
+    monkeypatch.setattr(estimators, "search", searched)
+    y = np.array([*labels] * 20, dtype=getattr(labels, "dtype", object))
+    with pytest.raises(InterruptedError):
+        nas_evidence.EvidenceClassifier(n_trials=1).fit(rows()[0], y)

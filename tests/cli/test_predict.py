@@ -12,7 +12,7 @@ from commands import run
 from messages import refused
 
 import nas_evidence
-from nas_evidence.cli.predict import predict
+from nas_evidence.cli.predict import _beside, predict
 from nas_evidence.data.given import rows_seen
 
 QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
@@ -99,6 +99,17 @@ def test_python_predicts_and_judges_in_one_call_what_the_command_line_prints(hom
         nas_evidence.predict(home / "runs/ills", home / "old.csv")
     with refused("trial-of-an-export", "is an export"):
         nas_evidence.predict(home / "runs/ills/export", home / "new.csv", trial_id=0)
+
+
+@pytest.mark.parametrize("place", ["pets/cat/1.png", "pets/cat", "pets"])
+def test_predictions_of_images_are_not_written_among_the_classes(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pets" / "cat").mkdir(parents=True)
+    (tmp_path / "pets" / "cat" / "1.png").touch()
+    monkeypatch.chdir(tmp_path)
+    assert _beside(Path(place), force=False) == Path("predictions.csv")
+    assert _beside(Path("pets/table.csv"), force=False) == Path("pets/predictions.csv")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Images from files: values, sizes and places are kept, and what is left out is named."""
 
+import os
 import shutil
 import struct
 import zlib
@@ -91,6 +92,62 @@ def test_deep_grey_keeps_its_values(
     assert kind in said_of(home, "images: 12 of 8 x 8 pixels")
 
 
+def tiff(file: Path, values: np.ndarray, sample: int, white_is_zero: bool = False) -> Path:
+    """Write a grey TIFF byte by byte; `sample` is 1 for unsigned, 2 for signed, 3 for floats."""
+    content = values.tobytes()
+    tags = [
+        (256, 3, SHAPE[1]), (257, 3, SHAPE[0]), (258, 3, 8 * values.itemsize), (259, 3, 1),
+        (262, 3, int(not white_is_zero)), (273, 4, 8), (277, 3, 1), (278, 3, SHAPE[0]),
+        (279, 4, len(content)), (339, 3, sample),
+    ]  # fmt: skip
+    entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
+    head = b"II*\0" + struct.pack("<I", 8 + len(content))
+    ifd = struct.pack("<H", len(tags)) + entries + bytes(4)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(head + content + ifd)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first", "sample", "white_is_zero", "kind"),
+    [
+        (np.uint32, 3_000_000_000, 1, False, "32-bit grey"),
+        (np.int32, -2_000_000_000, 2, False, "32-bit grey"),
+        (np.int16, -100, 2, False, "32-bit grey"),
+        (np.int8, -60, 2, False, "8-bit signed grey"),
+        (np.uint8, 3, 1, True, "grey"),
+        (np.uint16, 300, 1, True, "16-bit grey"),
+    ],
+)
+def test_whole_numbers_of_a_tiff_are_what_its_tags_say(
+    dtype: Any, first: int, sample: int, white_is_zero: bool, kind: str, tmp_path: Path
+) -> None:
+    values = (first + np.arange(48).reshape(SHAPE) % 50).astype(dtype)
+    for i in range(12):
+        tiff(tmp_path / "pets" / "ab"[i % 2] / f"{i}.tif", values, sample, white_is_zero)
+    data = read(tmp_path / "pets")
+    expected = np.iinfo(dtype).max - values if white_is_zero else values
+    np.testing.assert_array_equal(data.x_train[0, 0], expected.astype(data.x_train.dtype))
+    assert f"pixels, {kind}" in said_of(tmp_path / "pets", "pixels")
+    one = tiff(tmp_path / "new.tif", values, sample, white_is_zero)
+    found = features_of(one, None, images=data.meaning.images)
+    np.testing.assert_array_equal(found.inputs[0], data.x_train[0])
+
+
+def test_a_tiff_of_numbers_that_cannot_be_read_is_named_with_its_format(tmp_path: Path) -> None:
+    home = grey(tmp_path)
+    tiff(home / "cat" / "x.tif", pixels(1) / 7.0, 3)
+    with refused("tiff-of-other-numbers", "x.tif", "1 channel of 64-bit floats"):
+        read(home)
+
+
+def test_a_pixel_that_is_not_finite_names_its_file(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, dtype=np.float32), "tif")
+    save(home / "cat" / "01.tif", np.full(SHAPE, np.nan, np.float32))
+    with refused("image-not-finite", "cat/01.tif", "nan"):
+        read(home)
+
+
 def test_whole_numbers_that_float32_rounds_are_said(tmp_path: Path) -> None:
     home = folder(tmp_path, lambda i: pixels(i, dtype=np.int32), "tif")
     save(home / "cat" / "x.tif", pixels(20, dtype=np.int32) + 2**24)
@@ -172,14 +229,25 @@ def test_hidden_and_notebook_folders_are_left_out_and_named(tmp_path: Path) -> N
         ("1.png", "left out: 1 image in no folder of a class (1.png)"),
         ("owl/", "left out: 1 folder without images (owl)"),
         ("cat/away.png", "left out: 1 link that leads nowhere (cat/away.png)"),
+        ("cat/2023/photo.heic", "left out: 1 file with another ending (cat/2023/photo.heic)"),
+        ("cat/2023/1/", "left out: 1 folder without images (cat/2023/1)"),
+        ("cat/d.png/", "left out: 1 folder without images (cat/d.png)"),
+        ("all", "left out: 1 link to a folder (all)"),
+        ("cat/all", "left out: 1 link to a folder (cat/all)"),
+        ("cat/pipe.png", "left out: 1 pipe or device (cat/pipe.png)"),
     ],
 )
 def test_what_is_no_image_of_a_class_is_counted_and_named(
     name: str, sentence: str, tmp_path: Path
 ) -> None:
     home = grey(tmp_path)
+    (home / name).parent.mkdir(exist_ok=True)
     if name.endswith("/"):
-        (home / name).mkdir()
+        (home / name).mkdir(parents=True, exist_ok=True)
+    elif name.endswith("all"):
+        (home / name).symlink_to(home)
+    elif name.endswith("pipe.png"):
+        os.mkfifo(home / name)
     elif name == "cat/away.png":
         (home / name).symlink_to("nowhere.png")
     elif name.endswith(".png"):
@@ -200,17 +268,22 @@ def test_a_linked_folder_of_a_class_and_a_linked_image_are_read(tmp_path: Path) 
     assert read(home).n_train == 13
 
 
-def test_folders_train_and_test_are_the_training_and_the_test(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("train", "test"), [("train", "test"), ("Train", "TEST")])
+def test_folders_train_and_test_are_the_training_and_the_test(
+    train: str, test: str, tmp_path: Path
+) -> None:
     home = tmp_path / "all"
-    shutil.copytree(grey(tmp_path), home / "train")
-    save(home / "test" / "cat" / "t.png", pixels(50))
+    shutil.copytree(grey(tmp_path), home / train)
+    save(home / test / "cat" / "t.png", pixels(50))
     save(home / "val" / "dog" / "v.png", pixels(51))
+    (home / "val" / "w.heic").write_text("words")
     assert kind_of(home) == "images"
     data = read(home)
     assert (data.n_train, len(data.x_test), data.meaning.classes) == (12, 1, ("cat", "dog"))
     assert said_of(home, "beside").startswith(
         "left out: 1 image beside `train` and `test` (val/dog/v.png)"
     )
+    assert said_of(home, "ending").startswith("left out: 1 file with another ending (val/w.heic)")
 
 
 def test_classes_called_train_and_test_are_classes(tmp_path: Path) -> None:
@@ -271,8 +344,8 @@ def test_colours_frames_and_transparency_that_are_lost_are_said(
     assert f"(cat/x.{ending})" in said_of(home, sentence)
 
 
-def test_16_bits_of_colour_that_are_read_as_8_are_said(tmp_path: Path) -> None:
-    home = folder(tmp_path, lambda i: pixels(i, 3))
+def deep_colour(file: Path) -> Path:
+    """Write an RGB image of 16 bits, which PIL cannot."""
     raw = b"".join(b"\0" + bytes(6 * SHAPE[1]) for _ in range(SHAPE[0]))
     head = struct.pack(">IIBBBBB", SHAPE[1], SHAPE[0], 16, 2, 0, 0, 0)
     chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(raw)), (b"IEND", b""))
@@ -280,10 +353,31 @@ def test_16_bits_of_colour_that_are_read_as_8_are_said(tmp_path: Path) -> None:
         struct.pack(">I", len(c)) + name + c + struct.pack(">I", zlib.crc32(name + c))
         for name, c in chunks
     )
-    (home / "cat" / "x.png").write_bytes(content)
+    file.write_bytes(content)
+    return file
+
+
+def test_16_bits_of_colour_that_are_read_as_8_are_said(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3))
+    deep_colour(home / "cat" / "x.png")
     assert said_of(home, "of 16 bits") == (
         "1 image is read with 8 of 16 bits per channel (cat/x.png)"
     )
+
+
+def test_what_new_images_lose_is_doubted_as_it_is_said_of_training(tmp_path: Path) -> None:
+    home = folder(tmp_path, lambda i: pixels(i, 3))
+    lab = Image.fromarray(pixels(3, 3)).convert("HSV")
+    new = [deep_colour(tmp_path / "a.png"), save(tmp_path / "b.jpg", Image.new("CMYK", (8, 6)))]
+    new.append(save(tmp_path / "c.tif", Image.frombytes("LAB", lab.size, lab.tobytes())))
+    (tmp_path / "new").mkdir()
+    for file in new:
+        file.rename(tmp_path / "new" / file.name)
+    for images in (read(home).meaning.images, ImageReading("grey")):
+        doubts = " ".join(features_of(tmp_path / "new", None, images=images).doubts)
+        assert "1 image is read with 8 of 16 bits per channel (a.png)" in doubts
+        assert "1 image is converted from CMYK to RGB (b.jpg)" in doubts
+        assert "1 image is converted from LAB to RGB (c.tif)" in doubts
 
 
 def test_an_opaque_alpha_channel_and_a_palette_lose_nothing_and_are_not_said(
@@ -459,6 +553,20 @@ def test_a_data_set_of_images_in_memory_is_read_as_files_are(
     np.testing.assert_array_equal(given.inputs, data.x_train)
     one = features_of(make(3), None, images=data.meaning.images)
     np.testing.assert_array_equal(one.inputs[0], data.x_train[3])
+
+
+@pytest.mark.parametrize("kind", ["Series", "array"])
+def test_images_in_a_series_or_an_array_of_objects_are_read_as_a_list_is(kind: str) -> None:
+    listed = [Image.fromarray(pixels(i, 3)) for i in range(12)]
+    values: Any = pd.Series(listed, index=range(12, 0, -1))
+    values = values if kind == "Series" else values.to_numpy()
+    y = ["a", "b"] * 6
+    data = source_in_memory(values, y, {}).arrays(seed=0)
+    expected = source_in_memory(listed, y, {}).arrays(seed=0)
+    np.testing.assert_array_equal(data.x_train, expected.x_train)
+    assert data.meaning.said == expected.meaning.said
+    found = features_of(values, None, images=data.meaning.images)
+    np.testing.assert_array_equal(found.inputs, data.x_train)
 
 
 def test_values_on_another_scale_than_in_training_are_doubted() -> None:

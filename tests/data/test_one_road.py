@@ -270,6 +270,18 @@ SAID: dict[str, tuple[Any, str, int]] = {
         "column 'c' is read as True and False and '?' as missing; --categorical c to change",
         2,
     ),
+    "years of two digits": (
+        ["31/12/68", "01/02/69"] * 20,
+        "is read as dates, with the day first and years of two digits in 1969 to 2068: days",
+        4,
+    ),
+    "years of four digits": (["31/12/2068", "01/02/1969"] * 20, "with the day first: days", 4),
+    "ordered categories": (
+        pd.Categorical(["low", "mid", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True),
+        "column 'c' is read as categories without their order, low < mid < high; give their "
+        "numbers (.cat.codes) to keep it",
+        4,
+    ),
     "far dates": (["9999-12-31", "2020-01-02", "0001-01-01", "2021-01-02"] * 10, "as dates", 4),
     "a number as text": (
         pd.Series([1, "1", "a", "b"] * (N // 4), dtype=object),
@@ -409,6 +421,52 @@ def test_a_masked_array_has_missing_numbers() -> None:
     expected = source_in_memory(masked.filled(np.nan), Y, {}).arrays(seed=0)
     np.testing.assert_array_equal(found.x_train, expected.x_train)
     assert found.input_shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("base", "kind"),
+    [
+        *((2**60, kind) for kind in ("int64", "uint64", "Int64", "UInt64", "text", "array")),
+        (10**17, "int64"),
+        (-(2**63), "int64"),
+        (2**64 - 100, "uint64"),
+        (2**64 - 100, "array"),
+    ],
+)
+def test_whole_numbers_that_float64_rounds_stay_apart(base: int, kind: str) -> None:
+    whole = "int64" if base < 2**62 else "uint64"
+    k = np.random.default_rng(1).permutation(N) * 2
+    numbers = [base + int(one) for one in k]
+    column = pd.Series(numbers, dtype=object if kind == "text" else kind.replace("array", whole))
+    column = column.map(str) if kind == "text" else column
+    frame = pd.DataFrame({"x0": column, "x1": np.arange(N) % 7})
+    data: Any = frame.astype({"x1": whole}).to_numpy() if kind == "array" else frame
+    arrays = source_in_memory(data, Y, {}).arrays(seed=0)
+    preparation = arrays.meaning.preparation
+    assert preparation is not None
+    expected = k - np.sort(k)[N // 2]
+    np.testing.assert_array_equal(arrays.x_train[:, 0], expected)
+    kept = Preparation.from_json(preparation.to_json())
+    np.testing.assert_array_equal(features_of(data, kept).inputs, arrays.x_train)
+    low = 2**60 - 99 * N
+    found = features_of(pd.DataFrame({"x0": [low], "x1": [0]}), kept)
+    assert found.inputs[0, 0] == np.float32(low - kept.columns[0].base)
+    [doubt] = found.doubts
+    assert f"({low})" in doubt
+    assert f"far outside {min(numbers)} to {max(numbers)}, the range" in doubt
+
+
+@pytest.mark.parametrize(("value", "told"), [(np.inf, "has inf"), (-1e300, "has -1e+300")])
+def test_a_number_that_is_not_finite_is_named(value: float, told: str) -> None:
+    with refused("column-not-finite", "'c'", f"row 3 {told}"):
+        read(np.where(np.arange(N) == 3, value, U))
+
+
+def test_dates_that_a_microsecond_does_not_tell_apart_are_not_said_to_be_constant() -> None:
+    dates = pd.Series(np.arange(N) % 5 + 10**18).astype("datetime64[ns]")
+    data = source_in_memory(pd.DataFrame({"d": dates, "x": Z}), Y, {}).arrays(seed=0)
+    said = " ".join(data.meaning.said)
+    assert "column 'd' is left out: its dates differ by less than a microsecond" in said
 
 
 @pytest.mark.parametrize(("shift", "says"), [(0.0, False), (2459000.5, True)])
