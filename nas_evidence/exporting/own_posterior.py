@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
 from nas_evidence.curvature.refusals import UnsupportedLayerError
-from nas_evidence.curvature.rows_alone import check_padding, checked_outputs
+from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.evidence.estimate import (
     PriorPrecision,
@@ -364,18 +364,23 @@ def _outputs(model: nn.Module, x: Tensor) -> Tensor:
     Raises:
         ValueError: if the network cannot process them.
     """
+    cause: Exception | None = None
     try:
-        return checked_outputs(model(x.clone()), len(x))
+        outputs: Tensor = model(x.clone())
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if is_memory_full(error):
             raise
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"the model cannot process inputs {list(x.shape)} of {x.dtype}: {why}; give rows "
-            "[n, ...] like those of the training"
-        ).with_code("posterior-inputs") from error
+        cause, why = error, (str(error).strip().splitlines() or [type(error).__name__])[0]
+    else:
+        if outputs.ndim == 2 and len(outputs) == len(x):
+            return outputs
+        why = f"it returns {list(outputs.shape)}"
+    raise UserError(
+        f"the model cannot process inputs {list(x.shape)} of {x.dtype}: {why}; give rows "
+        "[n, ...] like those of the training"
+    ).with_code("posterior-inputs") from cause
 
 
 def _seeded(seed: object) -> torch.Generator:
@@ -384,11 +389,12 @@ def _seeded(seed: object) -> torch.Generator:
     Raises:
         ValueError: for anything else, or a number of more than 63 bits.
     """
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+    whole = int(seed) if isinstance(seed, Integral) and not isinstance(seed, bool) else -1
+    if not 0 <= whole < 2**63:
         raise UserError(f"`seed` must be a whole number from 0, but got {seed!r}").with_code(
             "posterior-seed"
         )
-    return torch.Generator().manual_seed(int(seed))
+    return torch.Generator().manual_seed(whole)
 
 
 def _digest(model: nn.Module) -> str:
