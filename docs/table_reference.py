@@ -177,7 +177,7 @@ A store is read with its URI: `pd.read_parquet("s3://bucket/digits/trials")`.
 Columns are only ever added. Files that were there before lack those that came later:
 
 - If an older version began the study, its files lack the newer columns.
-- If a study is resumed with a callback that adds columns, the files of earlier runs lack them. If
+- If a study is resumed with a callback that adds columns, the files that were there lack them. If
   it is resumed without the callback, the new files lack them.
 
 `nas_evidence.read_table("runs/digits", "trials")` has every column of every file, in a folder or
