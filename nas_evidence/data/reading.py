@@ -98,6 +98,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+#: A carriage return without a line feed, and without another one, as in the ends of some lines.
+_RETURN = re.compile(r"\r(?![\r\n])")
 #: What pandas says of a line with more cells than names.
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 #: Cells that hold more than one value.
@@ -512,6 +514,7 @@ class _Form:
     names    of its columns
     ends     how many separators too many the rows end with
     said     sentences about it for the user
+    feeds    whether a line feed alone ends a line, since cells have carriage returns
     """
 
     path: Path
@@ -521,6 +524,7 @@ class _Form:
     names: tuple[str, ...] = ()
     ends: int = 0
     said: tuple[str, ...] = ()
+    feeds: bool = False
 
     def read(self, **how: Any) -> pd.DataFrame:
         """Return the table, read by pandas with these options.
@@ -529,6 +533,7 @@ class _Form:
             ValueError: a row has more cells than there are names; names the row.
         """
         how |= {"sep": self.separator, "encoding": self.encoding, "skiprows": self.skipped}
+        how |= {"lineterminator": "\n"} if self.feeds else {}
         read = partial(read_csv, self.path, **how)
         if not self.ends:
             return read()
@@ -569,11 +574,14 @@ def _form_of(path: Path) -> _Form:
             rows have other numbers of cells than the line of names.
     """
     encoding, said = _encoding(path)
-    lines = _first_lines(path, "utf-8-sig" if encoding == "utf-8" else encoding)
+    feeds = _has_returns_in_cells(path, encoding)
+    lines = _first_lines(path, "utf-8-sig" if encoding == "utf-8" else encoding, feeds=feeds)
     asked = _SEPARATOR_LINE.fullmatch(lines[0]) if lines else None
     lines = lines[1:] if asked else lines
     separator = asked[1] if asked else _separator(path, "".join(lines)[:_HEAD])
-    form = _Form(path, encoding, separator, skipped=int(asked is not None), said=tuple(said))
+    form = _Form(
+        path, encoding, separator, skipped=int(asked is not None), said=tuple(said), feeds=feeds
+    )
     if not lines:
         return form
     try:
@@ -634,10 +642,11 @@ def _check_row_names(form: _Form, names: list[str]) -> None:
     """
     first: dict[int, int] = {}  # numbers of cells -> the line where they occur first
     encoding = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
-    with _opened(form.path, "rt", encoding=encoding, newline="") as file:
+    with _opened(form.path, "rt", encoding=encoding, newline="\n" if form.feeds else "") as file:
         for _ in range(form.skipped):
             file.readline()
-        rows, line, seen = csv.reader(file, delimiter=form.separator), form.skipped, False
+        plain = (line.replace("\r", " ") for line in file) if form.feeds else file
+        rows, line, seen = csv.reader(plain, delimiter=form.separator), form.skipped, False
         for row in rows:
             if seen and not _is_blank(row):
                 first.setdefault(len(row), line + 1)
@@ -652,11 +661,40 @@ def _check_row_names(form: _Form, names: list[str]) -> None:
         ).with_code("rows-of-several-cells")
 
 
-def _first_lines(path: Path, encoding: str) -> list[str]:
+def _has_returns_in_cells(path: Path, encoding: str) -> bool:
+    """Tell whether a file whose lines end with line feeds has carriage returns without one.
+
+    Raises:
+        ValueError: lines end with both, and a cell without quotes has the first alone; names the
+            line.
+    """
+    with _opened(path, "rt", encoding=encoding, newline="") as file:
+        if not any("\r" in part for part in iter(lambda: file.read(1 << 20), "")):
+            return False
+    with _opened(path, "rt", encoding=encoding, newline="") as file:
+        text = file.read().rstrip()
+    first = re.search(r"\r?\n|\r", text)
+    if first is None or first[0] == "\r":  # of old Macs
+        return False
+    if "\r\n" not in text:
+        return "\r" in text
+    line = 1
+    for at, part in enumerate(text.split('"')):
+        if at % 2 == 0 and (found := _RETURN.search(part)):  # outside of quotes
+            line += part[: found.start()].count("\n")
+            raise UserError(
+                f"line {line} has a carriage return within a cell; remove it, or quote the cell"
+            ).with_code("return-in-a-cell")
+        line += part.count("\n")
+    return False
+
+
+def _first_lines(path: Path, encoding: str, *, feeds: bool) -> list[str]:
     """Return the first lines of a text file: `_HEAD` characters, and as many as a study needs."""
     lines, n = list[str](), 0
-    with _opened(path, "rt", encoding=encoding, newline="") as file:
+    with _opened(path, "rt", encoding=encoding, newline="\n" if feeds else "") as file:
         while line := file.readline(_LONGEST_HEAD):
+            line = line.replace("\r", " ") if feeds else line  # csv takes it for an end
             n += len(line)
             if line.strip() or lines:  # blank ones before the names are skipped, as by pandas
                 lines.append(line)
