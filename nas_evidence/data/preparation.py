@@ -401,10 +401,10 @@ def _decided(
         )
     said = ""
     if isinstance(kind := values.dtype, pd.CategoricalDtype) and kind.ordered:
-        order = " < ".join(shortened(str(one)) for one in kind.categories[:_GRADES])
-        order += " < ..." * (len(kind.categories) > _GRADES)
+        grades = " < ".join(shortened(str(one)) for one in kind.categories[:_GRADES])
+        grades += " < ..." * (len(kind.categories) > _GRADES)
         said = (
-            f"column {name!r} is read as categories without their order, {order}; give their "
+            f"column {name!r} is read as categories without their order, {grades}; give their "
             "numbers (.cat.codes) to keep it"
         )
     elif forced and not _is_text(values):

@@ -442,6 +442,7 @@ def _of_table(
 ) -> Source:
     keys, frame = _with_levels(keys, frame), named(frame, GIVEN)
     frame = frame.copy(deep=False)  # its columns are renamed
+    by_position = _said_order(frame.index, y)
     if keys.get("target") in frame.columns:
         target = keys["target"]
         check_unordered(frame[target], keys.get("task"), f"target {target!r} in {GIVEN}")
@@ -480,13 +481,27 @@ def _of_table(
     labels = y is not None and keys.get("task") == "classification"  # as they are
     kept, target = _kept(keys)
     written = {keys["target"]: TEXT} if labels else None
-    frame = with_numbers_read(frame, written=written, kept={*kept, target or ""})
+    kept = {*kept, target or ""}
+    frame = with_numbers_read(frame, written=written, said=by_position, kept=kept)
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
         check_words(test, Path(keys["test_path"]), keys["target"])
     spec = DatasetSpec.model_validate({"name": "table", "path": f"{KEPT}/train.parquet", **keys})
     return table_source(frame, test, spec, given=GIVEN)
+
+
+def _said_order(rows: pd.Index, y: Any) -> list[str]:
+    """Say that the index of y is that of the rows in another order, which has no effect."""
+    own = getattr(y, "index", None)
+    if not isinstance(own, pd.Index) or len(own) != len(rows) or own.equals(rows):
+        return []
+    if not (own.isin(rows).all() and rows.isin(own).all()):
+        return []
+    return [
+        "y is taken by position, though its index is that of the rows in another order; give "
+        "y.loc[X.index] to match them by index"
+    ]
 
 
 def pairs_of(dataset: Any) -> tuple[Any, Array]:
