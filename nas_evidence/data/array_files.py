@@ -110,6 +110,11 @@ def _said_images(x: Array) -> tuple[str, ...]:
     axis = "the last axis" if x.ndim == 4 and x.shape[3] in (1, 3) else "the second axis"
     of = f"{channels} channels, {axis}" if x.ndim == 4 else "1 channel"
     said = [f"images: {len(x)} of {height} x {width} values, {of}; give [n, C, H, W] to change"]
+    if x.ndim == 4 and x.shape[3] == 4 and x.shape[1] == x.shape[2] != 4:
+        said.append(
+            "the last axis of the images has a length of 4, as the channels of RGBA would: give "
+            "x[..., :3] to read these as RGB"
+        )
     if x.dtype.itemsize >= 4 and x.dtype != np.float32:
         low, high = value_range(x)
         step, std = np.spacing(np.float32(max(-low, high))), float(np.asarray(x).std())
