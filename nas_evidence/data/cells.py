@@ -346,6 +346,7 @@ Order = Literal["year", "month", "day"]
 PARTS = ("days", "year", "month", "weekday", "hour")
 _ISO = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:.*)?\s*")
 _SHORT = re.compile(r"\s*(\d{1,2})([/.])(\d{1,2})[/.](\d{4}|\d{2})([ T]\d{1,2}:.*)?\s*")
+_HALF = re.compile(r"(.*[ T])(\d{1,2})(:[\d:.]+)\s*([AaPp])[Mm]")
 _ZONE = re.compile(r"\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
 #: Two digits of a year up to this one are of this century.
 THIS_CENTURY = 68
@@ -398,6 +399,7 @@ def dates_of(values: pd.Series, order: Order, zone: str | None = None) -> pd.Ser
         text = text.map(lambda one: _year_first(one, order), na_action="ignore")
     if zone in ("", EACH) and (zoned := has_zone(text)).any():
         text = text.where(~zoned, text[zoned].map(lambda one: _ZONE.sub("", one)))
+    text = text.map(_of_24_hours, na_action="ignore")
     dates = pd.to_datetime(text, format="ISO8601", errors="coerce", utc=True)
     if zone in (None, "", EACH):
         return dates.dt.tz_localize(None)
@@ -466,6 +468,18 @@ def _name_of(zone: Any, present: pd.Series) -> str:
 def _clock(offset: timedelta) -> str:
     minutes = round(offset.total_seconds() / 60)
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def _of_24_hours(text: str) -> str:
+    """Return a date whose clock has AM or PM with the hour of the day.
+
+    >>> _of_24_hours("2024-01-05 02:07 PM"), _of_24_hours("2024-01-05 12:07:01am")
+    ('2024-01-05 14:07', '2024-01-05 00:07:01')
+    """
+    found = _HALF.fullmatch(text) if text[-1:] in "Mm" else None
+    if found is None or not 1 <= int(found[2]) <= 12:
+        return text
+    return f"{found[1]}{int(found[2]) % 12 + 12 * (found[4] in 'Pp'):02}{found[3]}"
 
 
 def _year_first(text: str, order: Order) -> str:

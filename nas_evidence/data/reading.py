@@ -81,6 +81,7 @@ _OTHERS = {
     ".npy": "put x_train.npy and y_train.npy into one folder and name that",
     ".pkl": "write it with pandas.DataFrame.to_parquet, or numpy.savez",
     ".pt": "write it with numpy.savez",
+    **dict.fromkeys((".jsonl.gz", ".json.gz", ".parquet.gz", ".zip", ".zst"), "unpack it"),
 }
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
@@ -100,6 +101,15 @@ _MARKS = {
 }
 #: A carriage return without a line feed, and without another one, as in the ends of some lines.
 _RETURN = re.compile(r"\r(?![\r\n])")
+#: First bytes of files that are no text, what they hold, and how their names should end.
+_FOREIGN = {
+    b"\x1f\x8b": ("packed data (gzip)", ".csv.gz"),
+    b"BZh": ("packed data (bzip2)", ".csv.bz2"),
+    b"\xfd7zX": ("packed data (xz)", ".csv.xz"),
+    b"PK\x03\x04": ("an archive (zip)", ".xlsx if it is a spreadsheet"),
+    b"PAR1": ("Parquet", ".parquet"),
+    b"ARRO": ("Feather", ".feather"),
+}
 #: What pandas says of a line with more cells than names.
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 #: Cells that hold more than one value.
@@ -715,6 +725,11 @@ def _encoding(path: Path) -> tuple[str, list[str]]:
     """
     with _opened(path, "rb") as file:
         content = file.read(4)
+        for mark, (what, ending) in _FOREIGN.items():
+            if content.startswith(mark):
+                raise UserError(
+                    f"it holds {what} and no text; rename it to end in {ending}, or unpack it"
+                ).with_code("text-of-another-format")
         for mark, encoding in _MARKS.items():
             if content.startswith(mark):
                 return encoding, []

@@ -677,3 +677,10 @@ def test_codes_that_become_one_number_are_said(tmp_path: Path) -> None:
         assert said in found.meaning.said
     plain = table.assign(c=["1.50", "1.5"] * (N // 2))  # of measurements
     assert not any("one number" in one for one in of_csv(tmp_path, plain).meaning.said)
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %I:%M %p", "%d.%m.%Y %I:%M:%S%p", "%m/%d/%Y %I:%M %p"])
+def test_clocks_of_twelve_hours_are_dates(form: str) -> None:
+    clocks = pd.Series(pd.date_range("2024-02-01 00:07", periods=N, freq="31h"))
+    found, expected = read(clocks.dt.strftime(form)), read(clocks)
+    np.testing.assert_array_equal(found.x_train, expected.x_train)

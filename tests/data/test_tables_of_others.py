@@ -3,6 +3,7 @@
 Each row of a list is a case: what somebody had, and what must come of it.
 """
 
+import gzip
 import json
 import unicodedata
 from collections.abc import Callable
@@ -122,6 +123,9 @@ REFUSED: list[tuple[str, str, bytes, tuple[object, ...]]] = [
     ("commas in the first and other cells", "t.csv", b"y,x,c\n" + b"1,2,a,b\n1,2,a\n" * 900,
      ("line 2 has 4", "line 3 has 3", "names has 3")),
     ("a return in a cell of a line", "t.csv", b'y,c\r\n1,"q"\r\n2,a\rb\r\n', ("line 3",)),
+    ("gzip without its ending", "t.csv", gzip.compress(b"a,b\n1,2\n"), ("gzip", ".csv.gz")),
+    ("packed twice", "t.csv.gz", gzip.compress(gzip.compress(b"a,b\n1,2\n")), ("gzip",)),
+    ("Parquet without its ending", "t.csv", b"PAR1\0\1", ("Parquet", ".parquet")),
     ("a row without its name", "t.csv", b'p,y\n"1",2,"a\nb"\n\n"2",4,5\n4,5\n',
      ("line 2 has 3", "line 6 has 2")),
     ("a longer row", "t.csv", b"a,b\n1,2\n1,2,3\n", ("line 3", 3, 2)),
@@ -672,3 +676,10 @@ def test_categories_of_parquet_are_those_of_the_frame(
     frame.to_parquet(tmp_path / "t.parquet")
     assert of_file(tmp_path / "t.parquet").said == meaning(frame, target="y").said
     assert of_file(tmp_path / "t.parquet").preparation == prepared(frame)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl.gz", "t.parquet.gz", "t.csv.zip"])
+def test_packed_files_that_are_not_read_are_to_be_unpacked(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"{}"))
+    with refused("format-not-read", name, "unpack it"):
+        read(str(tmp_path / name))
