@@ -441,6 +441,8 @@ def _of_table(
     frame: pd.DataFrame, y: Any, keys: dict[str, Any], of_rows: Mapping[str, Array]
 ) -> Source:
     keys, frame = _with_levels(keys, frame), named(frame, GIVEN)
+    levels = ", ".join(repr(str(name)) for name in frame.index.names if name is not None)
+    said = [f"the index of the rows ({levels}) is left out; reset_index() to use it"]
     frame = frame.copy(deep=False)  # its columns are renamed
     by_position = _said_order(frame.index, y)
     if keys.get("target") in frame.columns:
@@ -481,8 +483,14 @@ def _of_table(
     labels = y is not None and keys.get("task") == "classification"  # as they are
     kept, target = _kept(keys)
     written = {keys["target"]: TEXT} if labels else None
+<<<<<<< HEAD
     kept = {*kept, target or ""}
     frame = with_numbers_read(frame, written=written, said=by_position, kept=kept)
+=======
+    frame = with_numbers_read(
+        frame, written=written, kept={*kept, target or ""}, said=said if levels else ()
+    )
+>>>>>>> data-4
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])

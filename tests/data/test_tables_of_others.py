@@ -683,3 +683,10 @@ def test_packed_files_that_are_not_read_are_to_be_unpacked(name: str, tmp_path: 
     (tmp_path / name).write_bytes(gzip.compress(b"{}"))
     with refused("format-not-read", name, "unpack it"):
         read(str(tmp_path / name))
+
+
+def test_an_index_with_a_name_is_said_to_be_left_out() -> None:
+    frame = BASE.set_index([pd.Index(range(N), name="id"), pd.Index(range(N))])
+    said = "the index of the rows ('id') is left out; reset_index() to use it"
+    assert said in meaning(frame, target="y").said
+    assert said not in meaning(BASE, target="y").said
