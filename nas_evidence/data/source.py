@@ -483,14 +483,8 @@ def _of_table(
     labels = y is not None and keys.get("task") == "classification"  # as they are
     kept, target = _kept(keys)
     written = {keys["target"]: TEXT} if labels else None
-<<<<<<< HEAD
-    kept = {*kept, target or ""}
-    frame = with_numbers_read(frame, written=written, said=by_position, kept=kept)
-=======
-    frame = with_numbers_read(
-        frame, written=written, kept={*kept, target or ""}, said=said if levels else ()
-    )
->>>>>>> data-4
+    kept, about = {*kept, target or ""}, [*by_position, *(said if levels else ())]
+    frame = with_numbers_read(frame, written=written, said=about, kept=kept)
     test = None
     if "test_path" in keys:
         test = read_frame(Path(keys["test_path"]), how_read(frame)[1])
