@@ -1,6 +1,7 @@
 """The families in docs/examples: covered by every curvature kind, searched, scored, exported."""
 
 import functools
+import math
 import runpy
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def test_an_example_is_searched_scored_and_exported_as_it_stands(
     assert study.spec.objective == "conditional_evidence"
     assert study.ranking["conditional_evidence"].notna().all()
     assert study.ranking["family"].str.endswith(name).any()
-    predicted = study.predict(np.zeros((3, *shape)))
+    rows = np.linspace(0, 16 if len(shape) > 1 else 0.1, 3 * math.prod(shape))  # as in training
+    predicted = study.predict(rows.reshape(3, *shape))
     answer = predicted.probabilities if predicted.classes else predicted.mean
     assert np.isfinite(answer).all()
     assert (tmp_path / "study" / "export" / "model.safetensors").is_file()
