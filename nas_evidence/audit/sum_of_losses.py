@@ -11,7 +11,7 @@
 (Lyle et al. 2020, "A Bayesian perspective on training speed and model selection", section 3: the
 loss of each datum is taken before it is learned, and the model is a draw from the posterior.) A
 network's `sotl` is not this bound: it meets each datum in every epoch, at weights that are no
-draw. So the row says that the sum is right where a theorem speaks of it.
+draw. So the row tests the sum only where the theorem applies.
 """
 
 import math

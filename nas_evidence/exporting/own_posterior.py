@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,8 +44,8 @@ from nas_evidence.evidence.posterior import (
 )
 from nas_evidence.exporting.predicted import Prediction, check_quantiles
 from nas_evidence.exporting.predictor import (
-    METHODS,
     Method,
+    check_method,
     class_probabilities,
     real_moments,
 )
@@ -113,15 +113,7 @@ class ModelPosterior:
             ValueError: for an unknown method, a level, a seed or inputs that cannot be, or a
                 network that has changed.
         """
-        if method not in METHODS:
-            raise UserError(
-                f"method must be one of {', '.join(METHODS)}, but got {method!r}"
-                f"{meant(method, METHODS)}"
-            ).with_code("unknown-method")
-        if not isinstance(level, Real) or not 0 < level < 1:
-            raise UserError(f"level must lie between 0 and 1, but got {level!r}").with_code(
-                "level-out-of-range"
-            )
+        check_method(method, level)
         labels = isinstance(self.likelihood, Categorical)
         check_quantiles(quantiles, classes=labels)
         self._check_state()

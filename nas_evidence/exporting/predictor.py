@@ -61,6 +61,23 @@ N_DRAWS, _ROWS = 256, 1024
 __all__ = ["METHODS", "Metrics", "Prediction", "Predictor", "mixed", "out_of_distribution"]
 
 
+def check_method(method: str, level: float) -> None:
+    """Check how predictions are made, and the probability of their intervals.
+
+    Raises:
+        ValueError: the method is none of `METHODS`, or the level is not between 0 and 1.
+    """
+    if method not in METHODS:
+        raise UserError(
+            f"method must be one of {', '.join(METHODS)}, but got {method!r}"
+            f"{meant(method, METHODS)}"
+        ).with_code("unknown-method")
+    if not isinstance(level, Real) or not 0 < level < 1:
+        raise UserError(f"level must lie between 0 and 1, but got {level!r}").with_code(
+            "level-out-of-range"
+        )
+
+
 def out_of_distribution(inside: Prediction, outside: Prediction) -> float:
     """Return the AUROC of telling other data from known data by the uncertainty."""
     return auroc(inside.uncertainty, outside.uncertainty)
@@ -257,15 +274,7 @@ class Predictor:
         """
         given = data if isinstance(data, Given) else self.given(data)
         method = method or ("map" if self.classes else "probit")
-        if method not in METHODS:
-            raise UserError(
-                f"method must be one of {', '.join(METHODS)}, but got {method!r}"
-                f"{meant(method, METHODS)}"
-            ).with_code("unknown-method")
-        if not isinstance(level, Real) or not 0 < level < 1:
-            raise UserError(f"level must lie between 0 and 1, but got {level!r}").with_code(
-                "level-out-of-range"
-            )
+        check_method(method, level)
         check_quantiles(quantiles, classes=bool(self.classes))
         metric = metric or self.meaning.get("metric")
         check_metric(metric, "categorical" if self.classes else "gaussian")

@@ -137,7 +137,7 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
 
 
 def _likelihood(assignment: Planned, noise_std: float) -> Likelihood:
-    """Return the likelihood of the plan with this noise, in the units of one's own loop."""
+    """Return the likelihood of the plan with this noise, in the units of a user's loop."""
     if isinstance(assignment, Seeded) and assignment.unit:
         return Gaussian(noise_std, assignment.unit)
     return likelihood_of(assignment.plan, noise_std)
