@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 

@@ -58,12 +58,14 @@ from _networks import (
 from torch import Tensor, nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.proposed import training_length
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.joint import fit_prior, members_of
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.loop import train_epochs

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.blocks import Dense, Diagonal, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 

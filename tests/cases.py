@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nas_evidence import EvidenceEstimate, estimate_evidence
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.blocks import Diagonal
 from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.models.fixup import FixupBias, FixupScale

@@ -10,8 +10,8 @@ import torch
 from fake_gpu import FakeGpu
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.loop import Member, begin, train_epochs

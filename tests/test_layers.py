@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "nas_evidence"
 FLOORS = (
     ("plumbing",),
     ("spec", "maths"),
+    ("likelihoods",),
     ("curvature", "models", "data", "storage"),
     ("evidence", "proposing", "jobs"),
     ("training",),

@@ -40,10 +40,10 @@ import torch
 from _networks import COLOUR, Network, network, pass_over, random_data
 from _networks import assignment as assignment_of
 
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.last_layer import late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models.layout import laid_out
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import cost_of

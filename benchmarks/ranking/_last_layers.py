@@ -21,10 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.last_layer import last_layer_of
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.spread_factor import log_densities, spread_factor
 from nas_evidence.scores.folds import Folds, FoldTask, cross_fitted, outputs_of
 from nas_evidence.training.loop import Training, likelihood_of

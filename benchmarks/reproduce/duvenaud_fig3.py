@@ -18,8 +18,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.sampling_plan import EntropyPlan
 from nas_evidence.scores.sgd_entropy import EntropyCurve, descend
 from nas_evidence_reproduce._published import Cell, Reproduction, Row

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.blocks import Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence_reproduce._published import Cell, Reproduction, Row

@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
 from nas_evidence.evidence.network_density import network_density
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.scores.sample_then_optimise import chunk_ends
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan

@@ -44,9 +44,10 @@ from nas_evidence.audit.sampled import (
     sampled_rows,
 )
 from nas_evidence.audit.sum_of_losses import SOTL, sotl_row
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES, declared

@@ -17,7 +17,8 @@ from nas_evidence.audit.known_problems import (
     exact_ensembles,
 )
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
-from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.precisions import Precisions
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan

@@ -39,9 +39,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.exporting.predicted import Prediction, prediction_of
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.maths.target_scale import TargetScale, by_row, fit
 from nas_evidence.scores.folds import all_folds, log_predictive

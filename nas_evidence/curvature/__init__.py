@@ -19,13 +19,13 @@ from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.dense import full, tensor_blocks
 from nas_evidence.curvature.gradient import log_likelihood_gradient
 from nas_evidence.curvature.layerwise import diagonals, eigen_corrected, kroneckers
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import (
     BatchStatisticsError,
     UnsupportedLayerError,
     refuse_batch_statistics,
 )
 from nas_evidence.curvature.sweep import Sweep
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.structured import BlockDiagonal, Structured

@@ -28,9 +28,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nas_evidence.curvature.attention import NotSelfAttentionError, unpacked
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import Layer, WeightLayer, layer_of
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import UnsupportedLayerError, remedy_for
 from nas_evidence.curvature.rows_alone import checked_outputs, is_trusted, tolerance_of
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.plumbing.user_error import UserError

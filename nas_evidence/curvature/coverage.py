@@ -15,11 +15,11 @@ from nas_evidence.curvature.attention import is_plain
 from nas_evidence.curvature.capture import check_gradients, undisturbed
 from nas_evidence.curvature.embedding import EmbeddingLayer
 from nas_evidence.curvature.layers import AutogradLayer, Layer, WeightLayer, layer_of
-from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.refusals import (
     UnsupportedLayerError,
     over_the_batch,
 )
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.constants import constants_aside
 from nas_evidence.spec.registry import CURVATURES
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
-from nas_evidence.curvature.likelihood import Likelihood
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 

@@ -21,7 +21,6 @@ from nas_evidence.curvature.capture import (
 )
 from nas_evidence.curvature.capture import Columns as ExactColumns
 from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
-from nas_evidence.curvature.likelihood import Gaussian, Likelihood, random_signs
 from nas_evidence.curvature.per_datum import PerDatum, batches
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.curvature.rows_alone import (
@@ -30,6 +29,8 @@ from nas_evidence.curvature.rows_alone import (
     is_trusted,
     rows_to_try,
 )
+from nas_evidence.likelihoods import Likelihood, random_signs
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 

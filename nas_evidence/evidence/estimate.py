@@ -15,12 +15,6 @@ from nas_evidence.curvature import (
     curvature_passes,
     trace_ratios,
 )
-from nas_evidence.curvature.likelihood import (
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    gaussian,
-)
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
 from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, MeanOfDraws, fit_prior, members_of
@@ -31,6 +25,9 @@ from nas_evidence.evidence.laplace import (
     squared_norms,
     with_trace_ratios,
 )
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, meant
@@ -77,7 +74,7 @@ def estimate_evidence(
             DataLoader, which is read as it is, a Dataset or a list of pairs.
         targets: integer labels [n] ("categorical") or real values [n, C] ("gaussian"); [n] if the
             model has one output. "heteroscedastic" has 2 C outputs, see
-            `nas_evidence.curvature.likelihood.Heteroscedastic`.
+            `nas_evidence.likelihoods.Heteroscedastic`.
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         curvature: a name in `nas_evidence.curvature.KINDS`.
         prior_precision: > 0; one number, or one per free tensor of `model.parameters()`, in their

@@ -21,11 +21,14 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.memory import require_memory
 from nas_evidence.data.tensors import select
 from nas_evidence.evidence.noise_layer import of_noise
 from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.constants import as_constants, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.plumbing.user_error import UserError

@@ -17,8 +17,8 @@ from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.laplace import checked_precision
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.constants import as_constants, free_parameters
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.hmc import Density

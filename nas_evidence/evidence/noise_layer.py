@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import precision_of, precision_slope
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.likelihoods.heteroscedastic import precision_of, precision_slope
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.plumbing.user_error import UserError
 

@@ -28,8 +28,8 @@ from nas_evidence.curvature import CurvaturePass, curvature_pass
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.capture import layers_of
 from nas_evidence.curvature.layers import WeightLayer, has_hooks
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.curvature.refusals import UnsupportedLayerError
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.blocks import Block, Dense, FewInputs, Kronecker
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision

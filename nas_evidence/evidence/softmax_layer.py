@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.conjugate_gradients import Solution, solve
 from nas_evidence.maths.lanczos import log_forms

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.capture import undisturbed
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
 from nas_evidence.curvature.refusals import UnsupportedLayerError
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.data.loaders import rows_of
@@ -49,6 +48,9 @@ from nas_evidence.exporting.predictor import (
     class_probabilities,
     real_moments,
 )
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.metrics import LEVEL

@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.data.given import Given, features_of, unlike_range
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.preparation import Preparation
@@ -45,6 +44,8 @@ from nas_evidence.exporting.soundness import (
     fitting_together,
     read_json,
 )
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import LEVEL, auroc

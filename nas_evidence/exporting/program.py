@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.soundness import check_code, check_files
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build

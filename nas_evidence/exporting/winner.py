@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.data import ArrayData
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -31,6 +30,7 @@ from nas_evidence.exporting.device import CPU, computed_on, device_again, device
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.exporting.weights import read_weights
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.models import build
 from nas_evidence.plumbing.own_modules import code_in_use
 from nas_evidence.plumbing.parsing import parsed_json

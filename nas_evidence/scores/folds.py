@@ -57,16 +57,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import (
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    Likelihood,
-    precision_of,
-)
 from nas_evidence.data.tensors import OwnTargets, TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic, precision_of
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.maths.target_scale import TargetScale, by_row

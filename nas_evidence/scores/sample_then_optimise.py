@@ -24,13 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from nas_evidence.curvature.likelihood import Gaussian, Likelihood
 from nas_evidence.evidence.network_density import (
     FlatLogLikelihood,
     estimate_of_runs,
     flat_log_likelihood,
     spread_precision,
 )
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import ENSEMBLE, EnsemblePlan
 from nas_evidence.spec.estimates import EvidenceEstimate

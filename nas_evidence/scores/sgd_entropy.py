@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from torch.func import grad, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     FlatLogLikelihood,
     estimate_of_runs,
@@ -40,6 +39,7 @@ from nas_evidence.evidence.network_density import (
     gaussian_density,
     spread_precision,
 )
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.largest_eigenvalue import largest_eigenvalue
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import ENTROPY, EntropyPlan

@@ -26,13 +26,13 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     estimate_of_runs,
     gaussian_density,
     network_density,
     spread_precision,
 )
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.hmc import (
     Density,
     Path,

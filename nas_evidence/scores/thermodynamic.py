@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Likelihood
 from nas_evidence.evidence.network_density import (
     estimate_of_runs,
     flat_parameters,
@@ -37,6 +36,7 @@ from nas_evidence.evidence.network_density import (
     network_density,
     spread_precision,
 )
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.hmc import (
     Density,
     Path,

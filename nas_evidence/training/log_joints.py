@@ -14,8 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.curvature.products import LogJoint
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 from nas_evidence.training.together import has_convolutions

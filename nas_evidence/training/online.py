@@ -22,7 +22,6 @@ from scipy.optimize import brentq
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Gaussian, Likelihood
 from nas_evidence.data.augmentation import Planned, data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.joint import (
@@ -34,6 +33,8 @@ from nas_evidence.evidence.joint import (
     tied_precision,
 )
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of

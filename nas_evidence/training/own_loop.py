@@ -21,7 +21,6 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from nas_evidence.curvature import check_kind, curvature_pass
-from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
@@ -29,6 +28,7 @@ from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import checked_likelihood, noise_of_numbers
 from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.record import EvidenceEstimate

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nas_evidence.curvature.likelihood import Heteroscedastic
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 
 
 class Perceptrons:

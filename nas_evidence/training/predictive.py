@@ -15,8 +15,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic, Likelihood
 from nas_evidence.evidence.posterior import fit_posterior
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of

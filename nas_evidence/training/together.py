@@ -28,9 +28,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
-from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser

@@ -19,7 +19,7 @@ from nas_evidence.audit.known_problems import (
 )
 from nas_evidence.audit.run import AuditRow, Claim, run_audit
 from nas_evidence.audit.sum_of_losses import sotl_row
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES, SCORES
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec

@@ -16,7 +16,6 @@ from torch.testing import assert_close
 import nas_evidence
 from nas_evidence.curvature import KINDS, curvature_pass
 from nas_evidence.curvature.coverage import coverage, coverage_of_layers
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.last_layer import last_layer_of
 from nas_evidence.evidence.network_density import (
     flat_parameters,
@@ -24,6 +23,8 @@ from nas_evidence.evidence.network_density import (
     spread_precision,
 )
 from nas_evidence.evidence.posterior import fit_posterior
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.registry import CURVATURES
 
 KRONECKER = ("kfac_ggn", "kfac_ggn_mc", "kfac_ef", "ekfac_ggn")

@@ -14,8 +14,10 @@ from launches import Traffic, data_of
 from torch import Tensor, nn
 
 from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.evidence.posterior import fit_posterior
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.models import build
 from nas_evidence.spec.registry import CURVATURES

@@ -7,7 +7,8 @@ from messages import refused
 from torch import nn
 
 from nas_evidence.curvature import curvature_pass, curvature_passes, wide
-from nas_evidence.curvature.likelihood import Categorical, Likelihood
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature import curvature_passes, layerwise, sweep
 from nas_evidence.curvature.layers import WeightLayer
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.blocks import FewInputs, Kronecker
 from nas_evidence.maths.structured import BlockDiagonal
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import skeleton
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.loop import begin

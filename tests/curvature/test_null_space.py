@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.blocks import without_noise
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec.estimates import EvidenceEstimate

@@ -13,12 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 import nas_evidence
 from nas_evidence.curvature import KINDS, capture, curvature_pass
-from nas_evidence.curvature.likelihood import (
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    Likelihood,
-)
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 
 
 @pytest.mark.parametrize("likelihood", [Categorical(1.3), Gaussian(0.7), Heteroscedastic()])

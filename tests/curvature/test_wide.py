@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass, wide
-from nas_evidence.curvature.likelihood import Categorical
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.blocks import FewInputs, Rotated
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan

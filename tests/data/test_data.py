@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from messages import refused
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.arrays import moments, slices, stratified_rows, value_range
 from nas_evidence.data.mapped import MappedRows
 from nas_evidence.data.named import read_idx
 from nas_evidence.data.tensors import batches, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.spec.study import DatasetSpec
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")

@@ -11,11 +11,11 @@ from lone_trials import mlp_assignment, run
 from messages import refused
 
 from nas_evidence.api.request import of_source
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.digest import data_digest
 from nas_evidence.data.source import source_in_memory
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices

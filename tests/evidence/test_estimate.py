@@ -14,8 +14,8 @@ from torch.testing import assert_close
 from nas_evidence import EvidenceEstimate
 from nas_evidence.curvature import KINDS, curvature_pass
 from nas_evidence.curvature.gradient import log_likelihood_gradient
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.evidence.laplace import laplace_estimate
+from nas_evidence.likelihoods.categorical import Categorical
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import nas_evidence
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.structured import FullKernel, FullMatrix
 
 

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature import KINDS, curvature_pass
-from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.structured import FullKernel
 from nas_evidence.spec.registry import SCORES
 

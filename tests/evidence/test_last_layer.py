@@ -11,11 +11,13 @@ from torch.autograd.functional import hessian as whole
 from torch.autograd.functional import jacobian
 from torch.distributions import MultivariateNormal
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Likelihood
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.evidence import last_layer, softmax_layer
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.lanczos import log_forms
 
 

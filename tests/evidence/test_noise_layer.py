@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from nas_evidence.audit.known_problems import noise_problem
-from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.evidence import noise_layer
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.cost import obstacle
 

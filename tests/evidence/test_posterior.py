@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence import posterior as room
 from nas_evidence.evidence.posterior import Posterior, fit_posterior, jacobians
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 
 
 def network(n_in: int = 3, width: int = 5, n_out: int = 2) -> nn.Module:

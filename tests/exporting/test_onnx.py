@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data import ArrayData, load
 from nas_evidence.exporting import onnx_program
 from nas_evidence.exporting.onnx_program import write_onnx
 from nas_evidence.exporting.program import Exported, Mixed
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nas_evidence
 from nas_evidence import ModelPosterior
-from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.curvature.wide import WIDE
 from nas_evidence.evidence.posterior import fit_posterior, jacobians
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.gaussian_softmax import pairwise_mean
 from nas_evidence.plumbing.seals import DamagedError
 

@@ -13,10 +13,10 @@ from lone_trials import (
     run,
 )
 
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data import load
 from nas_evidence.data.proposed import with_numbers
 from nas_evidence.data.tensors import TensorData, to_tensors
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus

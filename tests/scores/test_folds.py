@@ -10,9 +10,10 @@ from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, r
 from messages import refused
 from scipy.stats import norm
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores import folds

@@ -8,12 +8,12 @@ from lone_trials import assert_parking_changes_nothing, mlp_assignment, of_three
 from torch import Tensor, nn
 from torch.linalg import LinAlgError
 
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.curvature.memory import DoesNotFitError
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LogDensity
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.scores import folds as module
 from nas_evidence.scores.folds import Fold
 from nas_evidence.spec.record import TrialStatus

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.tensors import to_tensors
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.scores import scale_choice
 from nas_evidence.scores.folds import Folds, all_folds, log_predictive

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from nas_evidence.audit.known_problems import exact_ensembles, linear_problem
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.sample_then_optimise import (
     _Ensemble,
     _one_member,

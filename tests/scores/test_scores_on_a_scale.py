@@ -10,11 +10,12 @@ import torch
 from lone_trials import assert_parking_changes_nothing, run
 from scipy.stats import multivariate_normal
 
-from nas_evidence.curvature.likelihood import Gaussian, Heteroscedastic
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.scores.folds import (
     OUTSIDE_SUPPORT,

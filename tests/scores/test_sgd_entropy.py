@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from nas_evidence.audit.known_problems import logistic_problem
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.network_density import flat_log_likelihood, spread_precision
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.sampling_plan import EntropyPlan
 from nas_evidence.scores.sgd_entropy import (
     LARGEST_EIGENVALUE,

@@ -10,7 +10,7 @@ from messages import refused
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from nas_evidence.curvature.likelihood import Gaussian
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.sampling_plan import LadderPlan, SweepPlan
 from nas_evidence.scores.temperature_ladder import (
     LadderSamples,

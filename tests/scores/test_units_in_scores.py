@@ -8,9 +8,9 @@ import pytest
 import torch
 from lone_trials import ended, mlp_assignment, of_three_classes, run
 
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.data.units import Units
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores.folds import OUTPUTS, SPREAD, fold_tasks, log_predictive
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord

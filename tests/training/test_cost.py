@@ -13,8 +13,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from nas_evidence.curvature import curvature_pass, layers, squares
-from nas_evidence.curvature.likelihood import Categorical
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.at_once import ON_A_GPU
 from nas_evidence.maths.blocks import Block
 from nas_evidence.models import build, n_parameters

@@ -11,9 +11,9 @@ from torch.distributions import Normal
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.curvature.likelihood import Heteroscedastic
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import begin, likelihood_of, loss_limit, train_epoch
 from nas_evidence.training.online import (

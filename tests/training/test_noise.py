@@ -12,7 +12,6 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from nas_evidence.curvature import CurvaturePass, curvature_pass
-from nas_evidence.curvature.likelihood import Categorical, Gaussian
 from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
     LOG_VARIANCE_RANGE,
@@ -23,6 +22,8 @@ from nas_evidence.evidence.joint import (
     noise_of,
 )
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
 

@@ -18,8 +18,8 @@ from torch.testing import assert_close
 
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.curvature.likelihood import Gaussian
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.testing.executor_contract import without_times

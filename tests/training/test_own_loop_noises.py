@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import nas_evidence
-from nas_evidence.curvature.likelihood import Gaussian, gaussian
+from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.training.own_loop import OnlineLaplace
 

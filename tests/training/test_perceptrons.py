@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
-from nas_evidence.curvature.likelihood import Heteroscedastic
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training import together
 from nas_evidence.training.optimiser import Optimiser

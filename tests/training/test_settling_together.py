@@ -10,9 +10,11 @@ from records import asked
 from torch import Tensor
 from torch.testing import assert_close
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, Heteroscedastic
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training import settling as module

@@ -7,7 +7,9 @@ from largest_tensor import LargestTensor
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from nas_evidence.curvature.likelihood import Categorical, Gaussian, random_signs
+from nas_evidence.likelihoods import random_signs
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 
 CLASSES = (2, 3, 10)
 

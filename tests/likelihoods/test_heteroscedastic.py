@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.testing import assert_close
 
-from nas_evidence.curvature.likelihood import Heteroscedastic, random_signs
 from nas_evidence.evidence.estimate import estimate_evidence
+from nas_evidence.likelihoods import random_signs
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 
 LIKELIHOOD = Heteroscedastic()
 
