@@ -147,8 +147,8 @@ def guessing_sentence(study: Study, comparison: Comparison | None) -> str:
     return (
         f"Choose none yet: no network predicts the {n:,} rows that it was not trained on clearly "
         f"better than {plan.declared.kind.guess} alone. The best {study.ranks_by} is {best:.3f} "
-        f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary. Search again with {_either(ways)}, and "
-        f"another --out. First by chance is {winner.architecture} (trial {winner.trial_id})."
+        f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary. Search again "
+        f"with {_either(ways)}, and another --out. First by chance is {winner.architecture} (trial {winner.trial_id})."
     )
 
 
