@@ -7,29 +7,11 @@ compares the name of a likelihood or of a task.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 #: What the targets are, as a study file says it in `[dataset]`.
 Task = Literal["classification", "regression"]
-#: Metrics that `--metric` can name, as shown: of classes, and of numbers.
-CLASS_METRICS: Mapping[str, str] = {
-    "log_loss": "log loss",
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "F1",
-    "roc_auc": "ROC AUC",
-    "average_precision": "average precision",
-    "ece": "calibration error",
-}
-REAL_METRICS: Mapping[str, str] = {
-    "log_loss": "log loss of the standardised target",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R²",
-    "crps": "CRPS",
-    "coverage": "90 % intervals cover",
-}
 
 
 @dataclass(frozen=True)
@@ -45,8 +27,6 @@ class Declared:
     settles         a network settles at a mode after its last epoch, unless the plan says
     few             training rows below which the score of folds takes five of them, not two
     targets         what the targets are called
-    metrics         of predictions by name, as shown; `maths/metrics.py` computes them
-    tested          that of them which a trial stores for the test rows, beside the log loss
     """
 
     task: Task
@@ -57,17 +37,6 @@ class Declared:
     settles: bool = False
     few: int = 5000
     targets: str = "real targets"
-    metrics: Mapping[str, str] = field(default_factory=lambda: REAL_METRICS)
-    tested: str = "rmse"
-
-    @property
-    def test_column(self) -> str:
-        """Return the column of `trials` with the metric of the test rows.
-
-        >>> declared("categorical").test_column
-        'test_accuracy'
-        """
-        return f"test_{self.tested}"
 
 
 LIKELIHOODS: Mapping[str, Declared] = {
@@ -77,8 +46,6 @@ LIKELIHOODS: Mapping[str, Declared] = {
         scale="temperature",
         few=1000,
         targets="classes",
-        metrics=CLASS_METRICS,
-        tested="accuracy",
     ),
     "gaussian": Declared(
         task="regression",

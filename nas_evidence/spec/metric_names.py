@@ -5,10 +5,29 @@ import re
 from collections.abc import Mapping
 
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.likelihoods import LIKELIHOODS
 
+_OF_REALS: Mapping[str, str] = {
+    "log_loss": "log loss of the standardised target",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+    "crps": "CRPS",
+    "coverage": "90 % intervals cover",
+}
 #: Metrics that `--metric` can name, by likelihood, as shown.
-METRICS: Mapping[str, Mapping[str, str]] = {name: of.metrics for name, of in LIKELIHOODS.items()}
+METRICS: Mapping[str, Mapping[str, str]] = {
+    "categorical": {
+        "log_loss": "log loss",
+        "accuracy": "accuracy",
+        "balanced_accuracy": "balanced accuracy",
+        "f1": "F1",
+        "roc_auc": "ROC AUC",
+        "average_precision": "average precision",
+        "ece": "calibration error",
+    },
+    "gaussian": _OF_REALS,
+    "heteroscedastic": _OF_REALS,
+}
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
 LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae", "crps"})
 #: Metrics by other names of theirs; or the nearest one that there is.
@@ -18,6 +37,10 @@ ALIASES: Mapping[str, str] = {
     "cross_entropy": "log_loss", "logloss": "log_loss", "mape": "mae",
     "mean_absolute_error": "mae", "mean_squared_error": "rmse", "mse": "rmse",
     "nll": "log_loss", "pr_auc": "average_precision", "r_squared": "r2",
+}  # fmt: skip
+#: What targets of a likelihood are called.
+_TARGETS = {
+    "categorical": "classes", "gaussian": "real targets", "heteroscedastic": "real targets",
 }  # fmt: skip
 
 
@@ -30,12 +53,12 @@ def check_metric(name: str | None, likelihood: str) -> None:
     known = METRICS[likelihood]
     if name is not None and name not in known:
         other = next((of for of, names in METRICS.items() if name in names), None)
-        why = f", which is for {LIKELIHOODS[other].targets}" if other else ""
+        why = f", which is for {_TARGETS[other]}" if other else ""
         plain = re.sub(r"\W", "_", name.lower()).removeprefix("neg_").removesuffix("_score")
         meant = ALIASES.get(plain, plain)
         near = difflib.get_close_matches(meant, known, n=1)
         remedy = f"did you mean --metric {near[0]}?" if near else "correct --metric."
         raise UserError(
-            f"the metric of {LIKELIHOODS[likelihood].targets} must be one of {', '.join(known)}, "
-            f"but got {name!r}{why}; {remedy}"
+            f"the metric of {_TARGETS[likelihood]} must be one of {', '.join(known)}, but got "
+            f"{name!r}{why}; {remedy}"
         ).with_code("unknown-metric")
