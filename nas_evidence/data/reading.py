@@ -57,6 +57,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.targets import inferred
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
 #: Endings of packed text files, and what opens them.
@@ -856,9 +857,10 @@ def _check_notation(
     Raises:
         ValueError: if one is, and its texts are too many for classes; says how it is written.
     """
+    classes = task is None or TARGET_KINDS[task].classes
     for target in targets:
         few = len(frame[target].unique()) <= max(2, len(frame) // 2)
-        for said in () if few and task != "regression" else how_read(frame)[0]:
+        for said in () if few and classes else how_read(frame)[0]:
             _, known, why = said.partition(f"column {target!r} is not read as ")
             if known:
                 raise UserError(f"target {target!r} in {where} is not read as {why}").with_code(

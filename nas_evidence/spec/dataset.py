@@ -181,7 +181,7 @@ class DatasetSpec(Frozen):
                 '`target` must name the column to predict when name = "table"'
             ).with_code("dataset-target-missing")
         kind = self.kind
-        if self.class_weight is not None and kind is not None and not kind.weighted:
+        if self.class_weight is not None and kind is not None and not kind.classes:
             raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
         if self.target_scale not in (None, "identity") and (
             (kind is not None and not kind.scaled) or self.name not in (*OWN_DATA, "diabetes")
