@@ -64,7 +64,7 @@ def real_numbers(y: Array, where: str) -> Array:
             f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
             "correct the value"
         ).with_code("regression-of-text")
-    numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+    numbers = np.atleast_2d(numbers.T).T
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32)).all(1))
     if len(bad):

@@ -379,8 +379,9 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     ).with_code("array-of-objects")
 
 
-def _are_classes(task: str | None) -> bool:
-    return task in TARGET_KINDS and TARGET_KINDS[task].classes
+def _are_classes(task: object) -> bool:
+    known = TARGET_KINDS.get(task) if isinstance(task, str) else None
+    return known is not None and known.classes
 
 
 # --- data in memory
@@ -526,6 +527,6 @@ def pairs_of(dataset: Any) -> tuple[Any, Array]:
     first = dataset[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise UserError("give y, or data whose items are pairs (x, y)").with_code("no-pairs")
-    pairs = [dataset[i] for i in range(len(dataset))]
-    x, y = [x for x, _ in pairs], np.stack([as_array(y) for _, y in pairs])
+    items = [dataset[i] for i in range(len(dataset))]
+    x, y = [x for x, _ in items], np.stack([as_array(y) for _, y in items])
     return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

@@ -98,7 +98,7 @@ class Reading(Protocol):
 
 def reading_of(kind: TargetKind) -> Reading:
     """Return how targets of a kind are read."""
-    found: Reading = import_module(kind.reading)  # type: ignore[assignment]
+    found: Reading = import_module(kind.reading)
     return found
 
 
@@ -211,8 +211,7 @@ def _flat(y: Array, where: str) -> tuple[Array, bool]:
 
 
 def _check_complete(y: Array, where: str) -> None:
-    missing = pd.isna(y)
-    missing = missing.any(1) if missing.ndim == 2 else missing
+    missing = np.atleast_2d(pd.isna(y).T).any(0)
     if missing.any():
         rows = np.flatnonzero(missing)
         raise UserError(

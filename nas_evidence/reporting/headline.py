@@ -49,7 +49,8 @@ MANY_FOLDS = 5
 #: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
 #: rows that chose nothing, by kind of target (benchmarks/claims_sentences.py).
 USUAL_RHO = {"classification": 0.63, "regression": 0.47}
-#: By how much more the upper end of rho's interval is below that: of few pairs it is a little low.
+#: By how much more the upper end of rho's interval is below that: of few architectures it is a
+#: little low.
 _CLEARLY = 0.1
 #: Scores that rank by rows that were not trained on, of which another one may be advised.
 _ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
