@@ -110,7 +110,7 @@ def ranking_rows(
     else:
         columns["test RMSE"] = lambda r: score_text(r.test_rmse)
     columns[f"test {METRICS[study.plan.likelihood]['log_loss']}"] = lambda r: score_text(
-        r.test_nll
+        r.test_nll_per_datum
     )
     columns["SOTL"] = lambda r: score_text(r.sotl)
     for name, column in _parameter_columns(study, {*first, *columns}).items():
