@@ -109,7 +109,7 @@ def ranking_rows(
     kind = study.plan.declared.kind
     for one in kind.tests[1:]:
         columns[words_of(one)] = lambda r, one=one: score_text(r.tested(one))  # type: ignore[misc]
-    columns[f"test {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll)
+    columns[f"test {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll_per_datum)
     columns["SOTL"] = lambda r: score_text(r.sotl)
     for name, column in _parameter_columns(study, {*first, *columns}).items():
         first[column] = lambda r, name=name: _value_text(r.values.get(name))  # type: ignore[misc]

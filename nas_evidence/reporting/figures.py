@@ -371,7 +371,9 @@ def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
         f"{study.ranks_by} {number(value, 4)}" if value != one.objective else "",
         objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
         f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
-        f"test log loss {one.test_nll:.4f}" if one.test_nll is not None else "",
+        f"test log loss {one.test_nll_per_datum:.4f}"
+        if one.test_nll_per_datum is not None
+        else "",
         f"test RMSE {one.test_rmse:.4f}" if one.test_rmse is not None else "",
         f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
     ]

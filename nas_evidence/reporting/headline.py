@@ -239,7 +239,11 @@ def cost_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
-        own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
+        own = (
+            -winner.test_nll_per_datum
+            if target in LOSSES and winner.test_nll_per_datum is not None
+            else None
+        )
         if own is not None:
             above = max(0.0, float(known.max()) - own)
             lower = f"another is better: its log loss is {NATS.text(above)} lower."

@@ -66,7 +66,7 @@ def test_eighty_columns_cut_no_score_accuracy_or_architecture(
 
 def test_columns_without_a_value_are_not_shown(tmp_path: Path) -> None:
     study = load(tmp_path, [record(key, key) for key in range(2)])
-    untested = [replace(one, test_accuracy=None, test_nll=None) for one in study.ranking]
+    untested = [replace(one, test_accuracy=None, test_nll_per_datum=None) for one in study.ranking]
     header, rows = ranking_rows(untested, study.spec)
     assert header == [h for h in ranking_rows(study.ranking, study.spec)[0] if "test" not in h]
     assert [len(row) for row in rows] == [len(header)] * 2
