@@ -116,6 +116,7 @@ class Declared:
     """What a likelihood is.
 
     task            whose targets it describes
+    summary         what it is for
     implementation  `module:NAME` of the class in `likelihoods/`
     outputs         of the network for each class or real target
     scale           the number beside the outputs, a key of the plan and a column of the results;
@@ -127,6 +128,7 @@ class Declared:
     """
 
     task: Task
+    summary: str
     implementation: str
     outputs: int = 1
     scale: Literal["temperature", "noise_std"] | None = None
@@ -144,11 +146,13 @@ class Declared:
 LIKELIHOODS: Mapping[str, Declared] = {
     "categorical": Declared(
         task="classification",
+        summary="class labels",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
     ),
     "gaussian": Declared(
         task="regression",
+        summary="real numbers with one noise for all rows",
         implementation="nas_evidence.likelihoods.gaussian:Gaussian",
         scale="noise_std",
         learned=True,
@@ -157,6 +161,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
     ),
     "heteroscedastic": Declared(
         task="regression",
+        summary="real numbers with a noise of each row, another output for each target",
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,

@@ -208,9 +208,7 @@ class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
     likelihood: LikelihoodName = "categorical"
-    """Type of the targets: "categorical" for class labels, "gaussian" for real numbers with one
-    noise for all rows, "heteroscedastic" for real numbers with a noise of each row: two outputs of
-    the network for each target."""
+    """What describes the targets."""
     noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
     temperature: Annotated[Positive, NoKey()] = 1.0
@@ -256,8 +254,8 @@ class TrainingPlan(Frozen):
     wait for launches. On a CPU it changes nothing."""
     folds: Annotated[Literal["auto", 1, 2, 5, 10], Unit("folds")] = "auto"
     """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
-    one half only, of `two_fold` too. "auto": 5 below 1,000 labels or 5,000 real targets to train
-    on, else 2; stored as a number when the study begins."""
+    one half only, of `two_fold` too. "auto": 5 with few rows to train on, else 2; stored as a
+    number when the study begins."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -546,10 +544,8 @@ class StudySpec(Frozen):
     first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
     than 20 trials or with `minimise`."""
     metric: str | None = None
-    """Metric to show first, of the winner's predictions in the report and in `predict`:
-    for classes log_loss, accuracy, balanced_accuracy, f1, roc_auc, average_precision or ece; for
-    real targets log_loss, rmse, mae, r2, crps or coverage. It ranks nothing; of two classes
-    `predict` chooses by the threshold that is best by it."""
+    """Metric to show first, of the winner's predictions in the report and in `predict`. It ranks
+    nothing; of two classes `predict` chooses by the threshold that is best by it."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     dataset: DatasetSpec
