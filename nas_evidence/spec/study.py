@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from typing import Annotated, Any, Literal, Self
@@ -516,16 +516,32 @@ FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race", 
 
 
 def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
-    plan = data.get("plan")
-    if plan and plan.augment:
-        return ("diag_ef", "kfac_ggn", "two_fold")
-    return ("diag_ef", "kfac_ggn", *ESTIMATED)
+    return usual_estimators(data.get("plan") or TrainingPlan())
+
+
+def usual_estimators(plan: TrainingPlan) -> tuple[str, ...]:
+    """Return the scores of a study that names none.
+
+    >>> usual_estimators(TrainingPlan(likelihood="heteroscedastic"))
+    ('diag_ef', 'kfac_ggn', 'conditional_evidence', 'elpd')
+    """
+    held_out = ("two_fold",) if plan.augment else ESTIMATED
+    found = ("diag_ef", "kfac_ggn", *held_out)
+    return tuple(name for name in found if name not in plan.declared.without)
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
-    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
-    others = [str(name) for name in data.get("estimators", ())]
-    return (*asked, *others, PREFERRED[-1])[0]
+    return preferred(data.get("estimators", ()))
+
+
+def preferred(estimators: Sequence[str]) -> str:
+    """Return the score of these that ranks if a study names none.
+
+    >>> preferred(["elpd", "kfac_ggn"])
+    'kfac_ggn'
+    """
+    asked = [name for name in PREFERRED if name in estimators]
+    return (*asked, *map(str, estimators), PREFERRED[-1])[0]
 
 
 class StudySpec(Frozen):
