@@ -8,7 +8,8 @@ compares the name of a likelihood or of a task.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 #: What the targets are, as a study file says it in `[dataset]`.
 Task = Literal["classification", "regression"]
@@ -27,6 +28,10 @@ class Declared:
     settles         a network settles at a mode after its last epoch, unless the plan says
     few             training rows below which the score of folds takes five of them, not two
     targets         what the targets are called
+    last_layer      `module:NAME` of the density of late data given early ones by a Bayesian last
+                    layer, a `LastLayerFormula`; None if there is none
+    judged_far      evidence compares states far from a mode; else only near one
+    convex          −log p is convex in the outputs
     """
 
     task: Task
@@ -37,6 +42,9 @@ class Declared:
     settles: bool = False
     few: int = 5000
     targets: str = "real targets"
+    last_layer: str | None = None
+    judged_far: bool = False
+    convex: bool = True
 
 
 LIKELIHOODS: Mapping[str, Declared] = {
@@ -46,6 +54,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         scale="temperature",
         few=1000,
         targets="classes",
+        last_layer="nas_evidence.evidence.softmax_layer:LAST_LAYER",
     ),
     "gaussian": Declared(
         task="regression",
@@ -53,12 +62,17 @@ LIKELIHOODS: Mapping[str, Declared] = {
         scale="noise_std",
         learned=True,
         settles=True,
+        last_layer="nas_evidence.evidence.regression_layer:LAST_LAYER",
+        judged_far=True,
     ),
     "heteroscedastic": Declared(
         task="regression",
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,
+        last_layer="nas_evidence.evidence.noise_layer:LAST_LAYER",
+        judged_far=True,
+        convex=False,
     ),
 }
 
@@ -79,3 +93,9 @@ def default_of(task: Task) -> str:
     'gaussian'
     """
     return next(name for name, one in LIKELIHOODS.items() if one.task == task)
+
+
+def imported(place: str) -> Any:
+    """Import and return what a declaration names as `module:NAME`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
