@@ -18,7 +18,7 @@ from nas_evidence.reporting.templating import caption as caption_of
 if TYPE_CHECKING:  # it imports torch
     from nas_evidence.exporting.predictor import Metrics
     from nas_evidence.reporting.contents import Report
-    from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+    from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 
 #: Figures by their names on the page, where `Study.plot` has another.
 _NAMES = {
@@ -151,13 +151,13 @@ def _ranking(report: "Report") -> Figure | None:
     return Figure("ranking", caption, drawn)
 
 
-def _values(study: "Study", ranked: "Sequence[RankedArchitecture]") -> list[float]:
+def _values(study: "RankedStudy", ranked: "Sequence[RankedArchitecture]") -> list[float]:
     return [value for one in ranked if (value := study.value(one)) is not None]
 
 
 def importance_of(found: Importance, *, labels: bool) -> Figure:
     """Return the figure of the importance of columns."""
-    drawn = draw.columns_of(found, labels=labels)
+    drawn = draw.drawn_columns(found, labels=labels)
     return Figure("importance", caption_of("columns", found).strip(), drawn)
 
 

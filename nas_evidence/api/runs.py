@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_of
+from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
@@ -265,7 +265,7 @@ def study_run(
         audience.warn(said)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
-        left = Left(spec, store, run, audience, data, find_done(folder), forks, code)
+        left = UnfinishedStudy(spec, store, run, audience, data, find_done(folder), forks, code)
         reported = (folder / "report").is_dir()
         before = Standings(spec, left.finds.done.values()).best if reported else None
         if ran := unfinished(spec, left.finds):
@@ -298,7 +298,7 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
 
 
 @dataclass
-class Left:
+class UnfinishedStudy:
     """The part of a study that has not run yet, and how to run it.
 
     spec      the study as stored
@@ -475,7 +475,7 @@ class Left:
             return watcher
 
         called = [
-            Called(partial(same, one), f"callback {type(one).__name__}", columns_of([one]))
+            Called(partial(same, one), f"callback {type(one).__name__}", columns_added_by([one]))
             for one in self.run.callbacks
         ]
         for said in filter(None, map(sent_in_clear, self.run.track)):

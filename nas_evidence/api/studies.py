@@ -61,8 +61,7 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
     from nas_evidence.reporting.contents import Report
     from nas_evidence.reporting.live import Stamp
-    from nas_evidence.reporting.study_tables import RankedArchitecture
-    from nas_evidence.reporting.study_tables import Study as StudyAsShown
+    from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
     from nas_evidence.spec.domains import ParameterValue
     from nas_evidence.storage.tables import StudyTables
 
@@ -162,7 +161,7 @@ class Study:
         self._predictors: dict[int | None, Predictor] = {}
         self._data: Source | None = None
         self._read: tuple[Stamp, StudyTables] | None = None
-        self._shown: StudyAsShown | None = None
+        self._shown: RankedStudy | None = None
         self._said: tuple[StudyTables, str | None, Report] | None = None
         self.not_compared = ""
 
@@ -757,7 +756,7 @@ class Study:
             }
         )
 
-    def _ranked(self) -> "StudyAsShown":
+    def _ranked(self) -> "RankedStudy":
         from nas_evidence.reporting.study_tables import ranked_study
 
         tables = self._tables()
@@ -955,10 +954,10 @@ def load(
 
 def _check_columns(run: Run, spec: StudySpec, folder: Path) -> None:
     """Check the columns of callbacks before anything runs."""
-    from nas_evidence.api.callbacks import columns_of
+    from nas_evidence.api.callbacks import columns_added_by
     from nas_evidence.storage.tables import check_own_columns
 
-    if columns := columns_of(run.callbacks):
+    if columns := columns_added_by(run.callbacks):
         check_own_columns(columns, spec, (*LEADERBOARD, "objective", "ranked", "own"), folder)
 
 

@@ -114,7 +114,7 @@ def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[s
             )
 
 
-def said_classes(classes: Sequence[ClassName]) -> Iterator[str]:
+def said_alike(classes: Sequence[ClassName]) -> Iterator[str]:
     """Say which classes differ in case or in the form of their accents alone."""
     if alike := _alike([name for name in classes if isinstance(name, str)]):
         yield (

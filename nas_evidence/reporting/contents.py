@@ -26,7 +26,7 @@ from nas_evidence.reporting.problems import (
     statuses,
 )
 from nas_evidence.reporting.recommendation import recommendation
-from nas_evidence.reporting.study_tables import Study
+from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.reporting.words import metric_words, named, words_of
 from nas_evidence.spec.how_read import HowRead
@@ -38,7 +38,7 @@ Fact = TypeVar("Fact")
 _METRICS = tuple(dict.fromkeys(name for group in METRICS.values() for name in group))
 
 
-def trust_of(study: Study) -> Trust:
+def trust_of(study: RankedStudy) -> Trust:
     """Compare every score of a study with every test result."""
     return trust(
         study.architectures,
@@ -56,7 +56,7 @@ def _is_rival(score: str) -> bool:
     return score in SCORES and SCORES[score].baseline
 
 
-def _fact(function: Callable[[Study], Fact]) -> cached_property[Fact]:
+def _fact(function: Callable[[RankedStudy], Fact]) -> cached_property[Fact]:
     return cached_property(lambda report: function(report.study))
 
 
@@ -71,7 +71,7 @@ class Report:
     how_read    how the data were read; None where that is unknown
     """
 
-    study: Study
+    study: RankedStudy
     comparison: Comparison | None = None
     place: Path = field(default_factory=Path)
     metric: str | None = None
@@ -223,7 +223,7 @@ class Report:
 
 
 def report_on(
-    study: Study,
+    study: RankedStudy,
     comparison: Comparison | None = None,
     *,
     place: Path = Path(),
@@ -247,7 +247,7 @@ def report_on(
     return Report(study, comparison, place, metric, how_read)
 
 
-def trust_verdict(study: Study, judged: Trust) -> str:
+def trust_verdict(study: RankedStudy, judged: Trust) -> str:
     """Say in one sentence whether the score that ranks can be trusted in this study.
 
     Without test rows: what is known instead.

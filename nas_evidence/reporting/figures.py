@@ -28,7 +28,7 @@ from nas_evidence.reporting.contents import Report
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.headline import rivals_as_judged
 from nas_evidence.reporting.intervals import MOST_LISTED
-from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study, usable
+from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy, usable
 from nas_evidence.reporting.svg import (
     GREY,
     Axis,
@@ -103,10 +103,10 @@ def columns(report: Report) -> Markup | None:
     judged = report.judged
     if judged is None or judged.importance is None:
         return None
-    return columns_of(judged.importance, labels=report.labels)
+    return drawn_columns(judged.importance, labels=report.labels)
 
 
-def columns_of(found: Importance, *, labels: bool) -> Markup:
+def drawn_columns(found: Importance, *, labels: bool) -> Markup:
     """Return the most important columns; in colour those two standard deviations above 0."""
     shown, metric = found.columns[: MOST["columns"]], found.metric
     rows = [(one.column, one.mean, one.std, one.mean > 2 * one.std) for one in shown]
@@ -355,7 +355,7 @@ def _diameters(shown: Sequence[RankedArchitecture]) -> list[float]:
 
 
 def _families(
-    study: Study, shown: Sequence[RankedArchitecture], *, lines: bool = False
+    study: RankedStudy, shown: Sequence[RankedArchitecture], *, lines: bool = False
 ) -> list[Key]:
     drawn = {one.family for one in shown}
     return [
@@ -365,7 +365,7 @@ def _families(
     ]
 
 
-def _details(one: RankedArchitecture, study: Study) -> list[str]:
+def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
     several = f", mean of {len(one.trial_ids)} seeds" if len(one.trial_ids) > 1 else ""
     objective = f"{study.spec.objective} {number(one.objective, 4)} {study.objective_unit}"
     value = study.value(one)
@@ -513,7 +513,7 @@ def score_curves(report: Report) -> Markup | None:
     return _lines(study, own, "shown", f"{study.spec.objective}, {study.objective_unit}")
 
 
-def _lines(study: Study, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
+def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
     ranked = study.ranking[: MOST["lines"]]
     by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
                           .groupby("trial_id")))  # fmt: skip

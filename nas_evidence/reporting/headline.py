@@ -29,7 +29,7 @@ from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.problems import unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
-from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
 from nas_evidence.reporting.words import NATS, counted, loss_text, metric_words, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
@@ -82,7 +82,7 @@ class Headline:
 
 
 def headline(
-    study: Study,
+    study: RankedStudy,
     sure: Certainty | None,
     comparison: Comparison | None,
     recommended: Recommendation | None = None,
@@ -110,7 +110,7 @@ def headline(
     )
 
 
-def _answer(study: Study, winner: RankedArchitecture) -> str:
+def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
     ranked = [one for one in study.ranking if one.rank is not None]
     score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
@@ -127,7 +127,7 @@ def _answer(study: Study, winner: RankedArchitecture) -> str:
     return f"Take {winner.architecture} (trial {winner.trial_id}){so_far}: {of}{done}."
 
 
-def guessing_sentence(study: Study, comparison: Comparison | None) -> str:
+def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """Say that no network predicts better than a guess, and what to do; "" if one does.
 
     Of scores of held-out rows in nats per datum alone, and where the simple models are known.
@@ -154,7 +154,7 @@ def guessing_sentence(study: Study, comparison: Comparison | None) -> str:
     )
 
 
-def _guess(study: Study, comparison: Comparison | None) -> float | None:
+def _guess(study: RankedStudy, comparison: Comparison | None) -> float | None:
     """Return the score of a guess, nats per datum; None where it is unknown.
 
     On test rows the mean is as good as their spread happens to be, so only its folds count.
@@ -174,7 +174,7 @@ def _either(words: list[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def certainty_sentence(study: Study, sure: Certainty | None) -> str:
+def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     """Say how sure the first rank is by the score, or why that is unknown and what to do."""
     if sure is None:
         return ""
@@ -220,7 +220,7 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     return text
 
 
-def _tied(study: Study, sure: Certainty) -> str:
+def _tied(study: RankedStudy, sure: Certainty) -> str:
     n = 1 + len(sure.tied)
     if sure.tied[-1] == n - 1:
         return f"The first {n} are tied"
@@ -229,7 +229,7 @@ def _tied(study: Study, sure: Certainty) -> str:
     return f"The first is tied with {ranks}"
 
 
-def cost_sentence(study: Study, sure: Certainty | None) -> str:
+def cost_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     """Say what is lost if another is the best by the score, and in hindsight on test data."""
     parts = []
     if sure is not None and sure.expected_loss is not None and sure.best is not None:
@@ -250,7 +250,7 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
     return " ".join(parts)
 
 
-def together_sentence(study: Study, found: Recommendation | None) -> str:
+def together_sentence(study: RankedStudy, found: Recommendation | None) -> str:
     """Say which architecture all scores together recommend, and what further trials would gain."""
     if study.is_estimated:
         return f"{_lucky_sentence(study)} {_gain_sentence(study, found)}".strip()
@@ -269,7 +269,7 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     ).rstrip()
 
 
-def _gain_sentence(study: Study, found: Recommendation | None) -> str:
+def _gain_sentence(study: RankedStudy, found: Recommendation | None) -> str:
     """Say what further trials would gain: a mean over studies, and no bound."""
     if found is None or found.gain is None:
         return ""
@@ -278,7 +278,7 @@ def _gain_sentence(study: Study, found: Recommendation | None) -> str:
     return f"{FURTHER} further trials would gain {_about(study, found.gain)} on average."
 
 
-def _lucky_sentence(study: Study) -> str:
+def _lucky_sentence(study: RankedStudy) -> str:
     """Say which other architecture has the best score alone, without a cause.
 
     Which of the two is better, no score tells: in other seeds of 99 such pairs of committed pools
@@ -296,7 +296,7 @@ def _lucky_sentence(study: Study) -> str:
     )
 
 
-def worth_sentence(study: Study, comparison: Comparison | None) -> str:
+def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """Answer in one sentence: is a network worth its weights here?"""
     winner, linear = study.winner, study.baseline
     if winner is None:
@@ -340,7 +340,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
 
 
-def _linear_first(study: Study, losses: str, best: Baseline, rows: str) -> str:
+def _linear_first(study: RankedStudy, losses: str, best: Baseline, rows: str) -> str:
     """Say that the winner is no deeper than what it is compared with, though it is ahead."""
     return (
         f"the linear model itself comes first by {study.ranks_by}, so no deeper network is worth "
@@ -376,7 +376,7 @@ def _rows(comparison: Comparison) -> str:
 
 
 def metric_sentence(
-    comparison: Comparison | None, metric: str, study: Study, *, asked: bool = True
+    comparison: Comparison | None, metric: str, study: RankedStudy, *, asked: bool = True
 ) -> str:
     """Say a metric of the winner, of the simple model that is best by it, and of no model at all.
 
@@ -422,7 +422,7 @@ def metric_sentence(
     return f"{said}."
 
 
-def class_weights_sentence(study: Study, comparison: Comparison | None) -> str:
+def class_weights_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """Say what class weights decide and which metric they weight, nothing without any."""
     asked = study.spec.dataset.class_weight
     if asked is None:
@@ -436,7 +436,7 @@ def class_weights_sentence(study: Study, comparison: Comparison | None) -> str:
     )
 
 
-def usual_metric(study: Study) -> str:
+def usual_metric(study: RankedStudy) -> str:
     """Return the metric that is shown where none was asked for."""
     return "accuracy" if study.spec.plan.likelihood == "categorical" else "rmse"
 
@@ -475,7 +475,7 @@ def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[
     return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
 
 
-def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
+def advice(study: RankedStudy, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
     Args:
@@ -494,7 +494,7 @@ def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) 
     return found + ([rejected] if rejected else [])
 
 
-def _at_edges(study: Study) -> list[str]:
+def _at_edges(study: RankedStudy) -> list[str]:
     winner = study.winner
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
@@ -533,7 +533,7 @@ def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float
     )
 
 
-def _misranked(study: Study, trust: Trust | None) -> str:
+def _misranked(study: RankedStudy, trust: Trust | None) -> str:
     """Say that the score ranks the test results worse than chance makes a usual score rank them.
 
     Without another score that is better in the same table no other is advised.
@@ -571,13 +571,13 @@ def _misranked(study: Study, trust: Trust | None) -> str:
     )
 
 
-def _in_unit(study: Study, difference: float) -> str:
+def _in_unit(study: RankedStudy, difference: float) -> str:
     if study.objective_unit == "nats per datum":
         return NATS.text(difference)
     return f"{difference:.3g}" if math.isfinite(difference) else "an unknown amount"
 
 
-def _about(study: Study, difference: float) -> str:
+def _about(study: RankedStudy, difference: float) -> str:
     """Return a positive difference with its leading digits, or what it is less than."""
     if study.objective_unit == "nats per datum" and math.isfinite(difference):
         if difference < LEAST:
@@ -586,6 +586,6 @@ def _about(study: Study, difference: float) -> str:
     return f"about {_in_unit(study, difference)}"
 
 
-def _lead(study: Study, difference: float) -> str:
+def _lead(study: RankedStudy, difference: float) -> str:
     hidden = study.objective_unit == "nats per datum" and 0 < difference < 5e-4
     return "less than 0.001 nats per datum" if hidden else _in_unit(study, difference)

@@ -78,7 +78,7 @@ class RankedArchitecture:
     architecture: str
     values: Mapping[str, ParameterValue]
     n_parameters: int | None
-    objective: float | None  # in `Study.objective_unit`
+    objective: float | None  # in `RankedStudy.objective_unit`
     estimate: float | None  # in the same unit
     estimate_error: float | None
     spread: float | None
@@ -94,7 +94,7 @@ class RankedArchitecture:
 
 
 @dataclass(frozen=True)
-class Study:
+class RankedStudy:
     """A study as the report sees it.
 
     trials         one row per finished trial, whatever its status
@@ -239,7 +239,7 @@ class Study:
         return tuple(sorted({one.family for one in self.ranking}))
 
 
-def load_study_tables(folder: Path) -> Study:
+def load_study_tables(folder: Path) -> RankedStudy:
     """Read a study folder.
 
     Raises:
@@ -248,7 +248,7 @@ def load_study_tables(folder: Path) -> Study:
     return ranked_study(read_study_tables(folder))
 
 
-def ranked_study(tables: StudyTables) -> Study:
+def ranked_study(tables: StudyTables) -> RankedStudy:
     """Return a study with its ranking, from tables that were read."""
     spec, trials, curves = tables.spec, tables.trials, tables.curves
     own = tables.evidence["per_datum"]
@@ -277,7 +277,7 @@ def ranked_study(tables: StudyTables) -> Study:
         architectures[ESTIMATE] = pd.Series(
             {keys[one.trial_id]: one.estimate for one in ranking}, dtype=float
         )
-    return Study(
+    return RankedStudy(
         spec=spec,
         objective_unit=_unit(evidence[evidence["estimator"] == objective]),
         targets=targets,

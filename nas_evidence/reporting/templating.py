@@ -73,10 +73,10 @@ def markdown(text: object) -> Markup:
     return Markup(foreign_text.markdown(text))
 
 
-def with_options(sentence: str) -> Markup:
+def options_marked(sentence: str) -> Markup:
     """Return a sentence with the options of the command line marked, so that none is divided.
 
-    >>> print(with_options("a < b; --drop x to leave it out"))
+    >>> print(options_marked("a < b; --drop x to leave it out"))
     a &lt; b; <code>--drop</code> x to leave it out
     """
     parts = _OPTION.split(sentence)
@@ -119,7 +119,7 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
-    environment.filters["with_options"] = with_options
+    environment.filters["options_marked"] = options_marked
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
     environment.globals["most"] = MOST

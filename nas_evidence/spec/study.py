@@ -28,7 +28,7 @@ from pydantic_core import InitErrorDetails
 
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
-from nas_evidence.spec.dataset import LIKELIHOODS, OWN_DATA, TASKS
+from nas_evidence.spec.dataset import OWN_DATA
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
 from nas_evidence.spec.domains import (
     LARGEST,
@@ -48,6 +48,7 @@ from nas_evidence.spec.domains import (
     value_text,
 )
 from nas_evidence.spec.families import domains_of
+from nas_evidence.spec.likelihoods import LIKELIHOODS, Declared, LikelihoodName, default_of
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
     ONLINE_CURVATURES,
@@ -71,9 +72,8 @@ FINALISTS, FEWEST_FOR_RACE = 5, 20
 ESTIMATED, ROWS_ESTIMATED = ("conditional_evidence", "elpd"), 1000
 #: Maximum number of training rows of an update of the hyperparameters.
 UPDATE_ROWS = 2048
-#: Folds of `plan.folds = "auto"` with fewer training data than a number, of labels and of real
-#: targets, and from it on.
-FEW_LABELS, FEW_REAL_TARGETS, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5000, 5, 2
+#: Folds of `plan.folds = "auto"` with few training rows (`TargetKind.few`), and with more.
+FOLDS_OF_FEW, FOLDS_OF_MANY = 5, 2
 
 #: Smallest share of a GPU: Ray counts no smaller ones.
 LEAST_SHARE = 0.0001
@@ -200,14 +200,14 @@ class OnlinePlan(Frozen):
 
 
 def _settle(data: Mapping[str, Any]) -> float:
-    real = data.get("likelihood") in ("gaussian", "heteroscedastic")
-    return 1.0 if real and not data.get("augment") else 0.0
+    known = LIKELIHOODS.get(data.get("likelihood", ""))
+    return 1.0 if known is not None and known.settles and not data.get("augment") else 0.0
 
 
 class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
-    likelihood: Literal["categorical", "gaussian", "heteroscedastic"] = "categorical"
+    likelihood: LikelihoodName = "categorical"
     """Type of the targets: "categorical" for class labels, "gaussian" for real numbers with one
     noise for all rows, "heteroscedastic" for real numbers with a noise of each row: two outputs of
     the network for each target."""
@@ -273,13 +273,18 @@ class TrainingPlan(Frozen):
             ).with_code("settle-with-augment")
         return self
 
+    @property
+    def declared(self) -> Declared:
+        """The declaration of the likelihood."""
+        return LIKELIHOODS[self.likelihood]
+
     def head_width(self, n_outputs: int) -> int:
         """Return how many outputs a network has for some classes or real targets.
 
         >>> TrainingPlan(likelihood="heteroscedastic").head_width(3)
         6
         """
-        return 2 * n_outputs if self.likelihood == "heteroscedastic" else n_outputs
+        return self.declared.outputs * n_outputs
 
     @property
     def automatic(self) -> bool:
@@ -303,8 +308,7 @@ class TrainingPlan(Frozen):
         """Return the folds of `conditional_evidence`, "auto" as a number."""
         if self.folds != "auto":
             return self.folds
-        few = FEW_LABELS if self.likelihood == "categorical" else FEW_REAL_TARGETS
-        return FOLDS_OF_FEW if n_data < few else FOLDS_OF_MANY
+        return FOLDS_OF_FEW if n_data < self.declared.kind.few else FOLDS_OF_MANY
 
     @property
     def interval(self) -> int:
@@ -712,9 +716,9 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _task(self) -> "StudySpec":
         task, likelihood = self.dataset.task, self.plan.likelihood
-        if task is not None and TASKS[likelihood] != task:
+        if task is not None and self.plan.declared.task != task:
             raise UserError(
-                f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
+                f'`likelihood` in [plan] must be "{default_of(task)}" with task = "{task}" '
                 f'in [dataset], but got "{likelihood}"; remove one of the two'
             ).with_code("likelihood-of-task")
         if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
@@ -753,19 +757,18 @@ class StudySpec(Frozen):
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
-        likelihood = self.plan.likelihood
-        if likelihood != "categorical" and (
-            of_labels := [e for e in self.estimators if declared(e).labels_only]
-        ):
+        likelihood, kind = self.plan.likelihood, self.plan.declared.kind
+        if others := [e for e in self.estimators if declared(e).metric not in ("", *kind.metrics)]:
             raise UserError(
-                "`estimators` must be defined for real targets with likelihood = "
-                f'"{likelihood}", but got {of_labels}'
-            ).with_code("estimators-of-labels")
-        if likelihood == "heteroscedastic" and "sto_lk" in self.estimators:
-            raise UserError(
-                '`estimators` must not have sto_lk with likelihood = "heteroscedastic": it draws '
-                "noise of one size for all rows; remove it"
-            ).with_code("sto-lk-heteroscedastic")
+                f"`estimators` must be defined for {kind.targets} with likelihood = "
+                f'"{likelihood}", but got {others}'
+            ).with_code("estimators-of-other-targets")
+        for name, why in self.plan.declared.without.items():
+            if name in self.estimators:
+                raise UserError(
+                    f'`estimators` must not have {name} with likelihood = "{likelihood}": {why}; '
+                    "remove it"
+                ).with_code("estimator-of-other-likelihoods")
         if self.plan.augment and (
             of_plain := [e for e in self.estimators if declared(e).plain_only]
         ):

@@ -51,7 +51,7 @@ from nas_evidence.training.checkpoint import (
     save_checkpoint,
     state_of,
 )
-from nas_evidence.training.cost import Cost, cost_of, measured_latency, obstacle
+from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_costly
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
@@ -132,7 +132,7 @@ class Trial:
             n_data, scores = len(data.x_train), given.estimators
             device = data.x_train.device.type
             self.cost = cost_of(architecture, shape, width, plan, scores, n_data, device=device)
-            reason = self._exceeded_limit() or obstacle(
+            reason = self._exceeded_limit() or too_costly(
                 architecture, shape, width, plan, scores, n_data=n_data
             )
         if reason:

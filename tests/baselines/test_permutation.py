@@ -14,7 +14,7 @@ import nas_evidence
 from nas_evidence.baselines.comparison import ColumnImportance, Importance, read_comparison
 from nas_evidence.baselines.permutation import loss_increases
 from nas_evidence.data.preparation import prepare
-from nas_evidence.reporting.figures import columns_of
+from nas_evidence.reporting.figures import drawn_columns
 from nas_evidence.reporting.svg import colour
 from nas_evidence.reporting.templating import caption
 from nas_evidence.reporting.words import MOST
@@ -101,7 +101,7 @@ def many(on: str = "test", metric: str = "rmse") -> Importance:
 
 
 def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
-    figure = str(columns_of(many(), labels=False))
+    figure = str(drawn_columns(many(), labels=False))
     bars = re.findall(r'class="box".*?fill="(.*?)".*?<title>(.*?)</title>', figure)
     assert len(bars) == MOST["columns"]
     assert bars[1][1].endswith(": 0.9 ± 0.1")
@@ -126,7 +126,7 @@ def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
 def test_the_axis_says_which_way_a_prediction_becomes_worse(
     metric: str, labels: bool, words: str
 ) -> None:
-    assert f">{words}</text>" in columns_of(many(metric=metric), labels=labels)
+    assert f">{words}</text>" in drawn_columns(many(metric=metric), labels=labels)
 
 
 @pytest.fixture(scope="module", params=["classes", "real"])
