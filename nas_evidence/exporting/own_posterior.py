@@ -29,7 +29,6 @@ from nas_evidence.evidence.estimate import (
     check_model,
     check_prior_word,
     checked_likelihood,
-    checked_targets,
     fitted_precision,
     positive,
 )
@@ -48,6 +47,7 @@ from nas_evidence.exporting.predictor import (
     class_probabilities,
     real_moments,
 )
+from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
@@ -79,7 +79,7 @@ class ModelPosterior:
 
     model: nn.Module
     posterior: Posterior
-    likelihood: Categorical | Gaussian | Heteroscedastic
+    likelihood: Likelihood
     prior_precision: Mapping[str, float]
     _state: str  # digest of the network at the posterior
     note: str = ""
@@ -150,6 +150,7 @@ class ModelPosterior:
             temperature = self.likelihood.temperature
             found = class_probabilities(outputs, covariance, temperature, method, generator)
             return (found.numpy(),)
+        assert isinstance(self.likelihood, Gaussian | Heteroscedastic)
         means, noise, model = real_moments(outputs, covariance, self.likelihood, math.inf)
         return means.numpy(), noise.expand_as(means).numpy(), model.numpy()
 
@@ -292,7 +293,7 @@ def posterior(
     names, sizes = tuple(free), tuple(p.numel() for p in free.values())
     x = _inputs(model, rows.x)
     check_data(x, rows.y)
-    y = checked_targets(rows.y, likelihood).to(x.device)
+    y = noise.shaped(rows.y).to(x.device)
     if bad := [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]:
         raise UserError(
             f"the weights of the model must be finite, but not all of {', '.join(bad)} are; train "

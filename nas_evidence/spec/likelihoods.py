@@ -9,7 +9,8 @@ compares the name of a likelihood or of a kind.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 #: What the targets are, as a study file says it in `[dataset]`.
 Task = Literal["classification", "regression"]
@@ -115,6 +116,10 @@ class Declared:
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
     by_row          the likelihood of such targets that has a noise of each row; empty if this has
+    last_layer      `module:NAME` of the density of late data given early ones by a Bayesian last
+                    layer, a `LastLayerFormula`; None if there is none
+    judged_far      evidence compares states far from a mode; else only near one
+    convex          −log p is convex in the outputs
     without         scores that are not defined for it, and why
     """
 
@@ -125,6 +130,9 @@ class Declared:
     learned: bool = False
     settles: bool = False
     by_row: str = ""
+    last_layer: str | None = None
+    judged_far: bool = False
+    convex: bool = True
     without: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -138,6 +146,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         task="classification",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
+        last_layer="nas_evidence.evidence.softmax_layer:LAST_LAYER",
     ),
     "gaussian": Declared(
         task="regression",
@@ -146,12 +155,17 @@ LIKELIHOODS: Mapping[str, Declared] = {
         learned=True,
         settles=True,
         by_row="heteroscedastic",
+        last_layer="nas_evidence.evidence.regression_layer:LAST_LAYER",
+        judged_far=True,
     ),
     "heteroscedastic": Declared(
         task="regression",
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,
+        last_layer="nas_evidence.evidence.noise_layer:LAST_LAYER",
+        judged_far=True,
+        convex=False,
         without={"sto_lk": "it draws noise of one size for all rows"},
     ),
 }
@@ -182,3 +196,9 @@ def default_of(task: str) -> str:
     'gaussian'
     """
     return next(name for name, one in LIKELIHOODS.items() if one.task == task)
+
+
+def imported(place: str) -> Any:
+    """Import and return what a declaration names as `module:NAME`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
