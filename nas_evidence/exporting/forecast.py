@@ -20,8 +20,8 @@ exact one takes seconds to minutes.
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -36,6 +36,7 @@ from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX
 from nas_evidence.scores.folds import OUTPUTS
 from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.tables import StudyTables
@@ -165,7 +166,7 @@ def _flops(
     width = plan.head_width(arrays.n_outputs)
     one = cost_of(given.architecture, arrays.input_shape, width, plan, (), n).flops
     exact = likelihood_of(plan, 1.0).n_roots(width)
-    uncertain = "report" in parts and arrays.task == "real" and n_test > 0
+    uncertain = "report" in parts and declared(plan.likelihood).averaged and n_test > 0
     found: dict[str, float] = {}
     if {*parts} & _EXPORTS or uncertain:
         found[f"the posterior of {n:,} rows"] = one * n * (1 + 2 * exact)
@@ -188,10 +189,7 @@ def flops_per_second(given: Assignment, arrays: ArrayData, device: torch.device)
     rows = _TIMED_ROWS if device.type == "cuda" else int(_TIMED_FLOPS / each)
     rows = max(1, min(_TIMED_ROWS, rows, arrays.n_train))
     x = torch.randn(rows, *shape, generator=generator).to(device)
-    labels = arrays.task == "labels"
-    y: Any = (
-        torch.zeros(rows, dtype=torch.int64) if labels else torch.zeros(rows, arrays.n_outputs)
-    )
+    y = torch.from_numpy(np.array(arrays.y_train[:rows]))
 
     def seconds(n: int) -> float:
         started = time.perf_counter()

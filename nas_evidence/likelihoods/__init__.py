@@ -13,10 +13,16 @@ roots are computed in float64; gradients and roots are returned in the dtype of 
 for a backward pass.
 """
 
-from typing import Protocol
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+
+from nas_evidence.likelihoods.predictive import Predictive
+from nas_evidence.spec.likelihoods import declared
 
 
 class Likelihood(Protocol):
@@ -39,6 +45,47 @@ class Likelihood(Protocol):
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return ∂ log p(y_n|f_n) / ∂f_n [n, C]."""
+
+    def at(self, factor: float) -> Self:
+        """Return the same with its temperature or its standard deviations times a factor."""
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the means of numbers [n, C] for outputs, or the logits of classes [n, C]."""
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs whose `mean` is `hold` of what it was; logits as they are."""
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return how many targets are what is most probable; None where no value is."""
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Predictive:
+        """Return the distributions of the targets of rows.
+
+        Args:
+            outputs: of the network [n, outputs].
+            covariance: of the outputs by the posterior of the weights [n, outputs, outputs],
+                float64; None predicts by the outputs alone.
+            most_std: maximum uncertainty of the means of numbers that the weights give.
+        """
+
+    def restored(self, table: Tensor) -> Predictive:
+        """Return the distributions that `Predictive.stored` made a table of [n, C + S]."""
+
+
+def likelihood(name: str, scale: float = 1.0) -> Likelihood:
+    """Return a likelihood by its name.
+
+    Args:
+        name: a key of `spec.likelihoods.LIKELIHOODS`.
+        scale: the noise or the temperature; ignored where the outputs say all.
+    """
+    of = declared(name)
+    module, _, attribute = of.implementation.partition(":")
+    made = getattr(import_module(module), attribute)
+    found: Likelihood = made() if of.scale is None else made(scale)
+    return found
 
 
 def random_signs(shape: tuple[int, int], generator: torch.Generator) -> Tensor:

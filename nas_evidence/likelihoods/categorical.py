@@ -1,11 +1,13 @@
 """Classes: softmax of the outputs, divided by a temperature."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods.predictive import Classes
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -74,6 +76,33 @@ class Categorical:
         _check_labels(outputs, targets)
         p = self._log_probability(outputs.detach()).exp()
         return (_onehot_minus(p, targets) / self.temperature).to(outputs.dtype)
+
+    def at(self, factor: float) -> "Categorical":
+        """Return the same at another temperature."""
+        return replace(self, temperature=factor * self.temperature)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the logits as they are."""
+        return outputs
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the logits as they are."""
+        return outputs
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return how many data are of the most probable class."""
+        return int((outputs.argmax(-1) == targets).sum())
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Classes:
+        """Return class probabilities; see `Likelihood`."""
+        spread = torch.full((len(outputs), 1), self.temperature, dtype=torch.float64)
+        return Classes(outputs, spread.to(outputs.device), covariance)
+
+    def restored(self, table: Tensor) -> Classes:
+        """Return class probabilities from their table [n, C + 1]; see `Likelihood`."""
+        return Classes(table[:, :-1], table[:, -1:])
 
     def _triangular_root(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return p [n, C], V_jj [n, C-1] and Q_{j+1} [n, C-1], 1 where V_jj is 0; float64."""

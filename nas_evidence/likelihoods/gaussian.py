@@ -1,12 +1,13 @@
 """Real targets with normal noise, the same for every row."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods.predictive import Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -66,6 +67,35 @@ class Gaussian:
         _check_real(outputs, targets)
         scaled = self.of_unit(self.of_unit(targets - outputs.detach()))
         return (scaled / self.noise_std**2).to(outputs.dtype)
+
+    def at(self, factor: float) -> "Gaussian":
+        """Return the same at another noise."""
+        return replace(self, noise_std=factor * self.noise_std)
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the outputs."""
+        return outputs
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs held between bounds."""
+        return hold(outputs)
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return None: no value has a probability."""
+        return None
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Reals:
+        """Return normal distributions; see `Likelihood`."""
+        unit = torch.tensor(self.unit or 1.0, dtype=torch.float64, device=outputs.device)
+        of_weights = None if covariance is None else covariance.diagonal(dim1=1, dim2=2)
+        return reals(outputs, unit.square() * self.noise_std**2, of_weights, most_std)
+
+    def restored(self, table: Tensor) -> Reals:
+        """Return normal distributions from their table [n, 2 C]; see `Likelihood`."""
+        half = table.shape[1] // 2
+        return Reals(table[:, :half], table[:, half:])
 
     def of_unit(self, values: Tensor) -> Tensor:
         """Return values [..., C] divided by the unit of each output.

@@ -1,11 +1,13 @@
 """Real targets with normal noise whose size is an output of the network."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods.predictive import Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -112,6 +114,31 @@ class Heteroscedastic:
         _check_pairs(outputs, targets)
         slope = self.nll_and_slope(outputs.detach().double(), targets.double())[1]
         return slope.to(outputs.dtype)
+
+    def at(self, factor: float) -> "Heteroscedastic":
+        """Return the same with every standard deviation times a factor."""
+        return replace(self, factor=factor * self.factor)
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs whose means are held between bounds."""
+        z = outputs.chunk(2, -1)[1]
+        return torch.cat([hold(self.mean(outputs)) * precision_of(z), z], -1)
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return None: no value has a probability."""
+        return None
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Reals:
+        """Return normal distributions, the variance of means by the delta method."""
+        of_weights = None if covariance is None else self.mean_variance(outputs, covariance)
+        return reals(self.mean(outputs), self.variance(outputs), of_weights, most_std)
+
+    def restored(self, table: Tensor) -> Reals:
+        """Return normal distributions from their table [n, 2 C]; see `Likelihood`."""
+        half = table.shape[1] // 2
+        return Reals(table[:, :half], table[:, half:])
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return −log p(y|f) [...] in nats, in the dtype of outputs [..., 2 C]."""

@@ -112,6 +112,7 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
+    averaged        predictions are means over the posterior of the weights, unless asked
     without         scores that are not defined for it, and why
     """
 
@@ -121,6 +122,7 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
+    averaged: bool = True
     without: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -134,6 +136,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         task="classification",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
+        averaged=False,
     ),
     "gaussian": Declared(
         task="regression",
