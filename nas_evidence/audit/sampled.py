@@ -19,7 +19,7 @@ from nas_evidence.audit.known_problems import (
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
-from nas_evidence.maths.precisions import Precisions
+from nas_evidence.maths.precisions import of_each_parameter
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
@@ -96,7 +96,7 @@ def _entropy_claim(problem: KnownProblem, slack: float, seed: int) -> Claim:
     slack = math.hypot(slack, STANDARD_ERRORS * (whole.standard_error or 0.0))
     entropy = next(term.value for term in whole.terms if term.term == "entropy")
     sizes = [p.numel() for p in problem.model.parameters()]
-    each = Precisions(problem.precision, sizes).of_each_parameter()
+    each = of_each_parameter(problem.precision, sizes)
     lost = float(0.5 * (1 + (2 * math.pi / each).log()).sum()) - entropy
     # −a − a² is at most a tenth below log(1 − a) for a <= 0.3, the longest step of the plan.
     return Claim(

@@ -78,9 +78,9 @@ def estimate_evidence(
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         curvature: a name in `nas_evidence.curvature.KINDS`.
         prior_precision: > 0; one number, or one per free tensor of `model.parameters()`, in their
-            order or by name; with diagonal kinds also one per parameter [P]. "fit" takes those of
-            the tensors that maximise this evidence at the trained weights, without
-            `at_mode_correction`; they are among the terms, and a note says which are at a bound.
+            order or by name. "fit" takes those that maximise this evidence at the trained weights,
+            without `at_mode_correction`; they are among the terms, and a note says which are at a
+            bound.
         noise_std: standard deviation of the noise, or one for each output; "gaussian" needs it.
         temperature: divisor of the logits; "categorical" only.
         likelihood_power: κ on the likelihood; values with different κ cannot be compared.
@@ -111,11 +111,10 @@ def estimate_evidence(
     draws_asked = _whole("n_draws", n_draws)
     random = torch.Generator().manual_seed(seed) if generator is None else generator
     noise = checked_likelihood(likelihood, noise_std, temperature)
-    sizes = {name: p.numel() for name, p in free_parameters(model).items()}
     check_prior_word(prior_precision)
     fit = isinstance(prior_precision, str)
     start = 1.0 if isinstance(prior_precision, str) else prior_precision
-    precision = checked_precision(tuple(sizes), tuple(sizes.values()), start)
+    precision = checked_precision(tuple(free_parameters(model)), start)
     kappa = positive("likelihood_power", likelihood_power)
     passes = curvature_passes(
         curvature,

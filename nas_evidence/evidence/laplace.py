@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.blocks import Kronecker
 from nas_evidence.maths.constants import free_parameters
-from nas_evidence.maths.precisions import Precisions
+from nas_evidence.maths.precisions import of_each_parameter
 from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
@@ -53,8 +53,7 @@ def laplace_estimate(
         kind: the curvature kind that `pass_` was made with.
         pass_: curvature and log likelihood at the parameters of `model`.
         model: its free parameters are assumed to be the mode.
-        prior_precision: > 0; one value per free tensor of `model.parameters()`, by name or [G];
-            with diagonal kinds and full_ggn as a matrix also one per parameter [P].
+        prior_precision: > 0; one value per free tensor of `model.parameters()`, by name or [G].
         likelihood_power: κ > 0, on log likelihood and curvature.
         log_jacobian: Σ log |dz/du| of targets z in place of those that densities are of, nats; κ
             is on it too.
@@ -71,8 +70,8 @@ def laplace_estimate(
         raise UserError(
             "`at_mode_correction` needs a curvature pass with `diagnose=True`"
         ).with_code("correction-without-diagnosis")
-    names, sizes = pass_.curvature.names, pass_.curvature.sizes
-    precision = checked_precision(names, sizes, prior_precision)
+    names = pass_.curvature.names
+    precision = checked_precision(names, prior_precision)
     note = _not_finite(pass_, squared_norms(model))
     if note:
         return EvidenceEstimate(
@@ -83,7 +82,7 @@ def laplace_estimate(
             valid=False,
             note=note,
         )
-    scatter = _scatter(model, precision, sizes)
+    scatter = precision * squared_norms(model)  # θ_lᵀ Δ_l θ_l of each tensor [G]
     log_likelihood = likelihood_power * pass_.log_likelihood
     scaled = precision / likelihood_power  # κ H with precision δ equals H with δ / κ
     log_det_ratio = pass_.curvature.log_det_ratio(scaled).cpu()
@@ -98,7 +97,7 @@ def laplace_estimate(
         *_by_group("scatter", names, scatter),
         *_by_group("log_det_ratio", log_det_groups, log_det_ratio),
         *_by_group("effective_parameters", names, effective),
-        *_by_group("prior_precision", names, _geometric_means(precision, sizes)),
+        *_by_group("prior_precision", names, precision),
         Term(term="clamped_eigenvalues", group="all", value=pass_.curvature.n_clamped),
         Term(term="n_data", group="all", value=pass_.n_data),
     ]
@@ -190,7 +189,7 @@ def _gradient_norm_squared(
 ) -> float:
     """Return gᵀ (κ H + Δ)⁻¹ g, g = −κ ∇ log p(y|θ) + Δ θ."""
     assert pass_.gradient is not None
-    delta = Precisions(precision, pass_.curvature.sizes).of_each_parameter()
+    delta = of_each_parameter(precision, pass_.curvature.sizes)
     free = free_parameters(model).values()
     theta = torch.cat([p.detach().double().flatten() for p in free])
     gradient = delta.to(theta) * theta - power * pass_.gradient
@@ -204,23 +203,6 @@ def _diagnosis(norm: float, *, corrected: bool) -> list[Term]:
     return terms
 
 
-def _scatter(model: nn.Module, precision: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Return θ_lᵀ D_l θ_l of each tensor [G]."""
-    precisions = Precisions(precision, sizes)
-    if precisions.is_per_tensor:
-        return precision * squared_norms(model)
-    pairs = zip(free_parameters(model).values(), precisions.by_tensor(), strict=True)
-    squares = [(p.detach().double().cpu().flatten().square() * delta).sum() for p, delta in pairs]
-    return torch.stack(squares)
-
-
-def _geometric_means(precision: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    precisions = Precisions(precision, sizes)
-    if precisions.is_per_tensor:
-        return precision
-    return torch.stack([part.log().mean().exp() for part in precisions.by_tensor()])
-
-
 def squared_norms(model: nn.Module) -> Tensor:
     """Return θ_lᵀθ_l of each free tensor of `model.parameters()`, float64 [G], on the CPU."""
     free = free_parameters(model).values()
@@ -229,15 +211,13 @@ def squared_norms(model: nn.Module) -> Tensor:
 
 def checked_precision(
     names: tuple[str, ...],
-    sizes: tuple[int, ...],
     given: float | Sequence[float] | Mapping[str, float] | Tensor,
 ) -> Tensor:
-    """Return the prior precision of each tensor [G] or parameter [P], float64, on the CPU.
+    """Return the prior precision of each tensor [G], float64, on the CPU.
 
     Args:
         names: of the parameter tensors.
-        sizes: their numbers of parameters.
-        given: one number; one per tensor, in their order or by name; or one per parameter.
+        given: one number, or one for each tensor, in their order or by name.
 
     Raises:
         ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
@@ -260,11 +240,11 @@ def checked_precision(
         ).with_code("prior-precision-form") from error
     precision = precision if precision.ndim else precision.expand(len(names))
     positive = bool(((precision > 0) & precision.isfinite()).all())
-    if precision.ndim != 1 or len(precision) not in (len(names), sum(sizes)) or not positive:
+    if precision.shape != (len(names),) or not positive:
         raise UserError(
-            f"`prior_precision` must hold {len(names)} finite values > 0, one for each parameter "
-            f"tensor, or {sum(sizes)}, one for each parameter, but got "
-            f"{len(precision.flatten())}: {precision.flatten()[:20].tolist()}"
+            f"`prior_precision` must hold {len(names)} finite values > 0, one for each free "
+            f"parameter tensor, but got {len(precision.flatten())}: "
+            f"{precision.flatten()[:20].tolist()}"
         ).with_code("prior-precision-values")
     return precision
 

@@ -22,7 +22,7 @@ from nas_evidence.likelihoods import Likelihood
 from nas_evidence.maths.constants import as_constants, free_parameters
 from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.hmc import Density
-from nas_evidence.maths.precisions import Precisions
+from nas_evidence.maths.precisions import of_each_parameter
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
@@ -107,7 +107,7 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
 
     Args:
         model: the network that the prior is for.
-        given: one number; one per tensor, in their order [G] or by name; or one per parameter [P].
+        given: one number, or one for each tensor, in their order [G] or by name.
 
     Raises:
         ValueError: for a wrong name or number of values, or one that is not finite or not > 0.
@@ -115,8 +115,8 @@ def spread_precision(model: nn.Module, given: float | Tensor | Mapping[str, floa
     free = free_parameters(model)
     names, sizes = tuple(free), tuple(p.numel() for p in free.values())
     device = next(iter(free.values())).device
-    precision = checked_precision(names, sizes, given).to(device)
-    return Precisions(precision, sizes).of_each_parameter()
+    precision = checked_precision(names, given).to(device)
+    return of_each_parameter(precision, sizes)
 
 
 def estimate_of_runs(

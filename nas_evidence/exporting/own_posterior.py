@@ -293,12 +293,7 @@ def posterior(
     check_prior_word(prior_precision)
     fit = isinstance(prior_precision, str)
     start = 1.0 if isinstance(prior_precision, str) else prior_precision
-    precision = checked_precision(names, sizes, start)
-    if len(precision) != len(names):
-        raise UserError(
-            f"`prior_precision` of a posterior must have one value for each of {len(names)} free "
-            f"parameter tensors, but got {len(precision)}"
-        ).with_code("posterior-precision-per-parameter")
+    precision = checked_precision(names, start)
     few = structure == "full" or (
         structure == "auto" and sum(sizes) <= MOST_FULL and len(x) <= 100_000
     )

@@ -61,7 +61,7 @@ class Winner:
     assignment: Assignment
     arrays: ArrayData  # of its study
     model: nn.Module
-    precision: Tensor  # float64, one per parameter tensor [G] or per parameter [P]
+    precision: Tensor  # float64, one per parameter tensor [G]
     header: Mapping[str, str]
     kept: Mapping[str, Tensor] = field(default_factory=dict)  # by its scores, see `Scorer.kept`
     spread_factor: float = 1.0  # of what is delivered, on temperature or standard deviation

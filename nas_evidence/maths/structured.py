@@ -21,8 +21,7 @@ H Δ⁻¹ alone, so c H with precision δ equals H with δ / c, including gradie
 with its count and mean. The relative error of γ is then at most 1.5e-5, and 5e-6 in bins that are
 evenly filled. A Newton step on the full spectra squares that error.
 
-`prior_precision` is [G], one per tensor, or, for `FullMatrix` and for `BlockDiagonal` with
-`Diagonal` blocks only, [P], one per parameter.
+`prior_precision` is [G], one for each tensor.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +32,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.blocks import Block, Diagonal, clamped
+from nas_evidence.maths.blocks import Block, clamped
 from nas_evidence.maths.eigenvalues import eigenvalues
-from nas_evidence.maths.precisions import Precisions
+from nas_evidence.maths.precisions import of_each_parameter
 
 
 class Slopes(NamedTuple):
@@ -148,12 +147,12 @@ class BlockDiagonal:
 
     def log_det_ratio(self, prior_precision: Tensor) -> Tensor:
         """Return Σ log1p(λ / δ_l) for each tensor [G], differentiable in δ."""
-        pairs = zip(self.spectra(), self._per_block(prior_precision), strict=True)
+        pairs = zip(self.spectra(), self._of_blocks(prior_precision), strict=True)
         return torch.stack([torch.log1p(values / delta).sum() for values, delta in pairs])
 
     def effective_parameters(self, prior_precision: Tensor) -> Tensor:
         """Return γ_l = Σ λ / (λ + δ_l) for each tensor [G]."""
-        pairs = zip(self.spectra(), self._per_block(prior_precision), strict=True)
+        pairs = zip(self.spectra(), self._of_blocks(prior_precision), strict=True)
         return torch.stack([(values / (values + delta)).sum() for values, delta in pairs])
 
     def slopes(self, prior_precision: Tensor) -> Slopes:
@@ -183,20 +182,11 @@ class BlockDiagonal:
     def inverse_quadratic(self, vector: Tensor, prior_precision: Tensor) -> Tensor:
         """Return vᵀ (H + Δ)⁻¹ v [] for v [P]."""
         parts = torch.split(vector.to(self.spectra()[0]), list(self.sizes))
-        triples = zip(self.blocks, parts, self._per_block(prior_precision), strict=True)
+        triples = zip(self.blocks, parts, self._of_blocks(prior_precision), strict=True)
         return torch.stack([b.inverse_quadratic(v, delta) for b, v, delta in triples]).sum()
 
-    def _per_block(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
-        precision = prior_precision.to(self.spectra()[0])
-        precisions = Precisions(precision, self.sizes)
-        if not precisions.is_per_tensor and not all(
-            isinstance(block, Diagonal) for block in self.blocks
-        ):
-            raise ValueError(
-                f"`prior_precision` with one value for each of {len(precision)} parameters needs "
-                f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
-            )
-        return precisions.by_tensor()
+    def _of_blocks(self, prior_precision: Tensor) -> tuple[Tensor, ...]:
+        return prior_precision.to(self.spectra()[0]).unbind()
 
     @cached_property
     def _spectra(self) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -271,7 +261,7 @@ class FullMatrix:
     def _root(self, prior_precision: Tensor) -> Tensor:
         """Return the diagonal of Δ^{-1/2} [P]."""
         root = prior_precision.to(self.matrix).rsqrt()
-        return Precisions(root, self.sizes).of_each_parameter()
+        return of_each_parameter(root, self.sizes)
 
     def _whitened(self, root: Tensor) -> Tensor:
         return root[:, None] * self.matrix * root[None, :]
@@ -359,13 +349,7 @@ class FullKernel:
         return eigenvalues.clamp(min=0), vectors
 
     def _kernel(self, prior_precision: Tensor) -> Tensor:
-        inverse = 1 / prior_precision.to(self.grams)
-        if len(inverse) != len(self.names):
-            raise ValueError(
-                f"`prior_precision` with one value for each of {len(inverse)} parameters needs "
-                f"a diagonal kind; give one for each of the {len(self.names)} parameter tensors"
-            )
-        kernel: Tensor = torch.tensordot(inverse, self.grams, dims=1)
+        kernel: Tensor = torch.tensordot(1 / prior_precision.to(self.grams), self.grams, dims=1)
         return kernel
 
 

@@ -68,7 +68,7 @@ def sample_then_optimise_evidence(
         inputs: [n, ...].
         targets: int64 [n], or float [n, C].
         likelihood: with its noise or temperature.
-        prior_precision: one, one per tensor [G] or per parameter [P].
+        prior_precision: > 0; one number, or one per parameter tensor [G].
         generator: on the device of the model.
         plan: members, chunks and runs.
 

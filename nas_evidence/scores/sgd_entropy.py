@@ -192,7 +192,7 @@ def sgd_entropy_bound(
         inputs: [n, ...].
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
-        prior_precision: > 0; one number, or one per parameter tensor or parameter.
+        prior_precision: > 0; one number, or one per parameter tensor [G].
         generator: on the device of the model.
         plan: of the descent.
 

@@ -193,7 +193,7 @@ def temperature_ladder_evidence(
         inputs: [n, ...].
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
-        prior_precision: > 0; one number, or one per parameter tensor or parameter.
+        prior_precision: > 0; one number, or one per parameter tensor [G].
         generator: on the device of the model.
         plan: numbers of nodes and samples.
 

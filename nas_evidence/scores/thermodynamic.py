@@ -228,7 +228,7 @@ def thermodynamic_evidence(
         targets: int64 [n] or real [n, C].
         likelihood: `Categorical()` or `Gaussian(noise_std)`.
         generator: on the device of the model.
-        prior_precision: > 0; one number, or one per parameter tensor or parameter.
+        prior_precision: > 0; one number, or one per parameter tensor [G].
         half_width: > 0; likewise.
         plan: numbers of nodes and samples.
 

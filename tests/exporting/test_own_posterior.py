@@ -230,7 +230,7 @@ class Recurrent(nn.Module):
         ({"likelihood": "gausian"}, "unknown-likelihood", "'gaussian'"),
         ({"noise_std": None}, "noise-std-missing", "noise_std"),
         ({"prior_precision": "auto"}, "prior-precision-word", '"fit"'),
-        ({"prior_precision": torch.ones(32)}, "posterior-precision-per-parameter", "32"),
+        ({"prior_precision": torch.ones(32)}, "prior-precision-values", "32"),
         ({"model": Recurrent().double()}, "posterior-without-factors", 'structure="full"'),
     ],
 )

@@ -145,27 +145,6 @@ def test_slopes_are_the_derivatives_in_log_precision(structure: BlockDiagonal) -
     assert_close(hessian, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_one_precision_for_each_parameter_matches_dense_algebra() -> None:
-    diagonal = torch.rand(4, generator=torch.Generator().manual_seed(1)).double()
-    structure = BlockDiagonal(("w", "b"), (Diagonal(diagonal[:3]), Diagonal(diagonal[3:])))
-    delta = torch.tensor([0.1, 2.0, 0.5, 7.0], dtype=torch.float64)
-    vector = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
-    for found in (structure, FullMatrix(("w", "b"), (3, 1), torch.diag(diagonal))):
-        ratio = found.log_det_ratio(delta).sum().item()
-        assert_close(ratio, reference.log_det_ratio(torch.diag(diagonal), delta))
-        expected = (diagonal / (diagonal + delta)).split([3, 1])
-        assert_close(found.effective_parameters(delta), torch.stack([e.sum() for e in expected]))
-        quadratic = found.inverse_quadratic(vector, delta)
-        assert_close(quadratic, (vector.square() / (diagonal + delta)).sum())
-
-
-@pytest.mark.parametrize("name", ["dense", "rows", "kronecker", "rotated"])
-def test_one_precision_for_each_parameter_is_refused_without_a_diagonal(name: str) -> None:
-    structure, _ = _structures()[name]
-    with pytest.raises(ValueError, match="needs a diagonal kind"):
-        structure.log_det_ratio(torch.ones(structure.n_parameters).double())
-
-
 def test_rounding_below_zero_is_clamped_and_counted() -> None:
     tilted = torch.diag(torch.tensor([1.0, -1e-9, 2.0], dtype=torch.float64))
     one = torch.ones(1, 1, 1, dtype=torch.float64)

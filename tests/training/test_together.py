@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.maths.precisions import Precisions
+from nas_evidence.maths.precisions import of_each_parameter
 from nas_evidence.models import FAMILIES, build, infeasible
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
@@ -97,7 +97,7 @@ def naive_epoch(member: Member) -> float:
     rate, parameters = learning_rate(plan, epoch), list(model.parameters())
     optimiser = torch_optimiser(state, plan, rate)
     sizes = [p.numel() for p in parameters]
-    precisions = Precisions(state.prior_precision, sizes).of_each_parameter()
+    precisions = of_each_parameter(state.prior_precision, sizes)
     decay = (precisions * scale / (plan.likelihood_power * len(x))).clamp(max=0.5 / rate)
     order = torch.Generator().manual_seed(given.derived_seed("order", epoch))
     likelihood = likelihood_of(plan, state.noise_std)
