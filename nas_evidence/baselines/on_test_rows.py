@@ -23,7 +23,6 @@ from nas_evidence.exporting.folder import predictor_of
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.maths.metrics import named
-from nas_evidence.spec.likelihoods import declared
 from nas_evidence.storage.tables import StudyTables
 
 
@@ -45,7 +44,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
 
     winner = load_winner(tables, arrays, chosen)
     tested = len(arrays.x_test) > 0
-    of = declared(tables.spec.plan.likelihood)
+    of = tables.spec.plan.declared
     predictor = predictor_of(winner, tables.spec.metric, with_posterior=tested and of.averaged)
     if tested:
         inputs = cast(Array, arrays.x_test)  # sliced, so that a mapped file is read in parts
@@ -60,7 +59,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": predictor.meaning["thresholds"],
-        "lowest": _lowest(arrays) if of.kind.certainty == "intervals" else None,
+        "lowest": _lowest(arrays) if of.kind.confidence == "intervals" else None,
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)

@@ -60,7 +60,6 @@ from nas_evidence.maths.metrics import best_thresholds, coverage_by_level
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import n_numbers, on_cpu, sealed_tensors
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.tables import StudyTables
 
@@ -100,7 +99,7 @@ def export_winner(
     winner = winner.raw() if raw else winner
     architecture = winner.assignment.architecture
     exported, plan = with_preprocessing(winner), winner.assignment.plan
-    of = declared(plan.likelihood).kind
+    of = plan.declared.kind
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
@@ -112,7 +111,7 @@ def export_winner(
         "family": architecture.family,
         "values": dict(architecture.values),
         "input_shape": list(arrays.input_shape),
-        "n_classes" if of.certainty == "probabilities" else "n_outputs": (
+        "n_classes" if of.confidence == "probabilities" else "n_outputs": (
             plan.head_width(arrays.n_outputs)
         ),
         "likelihood": plan.likelihood,
@@ -215,7 +214,7 @@ def _per_datum(tables: StudyTables, trial_id: int) -> float:
 def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
     """Return what inputs and outputs stand for: the content of meaning.json."""
     arrays = winner.arrays
-    kind, meaning = declared(winner.assignment.plan.likelihood).kind, arrays.meaning
+    kind, meaning = winner.assignment.plan.declared.kind, arrays.meaning
     classes = list(meaning.classes or range(arrays.n_outputs))
     learned = likelihood_fields(winner)
     prepared = meaning.preparation
@@ -223,7 +222,7 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
     return {
         "task": kind.task,
         "input_shape": list(arrays.input_shape),
-        "classes": classes if kind.certainty == "probabilities" else [],
+        "classes": classes if kind.confidence == "probabilities" else [],
         "targets": list(meaning.targets or [f"y{i}" for i in range(arrays.n_outputs)]),
         "preparation": None if prepared is None else prepared.to_json(),
         "images": None if meaning.images is None else meaning.images.to_json(),

@@ -36,7 +36,6 @@ from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX
 from nas_evidence.scores.folds import OUTPUTS
 from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
-from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.tables import StudyTables
@@ -166,7 +165,7 @@ def _flops(
     width = plan.head_width(arrays.n_outputs)
     one = cost_of(given.architecture, arrays.input_shape, width, plan, (), n).flops
     exact = likelihood_of(plan, 1.0).n_roots(width)
-    uncertain = "report" in parts and declared(plan.likelihood).averaged and n_test > 0
+    uncertain = "report" in parts and plan.declared.averaged and n_test > 0
     found: dict[str, float] = {}
     if {*parts} & _EXPORTS or uncertain:
         found[f"the posterior of {n:,} rows"] = one * n * (1 + 2 * exact)

@@ -180,7 +180,7 @@ def _card(
             read=how_read_of(arrays),
             class_weights=listed_weights(arrays.meaning.class_weight),
             data=_data(study, arrays),
-            labels=stored_kind(arrays.task).certainty == "probabilities",
+            labels=stored_kind(arrays.task).confidence == "probabilities",
             shape=" x ".join(map(str, arrays.input_shape)),
             low=low,
             high=high,

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +29,6 @@ from nas_evidence.evidence.estimate import (
     check_model,
     check_prior_word,
     checked_likelihood,
-    checked_targets,
     fitted_precision,
     positive,
 )
@@ -54,7 +52,7 @@ from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
-from nas_evidence.spec.likelihoods import LIKELIHOODS, Declared
+from nas_evidence.spec.likelihoods import LIKELIHOODS, declared, imported
 
 Structure = Literal["auto", "full", "kronecker", "last_layer"]
 STRUCTURES = ("auto", "full", "kronecker", "last_layer")
@@ -112,8 +110,8 @@ class ModelPosterior:
                 network that has changed.
         """
         check_method(method, level)
-        kind = _declared(type(self.likelihood).__name__).kind
-        check_quantiles(quantiles, classes=kind.certainty == "probabilities")
+        kind = declared(self.likelihood.name).kind
+        check_quantiles(quantiles, classes=kind.confidence == "probabilities")
         self._check_state()
         x, generator = _inputs(self.model, inputs), _seeded(seed)
         drawn = generator if method == "mc" else None
@@ -282,7 +280,7 @@ def posterior(
     names, sizes = tuple(free), tuple(p.numel() for p in free.values())
     x = _inputs(model, rows.x)
     check_data(x, rows.y)
-    y = checked_targets(rows.y, likelihood).to(x.device)
+    y = noise.shaped(rows.y).to(x.device)
     if bad := [name for name, p in model.named_parameters() if not bool(p.isfinite().all())]:
         raise UserError(
             f"the weights of the model must be finite, but not all of {', '.join(bad)} are; train "
@@ -325,19 +323,16 @@ def posterior(
     return ModelPosterior(model, covariance, noise, by_name, _digest(model), note)
 
 
-def _declared(kind: str) -> Declared:
-    """Return the declaration of a likelihood by the name of its class.
+def _made(kind: str, fields: Mapping[str, Any]) -> Likelihood:
+    """Return a likelihood by the name of its class.
 
     Raises:
         KeyError: if none has this name.
     """
-    return {of.implementation.partition(":")[2]: of for of in LIKELIHOODS.values()}[kind]
-
-
-def _made(kind: str, fields: Mapping[str, Any]) -> Likelihood:
-    """Return a likelihood by the name of its class; raises as `_declared`."""
-    module, _, name = _declared(kind).implementation.partition(":")
-    found: Likelihood = getattr(import_module(module), name)(**fields)
+    by_class = {
+        name.partition(":")[2]: name for name in (of.implementation for of in LIKELIHOODS.values())
+    }
+    found: Likelihood = imported(by_class[kind])(**fields)
     return found
 
 

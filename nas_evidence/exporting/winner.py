@@ -37,7 +37,6 @@ from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, targets_of_folds
-from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -221,7 +220,7 @@ def with_preprocessing(winner: Winner) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
     arrays = winner.arrays
     others, on = dict[str, Tensor](), arrays.scale
-    if declared(winner.assignment.plan.likelihood).kind.scaled:
+    if winner.assignment.plan.declared.kind.scaled:
         others |= {"scale": torch.from_numpy(on.spread).float()}
         others |= {"shift": torch.from_numpy(on.centre).float()}
     elif (divisor := winner.temperature * winner.spread_factor) != 1:
@@ -244,7 +243,7 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
         "likelihood_power": plan.likelihood_power,
         "spread_factor": winner.spread_factor,
     }
-    of = declared(plan.likelihood)
+    of = plan.declared
     if of.scale is not None:  # of real targets on standardised ones, as the network sees them
         found[of.scale] = getattr(winner, of.scale)
     if not of.kind.scaled:

@@ -8,7 +8,7 @@ outputs f and their covariance by the posterior of the weights -> `predictive` -
 calibration -> `log_density` of the targets as the network sees them, or `delivered`.
 
 A trial keeps its out-of-fold predictions as a table [n, C + S], `outputs` beside `spread`;
-`Likelihood.restored` makes the same of it again. A row that is not predicted is 0 in it.
+`restored` makes the same of it again. A row that is not predicted is 0 in it.
 """
 
 import math
@@ -127,6 +127,11 @@ class Predictive(ABC):
         own = {name: value for name, value in vars(self).items() if value is not None}
         return replace(self, **{name: change(value) for name, value in own.items()})
 
+    @classmethod
+    @abstractmethod
+    def restored(cls, table: Tensor) -> Self:
+        """Return the predictions of which `stored` made a table [n, C + S]."""
+
     def stored(self) -> Tensor:
         """Return the table that is kept of them [n, C + S], float32."""
         return torch.cat([self.outputs, self.spread], 1).float()
@@ -158,6 +163,11 @@ class Classes(Predictive):
     def factor(self, targets: Tensor) -> float:
         """Return c by Brent's method; see `Predictive`."""
         return class_factor(self._logits(), targets)
+
+    @classmethod
+    def restored(cls, table: Tensor) -> Self:
+        """Return what a table [n, C + 1] holds; see `Predictive`."""
+        return cls(table[:, :-1], table[:, -1:])
 
     def averaged(self, generator: torch.Generator | None = None) -> "Classes":
         """Return the mean probabilities, by pairs of classes or over draws; see `Predictive`."""
@@ -206,6 +216,12 @@ class Reals(Predictive):
         own = self.of_weights
         found = replace(self, of_weights=None if own is None else factor * own)
         return super(Reals, found).at(factor)
+
+    @classmethod
+    def restored(cls, table: Tensor) -> Self:
+        """Return what a table [n, 2 C] holds; see `Predictive`."""
+        half = table.shape[1] // 2
+        return cls(table[:, :half], table[:, half:])
 
     def held(self, hold: Callable[[Tensor], Tensor]) -> Self:
         """Return the same with means held between bounds; see `Predictive`."""

@@ -68,7 +68,6 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.divisions import division_of, kept_division, predicted_folds
 from nas_evidence.spec.domains import Frozen
-from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import Assignment, TrainingPlan
@@ -281,7 +280,7 @@ def _density(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
     value, error = found.value + plan.likelihood_power * late, found.standard_error
     if not math.isfinite(value):
         return {"density_note": f"the log density of {len(task.predicted)} data is {value}"}
-    if declared(plan.likelihood).kind.chance_of and value > 3 * (error or 0.0):
+    if plan.declared.kind.chance_of and value > 3 * (error or 0.0):
         return {"density_note": f"{value:.6g} nats is above 0, impossible for labels"}
     return {"log_density": value, "density_error": error}
 
@@ -437,7 +436,7 @@ class Folds(Scorer):
         Where trials are compared after the first fold, those of any fold.
         """
         given, in_time = self.context.assignment, self.in_time
-        with_accuracy = "accuracy" in declared(given.plan.likelihood).kind.metrics
+        with_accuracy = "accuracy" in given.plan.declared.kind.metrics
         known = {
             score: folds
             for score, folds in self.done.items()
@@ -611,4 +610,4 @@ def _fitted(table: Tensor, targets: Tensor, plan: TrainingPlan) -> float:
 
 def restored(table: Tensor, plan: TrainingPlan) -> Predictive:
     """Return the predictions of rows of `Folds.unseen`."""
-    return likelihood_of(plan, 1.0).restored(table)
+    return likelihood_of(plan, 1.0).says.restored(table)

@@ -18,7 +18,6 @@ from nas_evidence.data.tensors import OwnTargets
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
 from nas_evidence.training.loop import Training, likelihood_of
 
@@ -44,7 +43,7 @@ def predict_rows(
     model = copy.deepcopy(training.model).eval()
     likelihood = likelihood_of(plan, training.noise_std)
     posterior = None
-    if declared(plan.likelihood).averaged:
+    if plan.declared.averaged:
         names = [name for name, _ in model.named_parameters()]
         precisions = training.prior_precision[:, None].unbind()
         posterior = fit_posterior(

@@ -33,7 +33,6 @@ from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
-from nas_evidence.spec.likelihoods import LIKELIHOODS
 from nas_evidence.spec.record import (
     Evaluation,
     EvidenceEstimate,
@@ -55,7 +54,7 @@ from nas_evidence.training.loop import (
     DivergedError,
     Training,
     begin,
-    spread_of,
+    likelihood_of,
     train_epoch,
 )
 from nas_evidence.training.online import Passes, passes_of, update_alone, update_and_follow
@@ -280,12 +279,16 @@ class Trial:
         training, given = self.training, self.assignment
         found: dict[str, object] = {}
         if training is not None:
-            plan, of = given.plan, LIKELIHOODS[given.plan.likelihood]
+            plan, of = given.plan, given.plan.declared
             found = {
                 "epochs": training.epoch,
                 "best_epoch": training.best_epoch,
                 "best_evidence": training.best_evidence,
-                **({name: spread_of(training, plan)} if (name := of.scale) else {}),
+                **(
+                    {name: likelihood_of(plan, training.noise_std).scale}
+                    if (name := of.scale)
+                    else {}
+                ),
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
@@ -476,7 +479,7 @@ def _test(
         parts.append(part)
     scale, truth, unit = data.tested
     delivered = joined(parts).delivered(scale)
-    of_nll, column = LIKELIHOODS[plan.likelihood].kind.tests
+    of_nll, column = plan.declared.kind.tests
     usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
     # Without the log loss where a test target is outside the support of the scale.
     return {column: usual} | ({of_nll: nll / len(data.y_test)} if math.isfinite(nll) else {})

@@ -36,7 +36,7 @@ def test_what_a_trial_keeps_says_the_same_of_the_targets(name: str) -> None:
     said = likelihood.predictive(OUTPUTS, None if name == "categorical" else COVARIANCE)
     table = said.at(1.7).stored()
     assert table.dtype == torch.float32
-    found = likelihood.restored(table)
+    found = likelihood.says.restored(table)
     torch.testing.assert_close(
         found.log_density(targets), said.at(1.7).log_density(targets), rtol=1e-5, atol=1e-6
     )

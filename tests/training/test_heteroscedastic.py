@@ -15,9 +15,8 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import begin, loss_limit, train_epoch
+from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.online import (
-    gain_over_a_constant,
     passes_of,
     update_hyperparameters,
 )
@@ -86,21 +85,20 @@ def test_the_gain_is_over_the_best_constant_mean_and_noise() -> None:
     )
     y = data.y_train.double()
     best = Normal(y.mean(), y.std(correction=0)).log_prob(y).sum()
-    found = gain_over_a_constant(pass_, data.y_train, given.plan)
+    found = Heteroscedastic().gain(pass_, data.y_train, learned=True)
     assert found == pytest.approx(pass_.log_likelihood - float(best))
     constant = torch.ones_like(data.y_train)
-    assert gain_over_a_constant(pass_, constant, given.plan) == -math.inf
+    assert Heteroscedastic().gain(pass_, constant, learned=True) == -math.inf
 
 
 def test_only_absurd_losses_are_divergence() -> None:
-    plan = TrainingPlan(likelihood="heteroscedastic")
     y = torch.zeros(4, 2).double()
 
     tau = 0.01**-2  # far from 0 softplus is the identity
     for error, absurd in ((90.0, False), (110.0, True)):
         outputs = torch.tensor([[tau * error] * 2 + [tau] * 2]).double().expand(4, 4)
         loss = float(Heteroscedastic().nll_mean(outputs, y))
-        assert (loss > loss_limit(plan, 1.0, 2)) == absurd
+        assert (loss > Heteroscedastic().loss_limit(2)) == absurd
 
 
 def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> None:
