@@ -16,13 +16,15 @@ for a backward pass.
 network then has a scale of its own, a row of `scale` [K, 1], in place of that of the object.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.spec.likelihoods import declared, imported
 
 #: A run counts as diverged if it is this many times worse than a constant prediction.
@@ -59,6 +61,8 @@ class Likelihood(ABC):
 
     #: Its name in `spec/likelihoods.py`.
     name: ClassVar[str]
+    #: What it says of rows.
+    says: ClassVar[type[Predictive]]
 
     @property
     def scale(self) -> float:
@@ -172,6 +176,35 @@ class Likelihood(ABC):
         """Return r = Σ_k ε_k r_k [1, n, C] for signs ε [K, n]; random ones give E r rᵀ = Λ_n."""
         roots = self.hessian_roots(outputs)
         return (signs[:, :, None].to(roots) * roots).sum(0, keepdim=True)
+
+    @abstractmethod
+    def at(self, factor: float) -> Self:
+        """Return the same with its temperature or its standard deviations times a factor."""
+
+    @abstractmethod
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Predictive:
+        """Return the distributions of the targets of rows, of the class `says`.
+
+        Args:
+            outputs: of the network [n, outputs].
+            covariance: of the outputs by the posterior of the weights [n, outputs, outputs],
+                float64; None predicts by the outputs alone.
+            most_std: maximum uncertainty of the means of numbers that the weights give.
+        """
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the means of numbers [n, C] for outputs, or the logits of classes [n, C]."""
+        return outputs
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs whose `mean` is `hold` of what it was; logits as they are."""
+        return hold(outputs)
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return how many targets are what is most probable; None where no value is."""
+        return None
 
     def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
         """Return Σ_n ‖y_n − f_n‖², float64 [], which noise is learned from; None without noise."""

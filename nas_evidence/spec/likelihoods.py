@@ -115,6 +115,7 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
+    averaged        predictions are means over the posterior of the weights, unless asked
     by_row          the likelihood of such targets that has a noise of each row; empty if this has
     last_layer      `module:NAME` of the density of late data given early ones by a Bayesian last
                     layer, a `LastLayerFormula`; None if there is none
@@ -129,6 +130,7 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
+    averaged: bool = True
     by_row: str = ""
     last_layer: str | None = None
     judged_far: bool = False
@@ -146,6 +148,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         task="classification",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
+        averaged=False,
         last_layer="nas_evidence.evidence.softmax_layer:LAST_LAYER",
     ),
     "gaussian": Declared(

@@ -26,7 +26,7 @@ from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training.loop import Training, begin, train_epoch
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
 GAUSSIAN = {"likelihood": "gaussian"}
@@ -306,8 +306,8 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     rmse = (own - truth).square().mean(0).sqrt().mean()
     assert_close(record.test_rmse, rmse.item(), rtol=1e-5, atol=0)
     assert record.noise_std is not None
-    spread = predictive_spread(trial.training, trial.assignment.plan, data.x_train, data.y_train)
-    wide = Normal(outputs.double(), spread(data.x_test))
+    predict = predict_rows(trial.training, trial.assignment.plan, data.x_train, data.y_train)
+    wide = Normal(outputs.double(), predict(data.x_test).spread)
     nll = -wide.log_prob(data.y_test.double()).sum(1).mean().item()
     assert_close(record.test_nll_per_datum, nll, rtol=1e-6, atol=0)
     assert (record.test_accuracy, record.temperature) == (None, None)
