@@ -49,7 +49,9 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "latency_seconds": ("seconds", "Measured forward pass of one example."),
         "gpu_share": ("", "Share of one GPU; 0 on a CPU."),
         "epochs": ("epochs", "Epochs of the main training that were done."),
-        "best_epoch": ("epochs", "Epoch of the highest evidence of the online curvature."),
+        "best_epoch": (
+            "epochs", "Evaluation epoch of the highest evidence of the online curvature."
+        ),
         "best_evidence": (
             "nats",
             "That evidence, summed over the training data; above `plan.online.rows` estimated.",

@@ -115,7 +115,7 @@ class TrialRecord(Frozen):
     latency_seconds: float | None = None  # of one example, measured
     gpu_share: float | None = None  # of one GPU; 0 on a CPU
     epochs: int = 0
-    best_epoch: int | None = None  # of the highest evidence of the online curvature
+    best_epoch: int | None = None  # evaluated, of the highest evidence of the online curvature
     best_evidence: float | None = None  # nats; the last one is in `evaluations`
     noise_std: float | None = None  # at the end; of standardised targets
     temperature: float | None = None  # at the end

@@ -45,7 +45,7 @@ def update_and_follow(
     data: TensorData,
     assignment: Planned,
     *,
-    update: bool = True,
+    due: bool = True,
     follow: bool = False,
 ) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
@@ -54,7 +54,7 @@ def update_and_follow(
         state: the training, after an epoch.
         data: its training data.
         assignment: its plan and seeds.
-        update: whether an update is due.
+        due: whether an update is due.
         follow: record the evidence even if no update is due.
 
     Returns:
@@ -65,9 +65,9 @@ def update_and_follow(
     """
     started = time.perf_counter()
     sample = passes_of(state, *sample_of(data, assignment))
-    if update:
+    if due:
         sample = update_hyperparameters(sample)
-    if update or follow:
+    if due or follow:
         followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
@@ -77,7 +77,7 @@ def update_and_follow(
     return passes_of(state, data, assignment)
 
 
-def update_alone(state: Training, data: TensorData, assignment: Planned) -> None:
+def update(state: Training, data: TensorData, assignment: Planned) -> None:
     """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
