@@ -274,15 +274,14 @@ def _most_evidence(
     members = members_of(online.prior_groups, len(pass_.curvature.names))
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        learned = fit_prior_and_noise(
+        free = highest is None
+        most = math.inf if free else max(noise_std, _constant_noise(passes.assignment))
+        precision, noise_std = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
-            highest_std=(
-                math.inf
-                if highest is None
-                else max(noise_std, _constant_noise(passes.assignment))
-            ),
-        )[1]  # fmt: skip
-        noise_std = max(learned, passes.data.least_noise)
+            least_std=passes.data.least_noise, highest_std=most,
+        )  # fmt: skip
+        if online.hyper_step == "newton":
+            return precision, noise_std
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
     precision = fit_prior(
         *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
