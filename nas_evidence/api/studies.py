@@ -693,13 +693,12 @@ class Study:
         """
         from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
 
-        labels = self.spec.plan.likelihood == "categorical"
         if data is not None and name != "calibration":
             raise UserError(f"data are for plot('calibration'), but not for {name!r}").with_code(
                 "figure-without-data"
             )
         if name == "importance":
-            return importance_of(self._importance(metric), labels=labels)
+            return importance_of(self._importance(metric), self.spec.plan.declared.kind)
         if data is not None:
             return calibration_of(self.evaluate(data))
         found = figures_of_report(self.summary())

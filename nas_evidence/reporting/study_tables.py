@@ -34,12 +34,7 @@ from nas_evidence.storage.tables import (
     read_study_tables,
 )
 
-#: The targets that scores are compared with, by likelihood; the first one is the main target.
-TARGETS: Mapping[str, tuple[str, ...]] = {
-    "categorical": ("test_nll_per_datum", "test_accuracy"),
-    "gaussian": ("test_nll_per_datum", "test_rmse"),
-    "heteroscedastic": ("test_nll_per_datum", "test_rmse"),
-}
+#: Results on test rows of which less is better.
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
@@ -94,6 +89,11 @@ class RankedArchitecture:
     costs: Mapping[str, float]
     on_front: bool | None
     own: Mapping[str, ParameterValue] = field(default_factory=dict)
+
+    def tested(self, column: str) -> float | None:
+        """Return the mean of a column of test results."""
+        found: float | None = getattr(self, column)
+        return found
 
 
 #: The columns of `trials` of which the ranking has the mean.
@@ -275,7 +275,7 @@ def ranked_study(tables: StudyTables) -> RankedStudy:
         complete["ranked"] = sum(parts) / len(parts)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
-    targets = TARGETS[spec.plan.likelihood]
+    targets = spec.plan.declared.kind.tests
     for target in targets:
         sign = -1.0 if target in LOSSES else 1.0
         scores[target] = sign * complete[target].astype(float)

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from nas_evidence.plumbing.user_error import Mistake, UserError
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
 from nas_evidence.spec.dataset import OWN_DATA
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
@@ -310,53 +310,6 @@ class TrainingPlan(Frozen):
             return self.folds
         return FOLDS_OF_FEW if n_data < self.declared.kind.few else FOLDS_OF_MANY
 
-    @property
-    def interval(self) -> int:
-        """Return the epochs between evaluations (F), "auto" as a number; of "never" the same."""
-        if isinstance(self.online.every, int):
-            return self.online.every
-        epochs = self.epochs - self.online.burn_in
-        return max(1, min(max(5, epochs // 8), epochs // 6))
-
-    def updates_after(self, epoch: int) -> bool:
-        """Return whether the hyperparameters are updated after the 1-based `epoch`."""
-        online = self.online
-        if online.every == "never" or epoch <= online.burn_in:
-            return False
-        return epoch % self.interval == 0
-
-    @property
-    def learns(self) -> bool:
-        """Return whether the hyperparameters are updated at all."""
-        return any(map(self.updates_after, range(1, self.epochs + 1)))
-
-    def evaluation_epochs(self) -> tuple[int, ...]:
-        """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
-        regular = range(self.interval, self.epochs + 1, self.interval)
-        return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
-
-    def never_reached(self) -> dict[str, Mistake]:
-        """Return the keys whose epochs a plan never reaches, each with what to change."""
-        found, online = {}, self.online
-        trained_on = range(1, max(2, self.epochs))  # one epoch has no better place for an update
-        if online.every != "never" and not any(map(self.updates_after, trained_on)):
-            late = "burn_in" if online.burn_in >= self.epochs - 1 > 0 else "every"
-            found[f"online.{late}"] = Mistake(
-                "update-never-reached",
-                f"[plan.online]: `{late}` must leave epochs to train on after an update, but got "
-                f"{getattr(online, late)} with epochs = {self.epochs}: prior and noise would "
-                'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
-                "keep their first values",
-            )
-        late_ones = [m for m in self.milestones if isinstance(m, int) and m >= self.epochs]
-        if self.schedule == "steps" and late_ones:
-            found["milestones"] = Mistake(
-                "milestone-never-reached",
-                f"[plan]: `milestones` must be below epochs = {self.epochs}, but got "
-                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]",
-            )
-        return found
-
 
 #: The samplers of this package, and what comes before the name of one of Optuna's.
 SAMPLERS, OF_OPTUNA = ("posterior", "tpe", "random", "qmc", "grid"), "optuna:"
@@ -423,20 +376,6 @@ class PruningSpec(Frozen):
     """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
     startup_trials: Annotated[Count, Unit("trials"), NoKey()] = 4
     """Trials that must have reached a rung before any is pruned there."""
-
-    def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared: evaluations before the last epoch.
-
-        The first evaluation from `first_epoch` on, from `first_epoch` times `reduction` on, ...
-        """
-        if self.rule == "none":
-            return ()
-        due, rungs = plan.evaluation_epochs(), []
-        wanted = self.first_epoch
-        while wanted < plan.epochs:
-            rungs.append(min(epoch for epoch in due if epoch >= wanted))
-            wanted *= self.reduction
-        return tuple(sorted({rung for rung in rungs if rung < plan.epochs}))
 
 
 class LimitSpec(Frozen):
@@ -689,17 +628,6 @@ class StudySpec(Frozen):
             return self.estimators
         pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
         return tuple(name for name in self.estimators if name in pruned_by)
-
-    @property
-    def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared; 0 if the score is known before training.
-
-        Rung 0 compares the score of the first fold; only survivors train the others.
-        """
-        if self.pruning.rule == "none":
-            return ()
-        early = (0,) if declared(self.pruning_score).taken == "before" else ()
-        return early + self.pruning.rungs(self.plan)
 
     @model_validator(mode="after")
     def _finalists(self) -> "StudySpec":

@@ -21,7 +21,7 @@ from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
 from nas_evidence.cli.watch import served
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.exporting.predictor import Metrics
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.tables import read_table
 
@@ -91,7 +91,7 @@ def test_metrics_are_named_as_in_the_report_and_each_coverage_once() -> None:
     names = [words for words, _ in Metrics(found, n=9, labels=False).lines()]
     inside = [f"{p} % intervals cover" for p in (90, 50, 95)]
     assert names == ["RMSE", "R²", *inside]
-    assert METRICS["gaussian"]["coverage"] in names
+    assert TARGET_KINDS["regression"].metrics["coverage"] in names
 
 
 def test_columns_go_in_the_order_of_their_weight() -> None:
