@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nas_evidence.api.shared_options import DataOptions, Settings
+from nas_evidence.api.shared_options import DataOptions, Settings, keys_of_options
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
@@ -54,7 +54,7 @@ def as_overrides(settings: Settings | None) -> list[Override]:
 
 def overrides_of(options: Mapping[str, Any]) -> list[Override]:
     """Return which keys of a study file the options replace; what comes later wins."""
-    named = {key: options.get(key) for key in ("n_trials", "seed", "metric")}
+    named = {key: options.get(name) for name, key in keys_of_options().items()}
     given = {key: value for key, value in named.items() if value is not None}
     preset = preset_keys(options.get("preset"))
     return [*as_overrides(preset), *as_overrides(options.get("settings")), *as_overrides(given)]
