@@ -25,9 +25,9 @@ from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import NEEDS_CLASSES, TargetScaleName, scale_of_classes
 
-#: Most different whole numbers that are taken for classes.
+#: Maximum number of different whole numbers that are taken for classes.
 MOST_CLASSES = 20
-#: Most different whole numbers from 0 or 1 on that are never taken for counts.
+#: Maximum number of different whole numbers from 0 or 1 on that are never taken for counts.
 MOST_RANKS = 10
 #: Least skewness of a target that is called skewed.
 SKEWED = 1.0

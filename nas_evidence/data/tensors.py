@@ -120,7 +120,7 @@ class TensorData:
 
     @property
     def most_std(self) -> float:
-        """Most uncertainty that weights give a prediction, standardised; see `TargetScale`."""
+        """Largest standard deviation that weights give a prediction, standardised."""
         return math.inf if self.own is None else self.own.scale.most_std
 
     def fitted_to(self, rows: Tensor) -> OwnTargets | None:
