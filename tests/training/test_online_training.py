@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lone_trials import evaluated
+from lone_trials import evaluated, run
 from records import asked
 from safetensors import safe_open
 from scipy.optimize import minimize
@@ -20,7 +20,7 @@ from nas_evidence import estimate_evidence
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training.loop import Training, begin, loss_limit, train_epoch
@@ -82,12 +82,6 @@ def trained(model: nn.Module, data: TensorData, given: Assignment) -> Training:
         if epoch in given.plan.evaluation_epochs():
             evaluated(state, data, given)
     return state
-
-
-def run(given: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    trial = Trial.start(given, data, folder)
-    trial.advance(given.plan.epochs)
-    return trial.finish()
 
 
 def _in_double(data: TensorData) -> TensorData:
