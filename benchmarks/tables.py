@@ -70,7 +70,7 @@ ON_UNSEEN = RESULTS.with_name("rivals_unseen.json")
 PAGE = HERE.parent / "docs" / "experiments" / "tables.md"
 CLASSES = ("australian", "cancer", "ionosphere", "satellite", "waveform")
 REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "wine-quality-red")
-#: Most training and test rows, so that the table takes minutes and not hours.
+#: Maximum number of training and test rows, so that the table takes minutes and not hours.
 MOST_TRAIN, MOST_TEST = 1000, 2000
 LEVEL = 0.9
 N_TRIALS, N_FOLDS, SEED = 24, 5, 0
