@@ -53,7 +53,10 @@ FRESH: Mapping[str, Fresh] = {
     "Chile": Fresh(
         True, "carData", "Chile", "vote", 2523, 7, "intended vote, plebiscite of 1988", "GPL >= 2"
     ),
-    "BEPS": Fresh(True, "carData", "BEPS", "vote", 1525, 9, "party, 1997", "GPL >= 2"),
+    "HELPrct": Fresh(
+        True, "mosaicData", "HELPrct", "substance", 453, 24, "what a patient takes", "GPL >= 2",
+        ("id", "female", "avg_drinks", "max_drinks", "hospitalizations"),
+    ),
     "olive": Fresh(
         True, "dslabs", "olive", "area", 572, 8, "area of an oil by its acids", "Artistic-2.0",
         ("region",),
