@@ -346,7 +346,7 @@ def run(
     """
     done = {key(row): row for row in stored(to)}
     installed = (f"{name} {version}" for name, version in versions(*PACKAGES).items())
-    setting = "; ".join((hardware(), *installed))
+    setting, commit = "; ".join((hardware(), *installed)), tables.commit()
     for cell in wanted:
         if cell in done:
             continue
@@ -375,7 +375,7 @@ def run(
                 **place._asdict(), "n_train": len(train), "n_test": len(test),
                 **{name: f"{measures[name]:.6g}" for name in MEASURES if name in measures},
                 "tuned": json.dumps(tuned) if tuned else "",
-                "commit": tables.commit(), "day": time.strftime("%Y-%m-%d"), "setting": setting,
+                "commit": commit, "day": time.strftime("%Y-%m-%d"), "setting": setting,
             }  # fmt: skip
             keep(folder, place, losses)
             append(to, row)
