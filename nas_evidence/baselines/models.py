@@ -43,6 +43,7 @@ from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.maths.target_scale import TargetScale, by_row, fit
 from nas_evidence.scores.folds import all_folds, log_predictive
@@ -100,13 +101,14 @@ def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
 
 
 def _classes_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
-    return prediction_of(arrays, *model(x, arrays.y_train, x_test, arrays.n_outputs))
+    found = model(x, arrays.y_train, x_test, arrays.n_outputs)
+    return prediction_of(arrays, Delivered(probabilities=found[0]))
 
 
 def _reals_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
     everything = [(np.arange(len(x)), np.arange(len(x_test)))]
     [one] = _on_better_scale(arrays, model, x, everything, x_test)
-    return prediction_of(arrays, one.means, one.noise, one.scale)
+    return prediction_of(arrays, Delivered(density=one.scale.density(one.means, one.noise)))
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _classes_of_folds(
         )
         hits += scored.hits or 0
         total += scored.log_predictive
-    predicted = prediction_of(arrays, table[rows])
+    predicted = prediction_of(arrays, Delivered(probabilities=table[rows]))
     return OnFolds(name, total / len(rows), hits / len(rows), predicted)
 
 
@@ -188,7 +190,8 @@ def _reals_of_folds(
         total += scored.log_predictive
     on_own = scales[0][1].name != "identity"  # else one scale serves all parts
     scale = by_row(scales, n).at(rows) if on_own else arrays.standardisation
-    predicted = prediction_of(arrays, table[rows], noises[rows], scale)
+    density = scale.density(table[rows], noises[rows])
+    predicted = prediction_of(arrays, Delivered(density=density))
     return OnFolds(name, total / len(rows), float("nan"), predicted)
 
 

@@ -17,8 +17,7 @@ from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.data.targets import reading_of
 from nas_evidence.data.units import Units
-from nas_evidence.maths.normals import Normals
-from nas_evidence.maths.target_scale import OnScale, TargetScale, fit
+from nas_evidence.maths.target_scale import TargetScale, fit, identity
 from nas_evidence.spec.likelihoods import Stored
 
 _ROOT_2_PI = math.sqrt(2 * math.pi)
@@ -66,12 +65,6 @@ class OwnTargets:
             for bound in (self.scale.lowest, self.scale.highest)
         )
         return outputs.clamp(low, high)
-
-    def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
-        """Return predictive densities from outputs and spread [n, C] of a network."""
-        to, by = self.scale.centre, self.scale.spread
-        mean, std = (v.detach().cpu().double().numpy() * by for v in (outputs, spread))
-        return self.scale.density(mean + to, std)
 
     def at(self, rows: NDArray[np.int64]) -> "OwnTargets":
         """Return some training rows alone, on the same scale."""
@@ -122,9 +115,16 @@ class TensorData:
         return 0.0 if self.own is None else self.own.least_noise
 
     @property
-    def most_std(self) -> float:
-        """Most uncertainty that weights give a prediction, standardised; see `TargetScale`."""
-        return math.inf if self.own is None else self.own.scale.most_std
+    def tested(self) -> tuple[TargetScale, NDArray[Any], NDArray[np.float64] | float]:
+        """The test targets as predictions are judged: their scale, themselves, the unit of errors.
+
+        Without a scale of their own they stay standardised, and the unit is that of the data.
+        """
+        if self.own is not None:
+            return self.own.scale, self.own.test, 1.0
+        zeros = np.zeros(self.n_outputs)
+        scale = identity(zeros, zeros + 1, zeros + np.asarray(self.y_least))
+        return scale, self.y_test.cpu().numpy(), self.y_std.numpy()
 
     def fitted_to(self, rows: Tensor) -> OwnTargets | None:
         """Return the targets of some training rows with the scale fitted to them; kept."""

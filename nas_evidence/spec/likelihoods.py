@@ -9,7 +9,8 @@ compares the name of a likelihood or of a kind.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 #: What the targets are, as a study file says it in `[dataset]`.
 Task = Literal["classification", "regression"]
@@ -123,7 +124,12 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
+    averaged        predictions are means over the posterior of the weights, unless asked
     by_row          the likelihood of such targets that has a noise of each row; empty if this has
+    last_layer      `module:NAME` of the density of late data given early ones by a Bayesian last
+                    layer, a `LastLayerFormula`; None if there is none
+    judged_far      evidence compares states far from a mode; else only near one
+    convex          −log p is convex in the outputs
     without         scores that are not defined for it, and why
     """
 
@@ -134,7 +140,11 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
+    averaged: bool = True
     by_row: str = ""
+    last_layer: str | None = None
+    judged_far: bool = False
+    convex: bool = True
     without: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -149,6 +159,8 @@ LIKELIHOODS: Mapping[str, Declared] = {
         summary="class labels",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
+        averaged=False,
+        last_layer="nas_evidence.evidence.softmax_layer:LAST_LAYER",
     ),
     "gaussian": Declared(
         task="regression",
@@ -158,6 +170,8 @@ LIKELIHOODS: Mapping[str, Declared] = {
         learned=True,
         settles=True,
         by_row="heteroscedastic",
+        last_layer="nas_evidence.evidence.regression_layer:LAST_LAYER",
+        judged_far=True,
     ),
     "heteroscedastic": Declared(
         task="regression",
@@ -165,6 +179,9 @@ LIKELIHOODS: Mapping[str, Declared] = {
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,
+        last_layer="nas_evidence.evidence.noise_layer:LAST_LAYER",
+        judged_far=True,
+        convex=False,
         without={"sto_lk": "it draws noise of one size for all rows"},
     ),
 }
@@ -195,3 +212,9 @@ def default_of(task: str) -> str:
     'gaussian'
     """
     return next(name for name, one in LIKELIHOODS.items() if one.task == task)
+
+
+def imported(place: str) -> Any:
+    """Import and return what a declaration names as `module:NAME`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
