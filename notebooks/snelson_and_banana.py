@@ -79,7 +79,7 @@ def train(model, x, y, *, epochs=epochs, **plan):
     state, path = begin(model, tensors, plan, seed=0), []
     for stop in stops(plan):
         train_epoch(state, n_epochs=stop.epoch - state.epoch)
-        passes = update_and_follow(state, update=stop.update)
+        passes = update_and_follow(state, due=stop.update)
         evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
         path.append((float(state.prior_precision[0]), evidence))
     return state, np.array(path)

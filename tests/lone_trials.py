@@ -41,7 +41,7 @@ def evaluated(state: Network, given: Assignment) -> list[Evaluation]:
     due = is_due(state.epoch, interval(given.plan), given.plan.online.burn_in)
     context = Context(state, given)
     follow = any(declared(name).is_laplace for name in given.estimators)
-    passes = update_and_follow(state, update=due, follow=follow)
+    passes = update_and_follow(state, due=due, follow=follow)
     last = state.epoch == given.plan.epochs
     found = evaluate(context, scorers_of(context).values(), passes, last=last)
     vars(state).setdefault("evaluations", []).extend(found)

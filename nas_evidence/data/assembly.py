@@ -3,7 +3,6 @@
 Each step is taken here, in this order, whether the rows are a table, vectors or images.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +30,7 @@ from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
+from nas_evidence.data.said import Said
 from nas_evidence.data.targets import class_weights, said_class_weights, said_scale, targets_of
 from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
@@ -68,7 +68,7 @@ class RowsRead:
     targets: tuple[str, ...] = ()
     units: Any = None
     weights: tuple[Any, Any] = (None, None)
-    read: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
+    read: tuple[tuple[Said, ...], dict[str, Any]] = ((), {})
     images: ImageReading | None = None
 
 
@@ -124,7 +124,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     assert not isinstance(x, pd.DataFrame)
     assert not isinstance(x_test, pd.DataFrame)
     said = [
-        *(said if preparation is not None else rows.read[0]),
+        *(said if preparation is not None else map(str, rows.read[0])),
         *(rows.images.said if rows.images is not None else ()),
         *said_alike(found.classes),
         *said_units(spec, units),
@@ -163,15 +163,23 @@ def _prepared(
         written=rows.read[1],
         unnamed=not rows.targets,
     )
-    said = _without_wrong_remedy(said, rows.read[0])
+    read = [*said_of_numbers(rows.read[0], preparation)]
+    # Categories are no remedy for two notations; the sentence that says so has the right one.
+    mixed = {one.column for one in read if one.about == "not read"}
+    said = [
+        one._replace(about="", remedy="")
+        if one.about == "free text" and one.column in mixed
+        else one
+        for one in said
+    ]
     dates = {column.name: column.order for column in preparation.columns if column.part}
-    said += [one for name, order in dates.items() if (one := said_far_dates(frame[name], order))]
+    far = (said_far_dates(frame[name], order) for name, order in dates.items())
+    said += [Said(one) for one in far if one]
+    known = ": is it known when a prediction is made? If not, --drop "
     told = [
-        f"column {name!r} {how}: is it known when a prediction is made? If not, "
-        f"--drop {option(name)}"
+        Said(f"{how}{known}{option(name)}", name)
         for name, how in leaks(frame[list(preparation.places)], y)
     ]
-    read = said_of_numbers(rows.read[0], preparation)
     categories = said_categories(preparation, frame)
     return preparation, grouped([*read, *said, *categories, *told], {*preparation.names})
 
@@ -301,15 +309,3 @@ def _subset(
     else:
         rows = stratified_rows(y, wanted, generator)
     return rows_at(x, rows), y[rows], rows
-
-
-def _without_wrong_remedy(said: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Return sentences on columns; of two notations in one the remedy is to write only one."""
-    parts = [one.partition(" is not read as ") for one in read]
-    left_out = tuple(f"{column} is left out" for column, known, _ in parts if known)
-    return [
-        one.partition("; --categorical ")[0].replace("out: it has", "out, as it has")
-        if left_out and one.startswith(left_out)
-        else one
-        for one in said
-    ]

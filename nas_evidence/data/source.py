@@ -35,6 +35,7 @@ from nas_evidence.data.reading import (
     rows_of_table,
     texts_as_frame,
 )
+from nas_evidence.data.said import Said
 from nas_evidence.data.targets import check_unordered, typed_targets
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
@@ -236,7 +237,7 @@ def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
             raise
         folder = "its folder" if base is None else shell_word(base)
         raise ChangedDataError(
-            f"{str(error).partition(';')[0]}; it is the study's own copy of its data: "
+            f"{error.what}; it is the study's own copy of its data: "
             "`nas-evidence search` with the same data and settings and "
             f"--out {folder} writes it again"
         ).with_code("kept-data-lost") from None
@@ -442,7 +443,7 @@ def _of_table(
 ) -> Source:
     keys, frame = _with_levels(keys, frame), named(frame, GIVEN)
     levels = ", ".join(repr(str(name)) for name in frame.index.names if name is not None)
-    said = [f"the index of the rows ({levels}) is left out; reset_index() to use it"]
+    said = Said(f"the index of the rows ({levels}) is left out", remedy="reset_index() to use it")
     frame = frame.copy(deep=False)  # its columns are renamed
     by_position = _said_order(frame.index, y)
     if keys.get("target") in frame.columns:
@@ -483,7 +484,7 @@ def _of_table(
     labels = y is not None and keys.get("task") == "classification"  # as they are
     kept, target = _kept(keys)
     written = {keys["target"]: TEXT} if labels else None
-    kept, about = {*kept, target or ""}, [*by_position, *(said if levels else ())]
+    kept, about = {*kept, target or ""}, [*map(Said, by_position), *([said] if levels else ())]
     frame = with_numbers_read(frame, written=written, said=about, kept=kept)
     test = None
     if "test_path" in keys:

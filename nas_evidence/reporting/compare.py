@@ -77,7 +77,7 @@ def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[s
         "study": name,
         "score": study.ranks_by,
         "value": winner and study.value(winner),
-        "test_nll": winner and winner.test_nll,
+        "test_nll": winner and winner.test_nll_per_datum,
         "test_accuracy": winner and winner.test_accuracy,
         "test_rmse": winner and winner.test_rmse,
         "best_simple_model": simple and simple.name,

@@ -17,6 +17,8 @@ Task = Literal["classification", "regression"]
 Stored = Literal["labels", "real"]
 #: What describes the targets, as a study file says it in `[plan]`.
 LikelihoodName = Literal["categorical", "gaussian", "heteroscedastic"]
+#: By what a prediction says how sure it is.
+Confidence = Literal["probabilities", "intervals"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class TargetKind:
     metrics      that `--metric` can name, as shown
     usual        the metric that is shown first where none is asked for
     tests        columns of results on test rows that scores are compared with, the main one first
-    certainty    by what a prediction says how sure it is
+    confidence   by what a prediction says how sure it is
     few          training rows below which the score of folds takes five of them, not two
     scaled       networks see the targets on a scale, standardised at least
     weighted     an error can cost more on some values: class weights
@@ -48,7 +50,7 @@ class TargetKind:
     metrics: Mapping[str, str]
     usual: str
     tests: tuple[str, ...]
-    certainty: Literal["probabilities", "intervals"] = "intervals"
+    confidence: Confidence = "intervals"
     chance_of: str = ""
     few: int = 5000
     scaled: bool = False
@@ -74,7 +76,7 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         },
         usual="accuracy",
         tests=("test_nll_per_datum", "test_accuracy"),
-        certainty="probabilities",
+        confidence="probabilities",
         chance_of="the true class",
         few=1000,
         weighted=True,
@@ -112,6 +114,7 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
+    by_row          the likelihood of such targets that has a noise of each row; empty if this has
     without         scores that are not defined for it, and why
     """
 
@@ -121,6 +124,7 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
+    by_row: str = ""
     without: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -141,6 +145,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         scale="noise_std",
         learned=True,
         settles=True,
+        by_row="heteroscedastic",
     ),
     "heteroscedastic": Declared(
         task="regression",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from nas_evidence.spec.schedule import Stop
 from nas_evidence.training.loop import DivergedError, train_epochs
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import Passes, update_alone, update_and_follow
+from nas_evidence.training.online import Passes, update, update_and_follow
 from nas_evidence.training.settling import begin_settling, settle_slices
 
 
@@ -67,9 +67,9 @@ def _stopped(network: Network, stop: Stop, *, follow: bool) -> Passes | Diverged
     passes = None
     try:
         if stop.evaluate:
-            passes = update_and_follow(network, update=stop.update, follow=follow)
+            passes = update_and_follow(network, due=stop.update, follow=follow)
         elif stop.update:
-            update_alone(network)
+            update(network)
     except DivergedError as error:
         return error
     if stop.last:

@@ -41,12 +41,12 @@ from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Hyper, Network
 
 
-def update_and_follow(network: Network, *, update: bool = True, follow: bool = False) -> "Passes":
+def update_and_follow(network: Network, *, due: bool = True, follow: bool = False) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
 
     Args:
         network: after an epoch.
-        update: whether an update is due.
+        due: whether an update is due.
         follow: record the evidence even if no update is due.
 
     Returns:
@@ -57,9 +57,9 @@ def update_and_follow(network: Network, *, update: bool = True, follow: bool = F
     """
     started = time.perf_counter()
     sample = passes_of_sample(network)
-    if update:
+    if due:
         sample = update_hyperparameters(sample)
-    if update or follow:
+    if due or follow:
         followed = sample.followed
         if network.best_evidence is None or followed.value > network.best_evidence:
             network.best_epoch, network.best_evidence = network.epoch, followed.value
@@ -69,7 +69,7 @@ def update_and_follow(network: Network, *, update: bool = True, follow: bool = F
     return passes_of(network)
 
 
-def update_alone(network: Network) -> None:
+def update(network: Network) -> None:
     """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
@@ -258,11 +258,13 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> Hyper
     members = members_of(online.prior_groups, len(pass_.curvature.names))
     if plan.likelihood == "gaussian" and online.learn_noise:
         noise = noise_of(online.curvature, pass_, scale)
-        learned = fit_prior_and_noise(
+        most = math.inf if highest is None else max(scale, network.constant_noise)
+        precision, scale = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=power, highest=highest,
-            highest_std=math.inf if highest is None else max(scale, network.constant_noise),
-        )[1]  # fmt: skip
-        scale = max(learned, passes.data.least_noise)
+            least_std=passes.data.least_noise, highest_std=most,
+        )  # fmt: skip
+        if online.hyper_step == "newton":
+            return replace(hyper, precision=precision, scale=scale)
         of_pass *= (noise.pass_std / scale) ** (2 * noise.exponent)
     precision = fit_prior(
         *given, members=members, curvature_scale=of_pass, highest=highest,

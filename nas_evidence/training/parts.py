@@ -16,7 +16,7 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.models import build
-from nas_evidence.spec.schedule import next_stop
+from nas_evidence.spec.schedule import next_stop, on_a_part
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError
@@ -85,9 +85,7 @@ def train_slices(networks: Sequence[Network]) -> list[bool | DivergedError]:
         For each whether it is over, or the error if it diverged.
     """
     first = networks[0]
-    stop = replace(next_stop(first.plan, first.epoch), evaluate=False)
-    if stop.last and first.plan.likelihood == "categorical":
-        stop = replace(stop, update=False)  # it would change no parameter
+    stop = on_a_part(next_stop(first.plan, first.epoch), first.plan)
     ends = advance(networks, stop)
     return [
         end if isinstance(end, DivergedError) else one.is_over

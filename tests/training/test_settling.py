@@ -80,7 +80,7 @@ def scheduled(data: TensorData, family: str = "mlp", **plan: object) -> tuple[Ne
     training = begin(model, data, assignment.plan, assignment.seed, family=family)
     for stop in stops(assignment.plan):
         train_epoch(training, n_epochs=stop.epoch - training.epoch)
-        update_and_follow(training, update=stop.update)
+        update_and_follow(training, due=stop.update)
     return training, assignment
 
 

@@ -99,7 +99,7 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Network:
     training = begin(model, data, plan, given.seed, family=family)
     for stop in stops(plan):
         train_epoch(training, n_epochs=stop.epoch - training.epoch)
-        update_and_follow(training, update=stop.update)
+        update_and_follow(training, due=stop.update)
     begin_settling(training, 8.0 * EPOCHS)
     return training
 
