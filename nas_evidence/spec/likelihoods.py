@@ -28,10 +28,12 @@ class TargetKind:
 
     task         its name in study files
     stored       its name in arrays, in digests of data and in stored comparisons
+    reading      the module of how such targets are read, a `Reading` of `data/targets.py`
     targets      what the targets are called
     values       what they are as values of an array
     predicted    what is predicted of a row, besides a value
     guess        what a prediction without inputs knows
+    constant     the simple model that predicts so
     chance_of    what has a probability and no density, in words; empty for densities
     metrics      that `--metric` can name, as shown
     usual        the metric that is shown first where none is asked for
@@ -39,15 +41,17 @@ class TargetKind:
     confidence   by what a prediction says how sure it is
     few          training rows below which the score of folds takes five of them, not two
     scaled       networks see the targets on a scale, standardised at least
-    weighted     an error can cost more on some values: class weights
+    classes      they are classes: with names, and with weights where an error costs more on some
     """
 
     task: Task
     stored: Stored
+    reading: str
     targets: str
     values: str
     predicted: str
     guess: str
+    constant: str
     metrics: Mapping[str, str]
     usual: str
     tests: tuple[str, ...]
@@ -55,17 +59,19 @@ class TargetKind:
     chance_of: str = ""
     few: int = 5000
     scaled: bool = False
-    weighted: bool = False
+    classes: bool = False
 
 
 TARGET_KINDS: Mapping[str, TargetKind] = {
     "classification": TargetKind(
         task="classification",
         stored="labels",
+        reading="nas_evidence.data.labels",
         targets="classes",
         values="labels",
         predicted="its class probabilities",
         guess="the shares of the classes",
+        constant="majority class",
         metrics={
             "log_loss": "log loss",
             "accuracy": "accuracy",
@@ -80,15 +86,17 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         confidence="probabilities",
         chance_of="the true class",
         few=1000,
-        weighted=True,
+        classes=True,
     ),
     "regression": TargetKind(
         task="regression",
         stored="real",
+        reading="nas_evidence.data.real_targets",
         targets="real targets",
         values="real numbers",
         predicted="its 90 % intervals",
         guess="the mean",
+        constant="mean",
         metrics={
             "log_loss": "log loss of the standardised target",
             "rmse": "RMSE",
