@@ -111,7 +111,7 @@ class ModelPosterior:
         """
         check_method(method, level)
         kind = declared(self.likelihood.name).kind
-        check_quantiles(quantiles, classes=kind.confidence == "probabilities")
+        check_quantiles(quantiles, classes=kind.classes)
         self._check_state()
         x, generator = _inputs(self.model, inputs), _seeded(seed)
         drawn = generator if method == "mc" else None
