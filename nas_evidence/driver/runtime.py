@@ -26,7 +26,8 @@ from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.schedule import interval, on_a_part, stops
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
-from nas_evidence.training.loop import Member, Training, begin, train_epochs
+from nas_evidence.training.loop import train_epochs
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.workers.choice import FEW_WORKERS
 from nas_evidence.workers.trial import device_for
@@ -143,26 +144,31 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     (given,) = plan_trials([point], (), study.model_copy(update={"n_trials": 1, "replicates": 1}))
     n_epochs = min(_EPOCHS, interval(plan))
 
-    def new() -> Training:
+    def new() -> Network:
         generator = torch.Generator().manual_seed(0)
         width = plan.head_width(data.n_outputs)
         model = build(point, data.input_shape, width, generator)
-        return begin(model.to(data.x_train.device), plan)
+        return begin(model.to(data.x_train.device), data, plan, given.seed)
 
     alone, (_, n_parts) = new(), _parts(plan, study.estimators, n)
     together = [new() for _ in range(n_parts)]
 
-    def train(networks: Sequence[Training], rows: TensorData) -> None:
+    def train(networks: Sequence[Network], rows: TensorData) -> None:
         for network in networks:
             network.epoch = 0  # the plan may have a single one
-        members = [Member(network, rows, given) for network in networks]
-        train_epochs(members, n_epochs=n_epochs)
+            network.data = rows
+        train_epochs(networks, n_epochs=n_epochs)
 
     def evaluate(rows: TensorData) -> None:
-        passes = passes_of(alone, rows, given)
+        alone.data = rows
+        passes = passes_of(alone)
         for kind in sorted({*study.estimators} & {*CURVATURES} - {plan.online.curvature}):
             for draw in passes.of(kind, draws_of(kind)):
                 passes.estimate(kind, draw)
+
+    def move(rows: TensorData) -> None:
+        alone.data = rows
+        update_hyperparameters(passes_of(alone))
 
     def timed(work: Callable[[TensorData], object], most: int) -> float:
         def seconds(n_rows: int) -> float:
@@ -176,10 +182,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     return Pieces(
         epoch=timed(lambda rows: train([alone], rows), n) / n_epochs,
         beside=timed(lambda rows: train(together, rows), n // n_parts) / n_epochs,
-        update=timed(
-            lambda rows: update_hyperparameters(passes_of(alone, rows, given)),
-            min(n, plan.online.rows),
-        ),
+        update=timed(move, min(n, plan.online.rows)),
         evaluation=timed(evaluate, n),
     )
 

@@ -25,8 +25,8 @@ def sampled_score(
     name: str, estimator: Callable[..., EvidenceEstimate], context: Context
 ) -> EvidenceEstimate:
     """Return a sampled evidence of the trained network in nats; invalid if too expensive."""
-    state, data, plan = context.training, context.data, context.assignment.plan
-    count = sum(p.numel() for p in state.model.parameters()) * len(data.x_train)
+    network, data, plan = context.training, context.data, context.assignment.plan
+    count = sum(p.numel() for p in network.model.parameters()) * len(data.x_train)
     why = ""
     if plan.likelihood_power != 1:
         why = "sampled for likelihood_power = 1 only"
@@ -37,11 +37,11 @@ def sampled_score(
     device = data.x_train.device
     seed = context.assignment.derived_seed(f"sampled:{name}")
     found = estimator(
-        copy.deepcopy(state.model).double(),
+        copy.deepcopy(network.model).double(),
         data.x_train[:].double(),
         data.y_train if data.task == "labels" else data.y_train.double(),
-        likelihood=likelihood_of(plan, state.noise_std),
+        likelihood=likelihood_of(plan, network.hyper.scale),
         generator=torch.Generator(device).manual_seed(seed),
-        prior_precision=state.prior_precision.to(device),
+        prior_precision=network.hyper.precision.to(device),
     )
     return found.raised(data.log_jacobian, len(data.x_train))

@@ -20,33 +20,34 @@ from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.spec.study import EVIDENCE_BATCH
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.network import Network
 
 #: Returns the spread [m, 1] or [m, C] of the predictions for inputs [m, ...], float64 on the CPU.
 Spread = Callable[[Tensor], Tensor]
 
 
 def predictive_spread(
-    training: Training, plan: TrainingPlan, x: Tensor, y: Tensor, *, most_std: float = math.inf
+    network: Network, x: Tensor, y: Tensor, *, most_std: float = math.inf
 ) -> Spread:
     """Return the spread of a network's predictions as a function of the inputs.
 
     The posterior is fitted on the device of the network, where the inputs must be.
 
     Args:
-        training: the network and its hyperparameters.
-        plan: of the training.
+        network: at its hyperparameters.
         x: the preprocessed inputs that it was trained on.
         y: their targets.
         most_std: most √(Var f(x)), standardised.
     """
+    plan = network.plan
     if plan.likelihood == "categorical":
         return lambda inputs: torch.full((len(inputs), 1), plan.temperature).double()
-    model = copy.deepcopy(training.model).eval()
-    likelihood = likelihood_of(plan, training.noise_std)
+    model = copy.deepcopy(network.model).eval()
+    likelihood = likelihood_of(plan, network.hyper.scale)
     names = [name for name, _ in model.named_parameters()]
-    precisions = training.prior_precision[:, None].unbind()
+    precisions = network.hyper.precision[:, None].unbind()
     posterior = fit_posterior(
         model,
         x,
