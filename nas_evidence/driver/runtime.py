@@ -36,7 +36,7 @@ from nas_evidence.workers.trial import device_for
 TIMED_PER_FAMILY = 3
 #: Seconds of work, by default, after which one architecture of each further family is timed.
 _PATIENCE = 6.0
-#: Maximum number of epochs timed in a row: a trial runs as many as its evaluations are apart.
+#: Maximum number of epochs timed in a row: a trial runs as many as its stops are apart.
 _EPOCHS = 4
 #: Seconds after which what is timed has taken long enough.
 _ENOUGH = 0.03
@@ -116,8 +116,7 @@ def trial_seconds(
     planned = stops(plan)
     parts, _ = _parts(plan, estimators, n_data)
     epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
-    updates = sum(stop.update for stop in planned)
-    updates += parts * sum(on_a_part(stop, plan).update for stop in planned)
+    updates = sum(stop.update + parts * on_a_part(stop, plan).update for stop in planned)
     evaluations = sum(stop.evaluate for stop in planned)
     return epochs + updates * pieces.update + evaluations * pieces.evaluation
 

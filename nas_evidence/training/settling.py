@@ -98,7 +98,7 @@ FREE_ROUNDS = 1
 _TEST_PRODUCTS = 30
 #: Products of a reported decrement, at least: three quarters of it on small ResNets.
 _FEWEST_PRODUCTS = 12
-#: Gradients of a round, at least, where the evaluation interval is short.
+#: Gradients of a round, at least, where the interval of updates is short.
 _FEWEST_GRADIENTS = 12
 #: What is tried beyond the budget where the loss is convex, in gradients.
 _CONVEX_GRADIENTS = 2000
@@ -164,7 +164,7 @@ def settle_slices(networks: Sequence[Network]) -> list[bool]:
     """Do one round for each of some networks, and tell whose settling is done.
 
     Those have the state that is kept. A round takes about as long as the epochs between two
-    evaluations. A state that is not finite ends the settling, and the scheduled one is kept.
+    updates. A state that is not finite ends the settling, and the scheduled one is kept.
 
     Args:
         networks: of one architecture, whose descents go side by side. The group determines the
@@ -206,7 +206,7 @@ def _end_round(network: Network, end: _End) -> bool:
             settling.first, settling.first_evidence = settling.theta, settling.evidence
             settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
-            if not _is_judged_far(network) and not _is_near_mode(network):
+            if not _is_judged_far(network) and _decrement_near_a_mode(network) is None:
                 return True
         elif _is_in_vain(network):
             return True
@@ -257,7 +257,7 @@ def _update(network: Network) -> Passes:
 
 
 def _descend(live: Mapping[int, Network]) -> dict[int, _End | None]:
-    """Lower each loss at fixed hyperparameters for about an evaluation interval.
+    """Lower each loss at fixed hyperparameters for about the interval of updates.
 
     Returns:
         How each ended; None for those that are not finite.
@@ -315,19 +315,20 @@ def _finish(network: Network) -> None:
     settling = _of(network)
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
+    anywhere = _is_judged_far(network)
     for candidate, evidence in _candidates(network):
         _put(candidate, network)
-        if _is_judged_far(network) or _is_near_mode(network):
+        decrement = None if anywhere else _decrement_near_a_mode(network)
+        if anywhere or decrement is not None:
             settling.kept, settling.evidence = "settled", evidence
             settling.theta = candidate.theta
             break
     else:
         _put(settling.scheduled, network)
+        decrement = settling.scheduled_decrement
     if not settling.reported:
         return
-    decrement = settling.scheduled_decrement
-    if settling.kept == "settled" or decrement is None:
-        decrement = _decrement(network)
+    decrement = _decrement(network) if decrement is None else decrement
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(network.data.x_train)
         at_rest = learns(network.plan) and settling.moved < MOVE_TOLERANCE
@@ -375,8 +376,8 @@ def _is_mode(decrement: float, network: Network) -> bool:
     return _decrement(network, theta=_of(network).theta, enough=limit) < limit
 
 
-def _is_near_mode(network: Network) -> bool:
-    """Tell whether a settled state is near enough to a mode to replace the scheduled one."""
+def _decrement_near_a_mode(network: Network) -> float | None:
+    """Return the decrement of a settled state, None if it is too far to replace the scheduled."""
     settling = _of(network)
     if settling.scheduled_decrement is None:
         settled = Trained(parameters_of(network), network.hyper)
@@ -385,7 +386,8 @@ def _is_near_mode(network: Network) -> bool:
         _put(settled, network)
     n_data = len(network.data.x_train)
     limit = max(NEAR_MODE * n_data, CLOSER * settling.scheduled_decrement)
-    return _decrement(network, enough=limit) <= limit
+    decrement = _decrement(network, enough=limit)
+    return decrement if decrement <= limit else None
 
 
 def _decrement(
