@@ -46,7 +46,7 @@ def update_and_follow(
     data: TensorData,
     assignment: Planned,
     *,
-    update: bool = True,
+    due: bool = True,
     follow: bool = False,
 ) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
@@ -55,7 +55,7 @@ def update_and_follow(
         state: the training, after an epoch.
         data: its training data.
         assignment: its plan and seeds.
-        update: whether an update is due.
+        due: whether an update is due.
         follow: record the evidence even if no update is due.
 
     Returns:
@@ -66,9 +66,9 @@ def update_and_follow(
     """
     started = time.perf_counter()
     sample = passes_of(state, *sample_of(data, assignment))
-    if update:
+    if due:
         sample = update_hyperparameters(sample)
-    if update or follow:
+    if due or follow:
         followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
@@ -78,7 +78,7 @@ def update_and_follow(
     return passes_of(state, data, assignment)
 
 
-def update_alone(state: Training, data: TensorData, assignment: Planned) -> None:
+def update(state: Training, data: TensorData, assignment: Planned) -> None:
     """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
@@ -272,15 +272,14 @@ def _most_evidence(
     members = members_of(online.prior_groups, len(pass_.curvature.names))
     if declared(plan.likelihood).learned and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        learned = fit_prior_and_noise(
+        free = highest is None
+        most = math.inf if free else max(noise_std, _constant_noise(passes.assignment))
+        precision, noise_std = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
-            highest_std=(
-                math.inf
-                if highest is None
-                else max(noise_std, _constant_noise(passes.assignment))
-            ),
-        )[1]  # fmt: skip
-        noise_std = max(learned, passes.data.least_noise)
+            least_std=passes.data.least_noise, highest_std=most,
+        )  # fmt: skip
+        if online.hyper_step == "newton":
+            return precision, noise_std
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
     precision = fit_prior(
         *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,

@@ -57,7 +57,7 @@ from nas_evidence.training.loop import (
     likelihood_of,
     train_epoch,
 )
-from nas_evidence.training.online import Passes, passes_of, update_alone, update_and_follow
+from nas_evidence.training.online import Passes, passes_of, update, update_and_follow
 from nas_evidence.training.parts import settling_after
 from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
@@ -191,10 +191,10 @@ class Trial:
         """Do what is due at a stop: update the hyperparameters; evaluate, or start to settle."""
         training, given = context.training, self.assignment
         if not stop.evaluate:
-            update_alone(training, self.data, given)
+            update(training, self.data, given)
             return
         follow = any(declared(name).is_laplace for name in given.estimators)
-        passes = update_and_follow(training, self.data, given, update=stop.update, follow=follow)
+        passes = update_and_follow(training, self.data, given, due=stop.update, follow=follow)
         if stop.last:
             self.settling = settling_after(context)
         if self.settling is None:
