@@ -233,7 +233,7 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
-        "target_least": arrays.scale.to_json()["least"] if kind.scaled else [],
+        "target_least": [] if kind.classes else arrays.scale.to_json()["least"],
         **({} if scale is None else {"target_scale": scale.to_json()}),
         "metric": metric,
         "weights": winner.assignment.dataset.weights,

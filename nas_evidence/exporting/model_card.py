@@ -180,6 +180,7 @@ def _card(
             class_weights=listed_weights(arrays.meaning.class_weight),
             data=_data(study, arrays),
             labels=arrays.kind.classes,
+            kind=arrays.kind,
             shape=" x ".join(map(str, arrays.input_shape)),
             low=low,
             high=high,
