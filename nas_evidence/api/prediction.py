@@ -131,7 +131,7 @@ def predict(
     options.pop("quantiles", None)
     for doubt in rows.warnings:
         warn(doubt)
-    metrics = Metrics({}, n=0, labels=bool(predictor.classes))
+    metrics = Metrics({}, n=0, task=predictor.meaning["task"])
     if given.truth is not None:
         try:
             metrics = predictor.evaluate(given, predicted=rows, **cast("JudgeOptions", options))

@@ -108,7 +108,7 @@ def ranking_rows(
         columns["front"] = lambda r: "yes" if r.on_front else "no"
     kind = study.plan.declared.kind
     for one in kind.tests[1:]:
-        columns[words_of(one)] = lambda r, one=one: score_text(r.tested(one))  # type: ignore[misc]
+        columns[words_of(one)] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
     columns[f"test {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll_per_datum)
     columns["SOTL"] = lambda r: score_text(r.sotl)
     for name, column in _parameter_columns(study, {*first, *columns}).items():
