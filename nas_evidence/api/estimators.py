@@ -19,7 +19,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import AskedScale
 
 if TYPE_CHECKING:
-    from nas_evidence.api.studies import Study
+    from nas_evidence.api.results import Study
     from nas_evidence.exporting.predictor import Prediction, Predictor
 
 
