@@ -24,7 +24,7 @@ from nas_evidence.curvature import check_kind, curvature_pass
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
-from nas_evidence.data.loaders import rows_of
+from nas_evidence.data.loaders import visited_rows
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import checked_likelihood, noise_of_numbers
 from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
@@ -309,7 +309,7 @@ def online_laplace(
     check_optimiser(model, optimiser)
     refuse_batch_statistics(model)
     free = free_parameters(model)
-    parameter, rows = next(iter(free.values())), rows_of(data)
+    parameter, rows = next(iter(free.values())), visited_rows(data)
     x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
