@@ -8,7 +8,7 @@ from records import at, curve_of, mlp, record_with
 from nas_evidence.baselines.comparison import read_comparison
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.page import ReportPaths, write_report
-from nas_evidence.reporting.study_tables import Study, load_study_tables, ranked_study
+from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables, ranked_study
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.record import (
     EvidenceEstimate,
@@ -103,7 +103,7 @@ def folder(path: Path, records: list[TrialRecord], **changes: Any) -> Path:
     return path
 
 
-def load(path: Path, records: list[TrialRecord], **changes: Any) -> Study:
+def load(path: Path, records: list[TrialRecord], **changes: Any) -> RankedStudy:
     return load_study_tables(folder(path, records, **changes))
 
 

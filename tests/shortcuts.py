@@ -25,7 +25,7 @@ from nas_evidence.workers import choice
 #: Draws of a bootstrap, in place of 100.
 _N_DRAWS = 10
 _PLAIN = {
-    (runs.Left, "forecast_told"): runs.Left.forecast_told,
+    (runs.UnfinishedStudy, "forecast_told"): runs.UnfinishedStudy.forecast_told,
     (measures, "_N_DRAWS"): measures._N_DRAWS,
     (models, "baseline_models"): models.baseline_models,
     (choice, "chosen_executor"): choice.chosen_executor,
@@ -34,7 +34,7 @@ _PLAIN = {
 
 def take(folder: Path) -> None:
     """Take the shortcuts in this process; what simple models predict is kept in a folder."""
-    runs.Left.forecast_told = lambda *_, **__: nullcontext()
+    runs.UnfinishedStudy.forecast_told = lambda *_, **__: nullcontext()
     measures._N_DRAWS = _N_DRAWS
     choice.chosen_executor = _chosen_executor
     models.baseline_models = functools.partial(_models, folder)

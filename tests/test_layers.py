@@ -93,6 +93,17 @@ def test_no_two_files_have_one_name() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """But `Run`: how to run a study, and a training of a part of the data, which is to go."""
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, count in names.items() if count > 1} <= {"Run"}
+
+
 def test_the_floors_on_the_page_of_the_architecture_are_these() -> None:
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| `(\w+)[/.]", page, flags=re.MULTILINE)

@@ -14,7 +14,7 @@ from searched import build_report
 import nas_evidence
 from nas_evidence.api.studies import Study
 from nas_evidence.driver.status import study_status
-from nas_evidence.exporting.folder import order_of
+from nas_evidence.exporting.folder import rank_of
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
@@ -84,7 +84,7 @@ def test_status_python_and_the_card_have_the_value_of_the_report(
     board = study.leaderboard()
     assert board["estimate" if column == "estimate" else "score"].iloc[0] == pytest.approx(value)
 
-    order = order_of(read_study_tables(folder), first)
+    order = rank_of(read_study_tables(folder), first)
     assert order == {"ranked_by": name, "rank": 1, "ranking_value": pytest.approx(value)}
 
 
@@ -93,7 +93,7 @@ def test_the_trial_of_no_architecture_that_ranks_has_no_rank_on_its_card(tmp_pat
     tables = read_study_tables(folder)
     tables.standings.first()
     last = load_study_tables(folder).ranking[-1]
-    assert order_of(tables, last.trial_id)["rank"] == 9
+    assert rank_of(tables, last.trial_id)["rank"] == 9
 
 
 @pytest.mark.parametrize(("rank_by", "n", "name", "column"), CASES)

@@ -262,7 +262,7 @@ def callbacks_of(given: Any) -> tuple[Watcher, ...]:
     return found
 
 
-def columns_of(callbacks: Sequence[Watcher]) -> dict[str, type]:
+def columns_added_by(callbacks: Sequence[Watcher]) -> dict[str, type]:
     """Return the columns that callbacks add, with their types.
 
     Raises:

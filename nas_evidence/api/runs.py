@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_of
+from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
 from nas_evidence.api.python_words import in_python
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
@@ -25,6 +25,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
+from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
@@ -217,7 +218,7 @@ def begun(
     )
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
-    if old is None and (unreached := plan.never_reached()):
+    if old is None and (unreached := never_reached(plan)):
         first, *_ = unreached.values()
         raise UserError("; ".join(text for _, text in unreached.values())).with_code(first.code)
     spec = spec.model_copy(update={"plan": plan})
@@ -265,7 +266,7 @@ def study_run(
         audience.warn(said)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
-        left = Left(spec, store, run, audience, data, find_done(folder), forks, code)
+        left = UnfinishedStudy(spec, store, run, audience, data, find_done(folder), forks, code)
         reported = (folder / "report").is_dir()
         before = Standings(spec, left.finds.done.values()).best if reported else None
         if ran := unfinished(spec, left.finds):
@@ -298,7 +299,7 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
 
 
 @dataclass
-class Left:
+class UnfinishedStudy:
     """The part of a study that has not run yet, and how to run it.
 
     spec      the study as stored
@@ -475,7 +476,7 @@ class Left:
             return watcher
 
         called = [
-            Called(partial(same, one), f"callback {type(one).__name__}", columns_of([one]))
+            Called(partial(same, one), f"callback {type(one).__name__}", columns_added_by([one]))
             for one in self.run.callbacks
         ]
         for said in filter(None, map(sent_in_clear, self.run.track)):

@@ -163,7 +163,7 @@ class PredictOptions(JudgeOptions, total=False):
 # fmt: on
 
 
-def parameters_of(options: Any) -> dict[str, Parameter]:
+def as_parameters(options: Any) -> dict[str, Parameter]:
     """Return options as parameters of a function, annotated with what they mean."""
     kind = Parameter.KEYWORD_ONLY
     return {
@@ -179,7 +179,7 @@ def with_options(options: Any) -> Callable[[_Function], _Function]:
     """
 
     def decorated(function: _Function) -> _Function:
-        plain, shown = signature(function), parameters_of(options)
+        plain, shown = signature(function), as_parameters(options)
         kinds = {name: get_args(p.annotation) for name, p in shown.items()}
         added = [p.replace(annotation=kinds[name][0]) for name, p in shown.items()]
         own = [p for p in plain.parameters.values() if p.kind is not p.VAR_KEYWORD]

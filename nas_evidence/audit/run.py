@@ -138,7 +138,7 @@ def estimators_in(problem: str) -> set[str]:
     return found
 
 
-def rows_of(problem: KnownProblem, seed: int) -> list[AuditRow]:
+def exact_rows(problem: KnownProblem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators that need no training."""
     rows = {k: measured(problem, k, partial(_laplace, problem, k, seed)) for k in CURVATURES}
     found = [judged(row, _laplace_claim(problem, rows, kind)) for kind, row in rows.items()]
@@ -217,27 +217,27 @@ def _linear(
     )  # fmt: skip
     half = early_half(problem)
     slack = _ROUNDING * (abs(problem.truth) + abs(half.truth))
-    found = [*rows_of(problem, seed), conditional_row(problem, half, "closed form", slack)]
+    found = [*exact_rows(problem, seed), conditional_row(problem, half, "closed form", slack)]
     return [*found, sotl_row(problem, seed)] if power == 1 else found
 
 
 def _noise(seed: int) -> list[AuditRow]:
     problem, half = noise_problem("noise-2", seed), noise_problem("noise-2", seed, 12)
     row = conditional_row(problem, half, "Laplace over the noise alone", _LAPLACE_OF_NOISE)
-    return [*rows_of(problem, seed), row]
+    return [*exact_rows(problem, seed), row]
 
 
 def _softmax(seed: int) -> list[AuditRow]:
     model = nn.Linear(4, 3).double()
     problem = ladder_problem("softmax-15", seed, model, n_data=40, n_features=4)
-    return rows_of(problem, seed)
+    return exact_rows(problem, seed)
 
 
 def _tanh(seed: int) -> list[AuditRow]:
     """Modes come in 2⁴ 4! copies: units can change signs and places."""
     model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     problem = ladder_problem("tanh-22", seed, model, n_data=40, n_features=2, symmetries=384)
-    return rows_of(problem, seed)
+    return exact_rows(problem, seed)
 
 
 PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
@@ -246,8 +246,10 @@ PROBLEMS: dict[str, Callable[[int], list[AuditRow]]] = {
     "linear-63": partial(_linear, "linear-63", 60, 20, 3),
     "linear-noise": partial(_linear, "linear-noise", 12, 2, 1, noise=0.01),
     "linear-power": partial(_linear, "linear-power", 40, 5, 2, power=_POWER),
-    "logistic-2": lambda seed: rows_of(logistic_problem("logistic-2", seed), seed),
-    "logistic-power": lambda seed: rows_of(logistic_problem("logistic-power", seed, _POWER), seed),
+    "logistic-2": lambda seed: exact_rows(logistic_problem("logistic-2", seed), seed),
+    "logistic-power": lambda seed: exact_rows(
+        logistic_problem("logistic-power", seed, _POWER), seed
+    ),
     "noise-2": _noise,
     "softmax-15": _softmax,
     "tanh-22": _tanh,

@@ -16,7 +16,7 @@ from nas_evidence.api.shared_options import (
     SearchOptions,
     Settings,
     SubmitOptions,
-    parameters_of,
+    as_parameters,
 )
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
@@ -77,7 +77,7 @@ def _typed(parameter: Parameter) -> Any:
     return Annotated[_TYPED.get(kind, kind), option]
 
 
-#: How a parameter of a function of this package is typed, by its name; see `with_options`.
+#: How a parameter of a function of this package is typed, by its name; see `with_parameters_of`.
 # fmt: off
 OPTIONS: dict[str, Any] = {
     "data": StudyFile,
@@ -104,14 +104,14 @@ OPTIONS: dict[str, Any] = {
 } | {
     name: _typed(parameter)
     for options in (PredictOptions, SubmitOptions, SearchOptions)
-    for name, parameter in parameters_of(options).items()
+    for name, parameter in as_parameters(options).items()
     if name not in _OBJECTS
 }
 # fmt: on
 OPTIONS["address"] = Dashboard
 
 
-def with_options(
+def with_parameters_of(
     function: Callable[..., Any], *, only: Collection[str] = ()
 ) -> Callable[[Verb], Verb]:
     """Give a verb the parameters of a function, in place of its `**given`.

@@ -10,7 +10,7 @@ import nas_evidence
 from nas_evidence.api.prediction import study_at
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import check_one
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_options
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_parameters_of
 from nas_evidence.cli.report import say_forecast
 from nas_evidence.cli.terminal import (
     err,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-@with_options(nas_evidence.predict)
+@with_parameters_of(nas_evidence.predict)
 def predict(
     place: Annotated[
         str,

@@ -15,7 +15,7 @@ from nas_evidence.api.control import opened
 from nas_evidence.api.python_words import option_of, speaking_commands
 from nas_evidence.api.request import check_one
 from nas_evidence.api.studies import Part, Study
-from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_options
+from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_parameters_of
 from nas_evidence.cli.terminal import (
     err,
     out,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
 _TABLE = "correlations.csv"
 
 
-@with_options(Study.report)
+@with_parameters_of(Study.report)
 def report(
     place: Annotated[
         str | None,
@@ -152,7 +152,7 @@ def audit_estimators(
     err.print(f"all {len(rows)} rows hold.")
 
 
-@with_options(Study.export)
+@with_parameters_of(Study.export)
 def export(
     place: StudyPlace,
     to: Annotated[Path, typer.Option("--to", metavar="OUT", help="Write the files here.")],

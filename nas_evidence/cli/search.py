@@ -21,7 +21,7 @@ from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
-from nas_evidence.cli.options import JobName, trial_ids, with_options
+from nas_evidence.cli.options import JobName, trial_ids, with_parameters_of
 from nas_evidence.cli.report import (
     as_named,
     exit_if_unranked,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # these import data readers and stores
 _AFTER = 1.25
 
 
-@with_options(nas_evidence.search)
+@with_parameters_of(nas_evidence.search)
 def search(
     only_check: Annotated[
         bool, typer.Option("--dry-run", help="Only check study and data, and say what they are.")
@@ -77,7 +77,7 @@ def search(
         nas_evidence.search(**given, address=address, time_limit=limit, progress=_Terminal(limit))
 
 
-@with_options(nas_evidence.resume)
+@with_parameters_of(nas_evidence.resume)
 def resume(
     folder: Annotated[
         str | None, typer.Argument(metavar="[DIR]", help="A study folder, or a store's URI.")
@@ -217,11 +217,11 @@ class _Terminal(Audience):
 
 def _conclude(study: "Study", run: Run) -> "Report":
     """Print the ranking, and write report and export."""
-    from nas_evidence.exporting.soundness import conditions_in, wrong_files
+    from nas_evidence.exporting.soundness import conditions_in, wrong_export_files
     from nas_evidence.storage.set_aside import set_aside
 
     to, limit = study.folder / "export", run.limit
-    wrong = wrong_files(to) if to.is_dir() else []
+    wrong = wrong_export_files(to) if to.is_dir() else []
     others = conditions_in(to) - {*study.trials["content_hash"]}
     if wrong or others:
         set_aside(study.folder, "export")

@@ -9,7 +9,7 @@ import nas_evidence
 from nas_evidence.api.control import cancelled, job_line, there
 from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.runs import Audience
-from nas_evidence.cli.options import Dashboard, JobName, Place, with_options, words_of_place
+from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
 from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.jobs import Submitted
 
@@ -27,7 +27,7 @@ def warn(line: str) -> None:
     err.print(f"warning: {line}")
 
 
-@with_options(nas_evidence.submit)
+@with_parameters_of(nas_evidence.submit)
 def submit(
     address: Annotated[
         str, typer.Option(metavar="URL", help="URL of the Ray dashboard: http://HOST:8265.")

@@ -8,7 +8,7 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.shared_options import DataOptions
-from nas_evidence.cli.options import with_options
+from nas_evidence.cli.options import with_parameters_of
 from nas_evidence.cli.terminal import err, out, typed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imports the data readers
     from nas_evidence.data import ArrayData
 
 
-@with_options(nas_evidence.search, only=DataOptions.__annotations__)
+@with_parameters_of(nas_evidence.search, only=DataOptions.__annotations__)
 def init(
     place: Annotated[str, typer.Argument(metavar="DATA", help="A table, arrays, or images.")],
     to: Annotated[

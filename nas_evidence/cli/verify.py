@@ -6,11 +6,11 @@ from typing import Any
 import typer
 
 import nas_evidence
-from nas_evidence.cli.options import AsJson, StudyPlace, with_options
+from nas_evidence.cli.options import AsJson, StudyPlace, with_parameters_of
 from nas_evidence.cli.terminal import counted, err, out, print_json, say_edits, typed
 
 
-@with_options(nas_evidence.verify)
+@with_parameters_of(nas_evidence.verify)
 def verify(place: StudyPlace, as_json: AsJson = False, **given: Any) -> None:
     """Check everything that a study holds, and change nothing; exit code 1 if something is wrong.
 
@@ -39,7 +39,7 @@ def verify(place: StudyPlace, as_json: AsJson = False, **given: Any) -> None:
         raise typer.Exit(1)
 
 
-@with_options(nas_evidence.repair)
+@with_parameters_of(nas_evidence.repair)
 def repair(place: StudyPlace, **given: Any) -> None:
     """Restore what is damaged; train torn trials again from their seeds. Sound files stay.
 

@@ -99,7 +99,7 @@ class PerDatum:
         return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in filled])
 
 
-def batches(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
+def can_vmap(model: nn.Module, inputs: Tensor, outputs: Tensor) -> bool:
     """Tell whether vmap can process a few data; `outputs` [n, C] are those of the model."""
     direction = torch.arange(outputs.numel(), device=outputs.device).add(1.0).cos()
     column = direction.reshape(outputs.shape).to(outputs.dtype)

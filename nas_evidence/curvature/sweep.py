@@ -21,7 +21,7 @@ from nas_evidence.curvature.capture import (
 )
 from nas_evidence.curvature.capture import Columns as ExactColumns
 from nas_evidence.curvature.layers import Layer, WholeModel, is_perceptron
-from nas_evidence.curvature.per_datum import PerDatum, batches
+from nas_evidence.curvature.per_datum import PerDatum, can_vmap
 from nas_evidence.curvature.refusals import BatchStatisticsError, UnsupportedLayerError
 from nas_evidence.curvature.rows_alone import (
     check_rows,
@@ -108,7 +108,7 @@ class Sweep:
             self.model.requires_grad_(False)  # the check may have stopped halfway
             names = tuple(name for name, _ in self.model.named_parameters())
             outputs = check_rows(self.model, few) if outputs is None else outputs
-            batched = batches(self.model, few, outputs)
+            batched = can_vmap(self.model, few, outputs)
             self.layers = (WholeModel("(model)", self.model, names, batched),)
             return outputs
 

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.arrays import Inputs, slices, value_range
-from nas_evidence.data.assembly import Rows
+from nas_evidence.data.assembly import RowsRead
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows, arranged
 from nas_evidence.data.said import Said
@@ -53,7 +53,7 @@ def rows_of_arrays(
     spec: DatasetSpec,
     path: Path,
     images: ImageReading | None = None,
-) -> Rows:
+) -> RowsRead:
     """Return the arrays x_train, y_train, and x_test, y_test if there are any, as rows.
 
     Args:
@@ -89,7 +89,7 @@ def rows_of_arrays(
     assert y is not None
     on_disk = all(isinstance(part, MappedRows) for part in (x, x_test) if part is not None)
     table = len(x.shape) == 2 and not on_disk
-    return Rows(
+    return RowsRead(
         as_frame(x[:]) if table else x,
         y,
         as_frame(x_test[:]) if table and x_test is not None else x_test,

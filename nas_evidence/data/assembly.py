@@ -22,8 +22,8 @@ from nas_evidence.data.arrays import (
 from nas_evidence.data.cells import said_far_dates
 from nas_evidence.data.decided import (
     grouped,
+    said_alike,
     said_categories,
-    said_classes,
     said_of_numbers,
 )
 from nas_evidence.data.image_reading import ImageReading
@@ -45,7 +45,7 @@ _FAR, _LISTED = 1e4, 3
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsRead:
     """Rows as read, before anything is decided about them.
 
     x, x_test  a table of features, vectors [n, d] of a file, or images [n, C, H, W]
@@ -72,7 +72,7 @@ class Rows:
     images: ImageReading | None = None
 
 
-def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
+def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     """Return features and targets of rows, with the test rows split off that `spec` asks for.
 
     Raises:
@@ -126,7 +126,7 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
     said = [
         *(said if preparation is not None else map(str, rows.read[0])),
         *(rows.images.said if rows.images is not None else ()),
-        *said_classes(found.classes),
+        *said_alike(found.classes),
         *said_units(spec, units),
         *said_weights(spec.weights, counts[0]),
         _said_test(n_train, n_test),
@@ -152,7 +152,7 @@ def raw_of(rows: Rows, spec: DatasetSpec, *, seed: int) -> RawArrays:
 
 
 def _prepared(
-    frame: pd.DataFrame, y: Array, spec: DatasetSpec, rows: Rows
+    frame: pd.DataFrame, y: Array, spec: DatasetSpec, rows: RowsRead
 ) -> tuple[Preparation, list[str]]:
     preparation, said = prepare(
         frame,

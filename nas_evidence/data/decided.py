@@ -23,7 +23,7 @@ from nas_evidence.spec.how_read import HowRead
 _NAMED = 8
 
 
-class Kind(NamedTuple):
+class SaidKind(NamedTuple):
     """Decisions that are alike.
 
     several  what is decided of several columns
@@ -40,18 +40,18 @@ class Kind(NamedTuple):
 
 #: By what was decided, see `Said.about`.
 KINDS = {
-    "constant": Kind("constant columns are left out", "--categorical", "keep"),
-    "empty": Kind("empty columns are left out"),
-    "row number": Kind("columns that look like row numbers are left out", "--numeric", "keep"),
-    "free text": Kind(
+    "constant": SaidKind("constant columns are left out", "--categorical", "keep"),
+    "empty": SaidKind("empty columns are left out"),
+    "row number": SaidKind("columns that look like row numbers are left out", "--numeric", "keep"),
+    "free text": SaidKind(
         "columns of free text are left out", "--categorical", "keep the most frequent of", 4
     ),
-    "ordered": Kind("columns of ordered categories are read without their order"),
-    "dates": Kind("columns are read as dates", "--drop", "leave out", 4),
-    "text as numbers": Kind(
+    "ordered": SaidKind("columns of ordered categories are read without their order"),
+    "dates": SaidKind("columns are read as dates", "--drop", "leave out", 4),
+    "text as numbers": SaidKind(
         "columns of text are read as numbers", "--categorical", "read as categories", 4
     ),
-    "numbers and words": Kind(
+    "numbers and words": SaidKind(
         "columns are read as numbers and some words in them as missing",
         "--categorical",
         "read as categories",
@@ -128,7 +128,7 @@ def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[S
             yield Said(words, column.name, remedy=f"write them alike to join them, or {drop}")
 
 
-def said_classes(classes: Sequence[ClassName]) -> Iterator[str]:
+def said_alike(classes: Sequence[ClassName]) -> Iterator[str]:
     """Say which classes differ in case or in the form of their accents alone."""
     if alike := _alike([name for name in classes if isinstance(name, str)]):
         yield (

@@ -42,7 +42,7 @@ _TWICE = 3
 
 
 @dataclass(frozen=True)
-class Rows:
+class VisitedRows:
     """The rows that a training visits.
 
     x, y     inputs [n, ...] and targets [n, ...]
@@ -54,7 +54,7 @@ class Rows:
     shorter: tuple[Tensor, Tensor] | None = None
 
 
-def rows_of(data: Any) -> Rows:
+def rows_of(data: Any) -> VisitedRows:
     """Return the rows of a DataLoader, a data set, a list of pairs, or tensors (x, y).
 
     The state of global random generators and of those of the loader is left as it was.
@@ -73,7 +73,7 @@ def rows_of(data: Any) -> Rows:
     return found
 
 
-def _read(data: Any) -> Rows:
+def _read(data: Any) -> VisitedRows:
     if isinstance(data, DataLoader):
         return _stream(data) if isinstance(data.dataset, IterableDataset) else _of_loader(data)
     if isinstance(data, IterableDataset):
@@ -81,7 +81,7 @@ def _read(data: Any) -> Rows:
     if isinstance(data, Mapping) or (
         isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data))
     ):
-        return Rows(*_pair(data))
+        return VisitedRows(*_pair(data))
     if not hasattr(data, "__getitem__") or not isinstance(data, Sized):
         raise UserError(
             "`data` must be a DataLoader or Dataset with a length, pairs, or tensors (x, y), but "
@@ -90,10 +90,10 @@ def _read(data: Any) -> Rows:
     return _collated(data, range(len(data)), default_collate, len(data))
 
 
-def _of_loader(loader: "DataLoader[Any]") -> Rows:
+def _of_loader(loader: "DataLoader[Any]") -> VisitedRows:
     if loader.batch_sampler is None:  # the data set gives batches
         items = [loader.collate_fn(loader.dataset[i]) for i in _drawn(loader.sampler)]
-        return Rows(*_joined([_pair(item) for item in items]))
+        return VisitedRows(*_joined([_pair(item) for item in items]))
     rows = _visited(loader)
     return _collated(loader.dataset, rows, loader.collate_fn, loader.batch_size or len(rows))
 
@@ -177,15 +177,15 @@ def _drawn(sampler: Any) -> Sequence[int]:
 
 def _collated(
     data: Any, rows: Sequence[int], collate: Callable[[list[Any]], Any], size: int
-) -> Rows:
+) -> VisitedRows:
     """Return rows of a data set as one batch, checked to be the same in a smaller one."""
     if isinstance(data, TensorDataset) and collate is default_collate:
         index = torch.as_tensor(rows, dtype=torch.int64)
         whole = len(rows) == len(data) and isinstance(rows, range)
         tensors = data.tensors if whole else [t[index.to(t.device)] for t in data.tensors]
-        return Rows(*_pair(tuple(tensors)))
+        return VisitedRows(*_pair(tuple(tensors)))
     if not rows:
-        return Rows(torch.zeros(0), torch.zeros(0))
+        return VisitedRows(torch.zeros(0), torch.zeros(0))
     items, again = _items(data, rows), _items(data, rows[:_TWICE])
     if not all(_same(one, other) for one, other in zip(items, again, strict=False)):
         raise UserError(
@@ -195,7 +195,7 @@ def _collated(
         ).with_code("loader-random-rows")
     x, y = _pair(_put_together(collate, items))
     if collate is default_collate:
-        return Rows(x, y)
+        return VisitedRows(x, y)
     last = list(range(len(rows)))[: -min(size, len(rows)) - 1 : -1]
     few, few_y = _pair(_put_together(collate, [items[i] for i in last]))
     if len(x) != len(rows) or not _is_corner(few, x[last]) or not _same(few_y, y[last]):
@@ -203,7 +203,7 @@ def _collated(
             "`collate_fn` gives rows other values in another batch, so that the training has no "
             "fixed data; let it treat each row by itself, and pad at the end only"
         ).with_code("loader-collate-varies")
-    return Rows(x, y, None if few.shape[1:] == x.shape[1:] else (few, x[last]))
+    return VisitedRows(x, y, None if few.shape[1:] == x.shape[1:] else (few, x[last]))
 
 
 def _is_corner(few: Tensor, whole: Tensor) -> bool:
@@ -230,7 +230,7 @@ def _put_together(collate: Callable[[list[Any]], Any], items: list[Any]) -> Any:
         ).with_code("loader-rows-differ") from error
 
 
-def _stream(loader: "DataLoader[Any]") -> Rows:
+def _stream(loader: "DataLoader[Any]") -> VisitedRows:
     """Return the rows of a data set that can only be read from its beginning to its end."""
     one, other = (_once(loader) for _ in range(2))
     sums = [tuple(float(part.double().sum()) for part in read) for read in (one, other)]
@@ -240,7 +240,7 @@ def _stream(loader: "DataLoader[Any]") -> Rows:
             f"read and {len(other[0])}, or others, when it is read again; let it begin anew in "
             "each epoch with the same rows, or give them as tensors (x, y)"
         ).with_code("loader-stream-varies")
-    return Rows(*one)
+    return VisitedRows(*one)
 
 
 def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from nas_evidence.data.targets import skewed_columns
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.schedule import interval
 from nas_evidence.spec.study import ESTIMATED, StudySpec, TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
@@ -119,7 +120,7 @@ def with_numbers(
         folds = plan.n_folds(n_rows) if stored is None else stored.folds
         plan = plan.model_copy(update={"folds": folds})
     if plan.online.every == "auto":
-        every = plan.interval if stored is None else stored.online.every
+        every = interval(plan) if stored is None else stored.online.every
         online = plan.online.model_copy(update={"every": every})
         plan = plan.model_copy(update={"online": online})
     if stored is not None and stored.milestones == plan.milestone_epochs:

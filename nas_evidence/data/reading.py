@@ -38,7 +38,7 @@ from nas_evidence.data.arrow_tables import (
     table_of_arrow,
     with_exact_integers,
 )
-from nas_evidence.data.assembly import FEWEST_ROWS, Rows
+from nas_evidence.data.assembly import FEWEST_ROWS, RowsRead
 from nas_evidence.data.cells import (
     Written,
     are_codes,
@@ -795,7 +795,7 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
 
 def rows_of_table(
     frame: pd.DataFrame, test: pd.DataFrame | None, spec: DatasetSpec, where: str
-) -> Rows:
+) -> RowsRead:
     """Return a table, and one of test rows, as rows whose target is `spec.target`.
 
     Raises:
@@ -814,7 +814,7 @@ def rows_of_table(
         named = name is not None and table is not None
         return table[known_column(table, name, place)] if named else None  # type: ignore[index]
 
-    return Rows(
+    return RowsRead(
         frame.drop(columns=[*targets, *spec.columns_of_rows], errors="ignore"),
         y,
         test,

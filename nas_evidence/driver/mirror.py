@@ -68,7 +68,7 @@ from nas_evidence.storage.study_folder import holder_of
 from nas_evidence.storage.study_names import is_removable
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
 from nas_evidence.workers.process import MakeWorker
-from nas_evidence.workers.stored import StoredWorker, attempt_of
+from nas_evidence.workers.stored import StoredWorker, attempt_name
 
 _LOG = logging.getLogger(__name__)
 #: Seconds between two pushes of the logs and of study.db, which change all the time.
@@ -539,7 +539,7 @@ class MirroredExecutor:
         assignment = launch.assignment
         trial_id = assignment.trial_id  # messages of its earlier attempts count no more
         self._names = {key: name for key, name in self._names.items() if key[0] != trial_id}
-        self._names[trial_id, assignment.attempt] = attempt_of(launch.folder)
+        self._names[trial_id, assignment.attempt] = attempt_name(launch.folder)
         self._keeper.push()
         self._inner.launch(launch)
 

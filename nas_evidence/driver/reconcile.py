@@ -25,7 +25,7 @@ from nas_evidence.storage.log import LOG, Log
 from nas_evidence.storage.trial_row import TrialRow
 
 Proposals = Mapping[int, ArchitectureSpec]
-Rows = Mapping[int, TrialRow]
+TrialRows = Mapping[int, TrialRow]
 #: Name of the file that has the rows of a trial and attempt, where it is not their own.
 Stems = Mapping[tuple[int, int], str]
 
@@ -34,7 +34,7 @@ def restored(
     study: StudySpec,
     folder: Path,
     asked: Proposals,
-    done: Rows,
+    done: TrialRows,
     make: Callable[[StudySpec, Sequence[Found]], Proposer],
     against: Sequence[str] = (),
     stems: Stems = MappingProxyType({}),
@@ -77,14 +77,16 @@ def restored(
     return proposer, told, [again] if n_asked else []
 
 
-def known_proposals(study: StudySpec, asked: Proposals, done: Rows) -> dict[int, ArchitectureSpec]:
+def known_proposals(
+    study: StudySpec, asked: Proposals, done: TrialRows
+) -> dict[int, ArchitectureSpec]:
     """Return the proposals that log and results know, by number; the results decide."""
     known = dict(asked) | {number: row.architecture for number, row in _ran(study, done)}
     return {number: a for number, a in known.items() if 0 <= number < n_proposals(study)}
 
 
 def contradictions(
-    study: StudySpec, asked: Proposals, done: Rows, stems: Stems = MappingProxyType({})
+    study: StudySpec, asked: Proposals, done: TrialRows, stems: Stems = MappingProxyType({})
 ) -> list[str]:
     """Return where log and results, or two results, say different things about a proposal.
 
@@ -103,7 +105,7 @@ def contradictions(
     return found
 
 
-def between_replicates(study: StudySpec, done: Rows, stems: Stems) -> list[str]:
+def between_replicates(study: StudySpec, done: TrialRows, stems: Stems) -> list[str]:
     """Return where two replicates of one proposal are of two architectures; both are sound.
 
     Args:
@@ -144,7 +146,7 @@ def _differ(one: ArchitectureSpec, other: ArchitectureSpec) -> bool:
     return one != other and one.key != other.key  # a key takes longer
 
 
-def _ran(study: StudySpec, done: Rows) -> list[tuple[int, TrialRow]]:
+def _ran(study: StudySpec, done: TrialRows) -> list[tuple[int, TrialRow]]:
     """Return the number of the proposal and the row of each finished trial of the search."""
     return [(i // study.replicates, row) for i, row in done.items() if not is_race(i)]
 
@@ -153,7 +155,7 @@ def _tell(
     proposer: Proposer,
     told: dict[int, ProposalResult],
     until: int,
-    done: Rows,
+    done: TrialRows,
     study: StudySpec,
 ) -> None:
     """Tell the proposals below a number whose trials, and those of their batch, have ended."""

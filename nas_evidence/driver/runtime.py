@@ -23,6 +23,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
+from nas_evidence.spec.schedule import interval, stops
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
@@ -110,11 +111,12 @@ def trial_seconds(
     pieces: Pieces, plan: TrainingPlan, estimators: Collection[str], n_data: int
 ) -> float:
     """Return the seconds of a trial with these pieces on `n_data` training rows; see the top."""
-    evaluations = plan.evaluation_epochs()
+    planned = stops(plan)
     parts, _ = _parts(plan, estimators, n_data)
     epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
-    updates = sum(map(plan.updates_after, evaluations)) * (1 + parts) * pieces.update
-    return epochs + updates + len(evaluations) * pieces.evaluation
+    updates = sum(stop.update for stop in planned) * (1 + parts)
+    evaluations = sum(stop.evaluate for stop in planned)
+    return epochs + updates * pieces.update + evaluations * pieces.evaluation
 
 
 def _parts(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> tuple[float, int]:
@@ -138,7 +140,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     """Time the pieces of a trial on some of its data, each for about `_ENOUGH` seconds."""
     plan, n = study.plan, len(data.x_train)
     (given,) = plan_trials([point], (), study.model_copy(update={"n_trials": 1, "replicates": 1}))
-    n_epochs = min(_EPOCHS, plan.interval)
+    n_epochs = min(_EPOCHS, interval(plan))
 
     def new() -> Training:
         generator = torch.Generator().manual_seed(0)

@@ -11,7 +11,7 @@ from nas_evidence.data.digest import ChangedDataError, data_digest
 from nas_evidence.data.source import KEPT, is_kept
 from nas_evidence.driver.plan import assignment_of
 from nas_evidence.driver.reconcile import contradictions
-from nas_evidence.exporting.soundness import conditions_in, wrong_files
+from nas_evidence.exporting.soundness import conditions_in, wrong_export_files
 from nas_evidence.exporting.weights import read_weights
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError, is_sealed_json
@@ -204,7 +204,7 @@ def _small_files(folder: Path) -> Iterator[Finding]:
 def _exports(folder: Path, finds: DoneTrials) -> Iterator[Finding]:
     known = {row.content_hash for row in finds.done.values()}
     for export in sorted(path for path in folder.glob("export*") if path.is_dir()):
-        wrong = wrong_files(export)
+        wrong = wrong_export_files(export)
         for name in wrong:
             yield Finding(Kind.EXPORT, f"{export.name}/{name}", f"missing, or {_OTHER}")
         if not wrong and known and conditions_in(export) - known:

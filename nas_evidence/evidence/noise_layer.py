@@ -82,7 +82,7 @@ def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -
         phi, start = r.mT.contiguous(), start @ q
     total = 0.0
     for target, b in zip(y.mT, start[len(start) // 2 :], strict=True):
-        early, whole = (_Problem(phi[:m], target[:m], power) for m in (n_early, n))
+        early, whole = (_NoisePosterior(phi[:m], target[:m], power) for m in (n_early, n))
         first = early.maximum(max((b, torch.zeros_like(b)), key=early.log_joint))
         second = whole.maximum(first)
         total += whole.log_evidence(second) - early.log_evidence(first)
@@ -90,7 +90,7 @@ def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _NoisePosterior:
     """The posterior of the weights of the log precision given some data.
 
     features  φ [n, d]

@@ -88,7 +88,7 @@ def of_classes(
 ) -> LogDensity:
     """Return log q(late data | early data); see `late_given_early` in last_layer.py."""
     axes, start = _axes_of(layer, n_early, likelihood, power)
-    early, whole = (_Problem(axes, y[:n], likelihood, power) for n in (n_early, len(y)))
+    early, whole = (_SoftmaxPosterior(axes, y[:n], likelihood, power) for n in (n_early, len(y)))
     first = early.maximum(max((start, torch.zeros_like(start)), key=early.log_joint))
     second = whole.maximum(first)
     gain = whole.log_joint(second) - early.log_joint(first)
@@ -189,7 +189,7 @@ def _mean_hessian(outputs: Tensor, likelihood: Categorical, power: float) -> Ten
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _SoftmaxPosterior:
     """The posterior of the weights given some first data."""
 
     axes: _Axes

@@ -46,7 +46,7 @@ from nas_evidence.exporting.soundness import (
     conditions_in,
     read_json,
     written_whole,
-    wrong_files,
+    wrong_export_files,
 )
 from nas_evidence.exporting.winner import (
     Winner,
@@ -235,7 +235,7 @@ def is_ensemble_of(folder: Path, trials: Sequence[int], conditions: Collection[s
 
     `conditions` has the hashes of those under which they ran: another study has such trials too.
     """
-    if not (folder / ENSEMBLE).is_file() or wrong_files(folder):
+    if not (folder / ENSEMBLE).is_file() or wrong_export_files(folder):
         return False
     try:
         written = read_json(folder, ENSEMBLE)

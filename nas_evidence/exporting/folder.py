@@ -127,7 +127,7 @@ def export_winner(
         "trial_id": chosen,
         "conditions": tables.conditions(chosen),
         "objective": study.objective,
-        **order_of(tables, chosen),
+        **rank_of(tables, chosen),
         "epoch": int(row["epochs"]),
         "n_data": len(arrays.x_train),
         "unit": "per_datum: nats per datum, as the report shows; sum: nats over the data, and so "
@@ -184,7 +184,7 @@ def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:
     return best.trial_id
 
 
-def order_of(tables: StudyTables, trial_id: int) -> dict[str, Any]:
+def rank_of(tables: StudyTables, trial_id: int) -> dict[str, Any]:
     """Return the rank of a trial's architecture, by what, and the value of it that ranks.
 
     The value is per datum where the objective is, as the report shows it.

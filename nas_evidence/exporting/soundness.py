@@ -30,11 +30,11 @@ def is_export(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("model.safetensors", ENSEMBLE, NAME))
 
 
-def wrong_files(folder: Path) -> list[str]:
+def wrong_export_files(folder: Path) -> list[str]:
     """Return the files of an export that are missing or not as they were written."""
     if (folder / ENSEMBLE).is_file() or (folder / "members").is_dir():
         members = sorted(path for path in (folder / "members").glob("*") if path.is_dir())
-        inside = [f"members/{m.name}/{name}" for m in members for name in wrong_files(m)]
+        inside = [f"members/{m.name}/{name}" for m in members for name in wrong_export_files(m)]
         return wrong_sums(folder, _wanted(folder, _OF_AN_ENSEMBLE)) + inside
     return wrong_sums(folder, _wanted(folder, _OF_ONE))
 
@@ -50,7 +50,7 @@ def is_export_of(
         metric: of the study.
         conditions: hash of those under which the trial ran: another study has such a trial too.
     """
-    if (folder / ENSEMBLE).is_file() or wrong_files(folder):
+    if (folder / ENSEMBLE).is_file() or wrong_export_files(folder):
         return False
     try:
         written, meaning = (read_json(folder, name) for name in ("evidence.json", MEANING))

@@ -161,7 +161,7 @@ class ArchitecturePosterior:
         values = [np.asarray(own, np.float64) for own in replicates]
         self.warp = _warp(np.array([own.mean() for own in values]))
         z = [self.warp.z(own) for own in values]
-        data = _Data(
+        data = _Observations(
             points=np.asarray(points, np.float64).reshape(len(z), len(self._ordered)),
             z=np.array([own.mean() for own in z]),
             n=np.array([float(len(own)) for own in z]),
@@ -302,7 +302,7 @@ class ArchitecturePosterior:
 
 
 @dataclass(frozen=True)
-class _Data:
+class _Observations:
     """Coordinates [n, d], mean of z, number of replicates, sum of squares within [n]."""
 
     points: Floats
@@ -310,8 +310,8 @@ class _Data:
     n: Floats
     within: Floats
 
-    def of(self, these: NDArray[np.int64]) -> "_Data":
-        return _Data(self.points[these], self.z[these], self.n[these], self.within[these])
+    def of(self, these: NDArray[np.int64]) -> "_Observations":
+        return _Observations(self.points[these], self.z[these], self.n[these], self.within[these])
 
 
 def _expected_excess(mean: Floats, deviation: Floats) -> Floats:
@@ -359,7 +359,7 @@ def _inverse(factor: Floats) -> Floats:
     return lower + np.tril(lower, -1).T
 
 
-def _fitted(data: _Data, distances: Floats, trend: Floats, prior: Prior) -> Hyper:
+def _fitted(data: _Observations, distances: Floats, trend: Floats, prior: Prior) -> Hyper:
     """Return the hyperparameters of the largest marginal likelihood times prior."""
     medians, _ = prior.of_logarithms(len(distances))
     bounds = [(median - 5.0, median + 5.0) for median in medians]
@@ -377,7 +377,7 @@ def _fitted(data: _Data, distances: Floats, trend: Floats, prior: Prior) -> Hype
 
 
 def _loss(
-    log: Floats, data: _Data, distances: Floats, trend: Floats, prior: Prior
+    log: Floats, data: _Observations, distances: Floats, trend: Floats, prior: Prior
 ) -> tuple[float, Floats]:
     """Return minus the log of marginal likelihood times prior, up to a constant, and gradient.
 

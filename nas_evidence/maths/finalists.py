@@ -83,7 +83,7 @@ def posterior_of(
     """
     values = [np.asarray(one, np.float64) for one in replicates]
     names = sorted(set(families))
-    data = _Data(
+    data = _Replicates(
         r=np.array([len(one) for one in values]),
         mean=np.array([one.mean() for one in values]),
         within=np.array([((one - one.mean()) ** 2).sum() for one in values]),
@@ -130,7 +130,7 @@ def next_replicates(
 
 
 @dataclass(frozen=True)
-class _Data:
+class _Replicates:
     """Replicates of each architecture [n]: number, mean, sum of squares within; its family."""
 
     r: Floats
@@ -138,9 +138,9 @@ class _Data:
     within: Floats
     family: Integers
 
-    def of(self, these: Integers) -> "_Data":
+    def of(self, these: Integers) -> "_Replicates":
         """Return the data of some architectures."""
-        return _Data(self.r[these], self.mean[these], self.within[these], self.family[these])
+        return _Replicates(self.r[these], self.mean[these], self.within[these], self.family[these])
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class _Grid:
 _SHAPES = (_NORMAL, _CEILING) = (0, 1)
 
 
-def _better_half(data: _Data) -> tuple[NDArray[np.bool_], float]:
+def _better_half(data: _Replicates) -> tuple[NDArray[np.bool_], float]:
     """Return which architectures enter with their values, and what the others are below.
 
     Those trained more often than most enter anyway, so that what is left out was left out by the
@@ -172,7 +172,7 @@ def _better_half(data: _Data) -> tuple[NDArray[np.bool_], float]:
     return exact, float(data.mean[exact & ~raced].min() if n_exact < n else data.mean.min())
 
 
-def _grid(data: _Data, exact: NDArray[np.bool_], cut: float) -> _Grid:
+def _grid(data: _Replicates, exact: NDArray[np.bool_], cut: float) -> _Grid:
     mean = data.mean[exact]
     known = exact if data.within[exact].sum() > 0 else np.full(len(exact), True)
     noise = _noise_of(data, known)
@@ -198,7 +198,7 @@ def _grid(data: _Data, exact: NDArray[np.bool_], cut: float) -> _Grid:
     )
 
 
-def _noise_of(data: _Data, these: NDArray[np.bool_]) -> float:
+def _noise_of(data: _Replicates, these: NDArray[np.bool_]) -> float:
     return float(np.sqrt(data.within[these].sum() / (data.r[these] - 1).sum()))
 
 
@@ -218,7 +218,7 @@ def _log_given_s(grid: _Grid) -> Floats:
 
 
 def _log_likelihood(
-    grid: _Grid, data: _Data, exact: NDArray[np.bool_], cut: float, shape: int
+    grid: _Grid, data: _Replicates, exact: NDArray[np.bool_], cut: float, shape: int
 ) -> Floats:
     """Return the log likelihood of the architectures of each family at each s_f [F, M, T, S].
 
@@ -261,7 +261,7 @@ def _log_below(cut: float, m: Floats, t: Floats, u2: Floats, shape: int) -> Floa
 
 
 def _draw(
-    rng: np.random.Generator, grid: _Grid, joint: Floats, by_family: Floats, data: _Data
+    rng: np.random.Generator, grid: _Grid, joint: Floats, by_family: Floats, data: _Replicates
 ) -> tuple[Floats, Floats]:
     """Return draws of the true scores [N_DRAWS, n] and of each family's noise [N_DRAWS, F].
 

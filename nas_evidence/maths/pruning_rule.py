@@ -19,7 +19,7 @@ Rule = Literal["halving", "median"]
 
 
 @dataclass(frozen=True)
-class Standing:
+class RungVerdict:
     """Where a score stands among the others at its rung.
 
     rank    1 + number of others that are better
@@ -35,11 +35,11 @@ class Standing:
 
 def judge(
     score: float, others: Sequence[float] | NDArray[np.float64], *, rule: Rule, reduction: int
-) -> Standing:
+) -> RungVerdict:
     """Return whether a trial with `score` goes on, compared with the `others` [n - 1].
 
     >>> judge(2.0, [3.0, 1.0, 0.0], rule="halving", reduction=3)
-    Standing(rank=2, n=4, middle=1.0, goes_on=False)
+    RungVerdict(rank=2, n=4, middle=1.0, goes_on=False)
     >>> judge(2.0, [3.0, 1.0, 0.0], rule="median", reduction=3).goes_on
     True
     """
@@ -47,7 +47,7 @@ def judge(
     rank, n = 1 + int((known > score).sum()), len(known) + 1
     middle = float(np.median(known)) if len(known) else -math.inf
     goes_on = score >= middle if rule == "median" else rank <= n_kept(n, reduction)
-    return Standing(rank, n, middle, bool(goes_on))
+    return RungVerdict(rank, n, middle, bool(goes_on))
 
 
 def n_kept(n: int, reduction: int) -> int:

@@ -112,12 +112,12 @@ def build(
     return laid_out(model, channels_last=family.channels_last(values))
 
 
-def n_parameters(
+def count_parameters(
     architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> int:
     """Return the number of trainable parameters, without allocating them.
 
-    >>> n_parameters(ArchitectureSpec(family="linear"), (1, 28, 28), 10)
+    >>> count_parameters(ArchitectureSpec(family="linear"), (1, 28, 28), 10)
     7850
 
     Raises:

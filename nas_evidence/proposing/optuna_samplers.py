@@ -38,7 +38,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.proposing.past import Proposal, ProposalResult
-from nas_evidence.proposing.startup import domains_of, startup_points
+from nas_evidence.proposing.startup import searched_domains, startup_points
 from nas_evidence.spec.coordinates import Candidate, Coordinates, Space
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.registry import imported
@@ -208,7 +208,7 @@ def check_sampler(study: StudySpec) -> None:
             are made up.
     """
     if study.sampler.own:
-        space = Space(domains_of(study))
+        space = Space(searched_domains(study))
         points = startup_points(study)[:2]
         costs = [0.0] * len(study.minimise)
         past = [
@@ -256,7 +256,7 @@ def check_sampler(study: StudySpec) -> None:
 
 def sampler_notices(study: StudySpec) -> list[str]:
     """Return what the sampler of Optuna that a study names leaves to chance, if any."""
-    name, space = study.sampler.of_optuna, Space(domains_of(study))
+    name, space = study.sampler.of_optuna, Space(searched_domains(study))
     if name in ("", "RandomSampler", "TPESampler"):  # what the user's leave to chance, they know
         return []
     everywhere = set.intersection(*(set(space.names(family)) for family in space.families))

@@ -21,7 +21,7 @@ from nas_evidence.proposing.order import Search
 from nas_evidence.proposing.past import Past, Proposal
 from nas_evidence.proposing.past import ProposalResult as ProposalResult
 from nas_evidence.proposing.posterior_sampler import PosteriorSampler
-from nas_evidence.proposing.startup import domains_of, filled, random_point
+from nas_evidence.proposing.startup import filled, random_point, searched_domains
 from nas_evidence.proposing.warm_start import Found
 from nas_evidence.spec.coordinates import Candidate, Space
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
@@ -68,7 +68,7 @@ class Learner:
     """The trials that the sampler learns from, and draws given these trials."""
 
     def __init__(self, study: StudySpec, warm: Sequence[Found] = ()) -> None:
-        self._study, self._space = study, Space(domains_of(study))
+        self._study, self._space = study, Space(searched_domains(study))
         self._past, self._all = Past(), dict[int, Proposal]()
         is_posterior = study.sampler.name == "posterior"
         self._posterior = PosteriorSampler(self._space) if is_posterior else None

@@ -91,7 +91,7 @@ def searched(study: StudySpec) -> list[str]:
     return _split(study)[1] or list(study.family)
 
 
-def domains_of(study: StudySpec) -> Domains:
+def searched_domains(study: StudySpec) -> Domains:
     """Return the domains of the families that are searched."""
     return {family: study.family[family] for family in searched(study)}
 
@@ -114,7 +114,7 @@ def grid_points(study: StudySpec) -> Iterator[ArchitectureSpec]:
 
 def random_point(study: StudySpec, seed: int) -> ArchitectureSpec:
     """Return a random architecture: a searched family and a point of it."""
-    return filled(*Space(domains_of(study)).random(np.random.default_rng(seed)))
+    return filled(*Space(searched_domains(study)).random(np.random.default_rng(seed)))
 
 
 def filled(family: str, values: Mapping[str, ParameterValue]) -> ArchitectureSpec:

@@ -22,7 +22,7 @@ import numpy as np
 
 from nas_evidence.maths.finalists import MIN_REPEATS, N_DRAWS, Floats, posterior_of
 from nas_evidence.reporting.recommendation import posterior_over
-from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 from nas_evidence.spec.study import FINALISTS
 
 #: Least probability to be ahead of the first of one that is tied with it.
@@ -54,7 +54,7 @@ class Certainty:
         return 0.0 if self.best is None else sum(self.best[i] for i in (0, *self.tied))
 
 
-def certainty_of(study: Study) -> Certainty | None:
+def certainty_of(study: RankedStudy) -> Certainty | None:
     """Return how sure the first rank is; None with fewer than two ranked architectures."""
     ranked = [one for one in study.ranking if one.rank is not None]
     if len(ranked) < 2:
@@ -96,7 +96,7 @@ def tied_with_first(draws: Floats, value: Floats, noise: float) -> tuple[int, ..
     return tuple(int(i) for i in np.flatnonzero(near & ahead) if i)
 
 
-def _draws(study: Study, ranked: list[RankedArchitecture]) -> tuple[Floats, float] | None:
+def _draws(study: RankedStudy, ranked: list[RankedArchitecture]) -> tuple[Floats, float] | None:
     """Return draws of the true scores [N_DRAWS, n], and the noise of one seed of the first.
 
     None if no two replicates differ.

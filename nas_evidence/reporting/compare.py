@@ -7,7 +7,7 @@ import pandas as pd
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables
 from nas_evidence.reporting.words import named
 from nas_evidence.spec.record import n_searched
 
@@ -60,7 +60,7 @@ def compare(
 
 
 def _names(
-    studies: Sequence[Study], folders: Sequence[Path], places: Sequence[Path | str]
+    studies: Sequence[RankedStudy], folders: Sequence[Path], places: Sequence[Path | str]
 ) -> list[str]:
     names = [study.spec.name for study in studies]
     return [
@@ -69,7 +69,7 @@ def _names(
     ]
 
 
-def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, object]:
+def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[str, object]:
     winner, simple = study.winner, None
     if winner and comparison and comparison.trial_id == winner.trial_id and comparison.baselines:
         simple = min(comparison.baselines, key=lambda one: one.behind)
@@ -77,7 +77,7 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
         "study": name,
         "score": study.ranks_by,
         "value": winner and study.value(winner),
-        "test_nll": winner and winner.test_nll,
+        "test_nll": winner and winner.test_nll_per_datum,
         "test_accuracy": winner and winner.test_accuracy,
         "test_rmse": winner and winner.test_rmse,
         "best_simple_model": simple and simple.name,
@@ -88,7 +88,7 @@ def _row(name: str, study: Study, comparison: Comparison | None) -> dict[str, ob
     }
 
 
-def _power_note(names: Sequence[str], studies: Sequence[Study]) -> str:
+def _power_note(names: Sequence[str], studies: Sequence[RankedStudy]) -> str:
     plans = [study.spec.plan for study in studies]
     values = {
         "likelihood_power": [f"{plan.likelihood_power:g}" for plan in plans],

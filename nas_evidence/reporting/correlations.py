@@ -21,7 +21,7 @@ from nas_evidence.maths.ranking import (
     share_at_least_as_good,
     spearman,
 )
-from nas_evidence.reporting.study_tables import Study
+from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.reporting.templating import write_table
 from nas_evidence.reporting.words import WORDS, Scale, scale_of, words_of
 from nas_evidence.spec.registry import SCORES
@@ -291,7 +291,7 @@ def _explained_by_size(row: Correlation) -> list[str]:
     ]
 
 
-def early_trust(study: Study) -> pd.DataFrame:
+def early_trust(study: RankedStudy) -> pd.DataFrame:
     """Return how the scores that change in training rank the first target at each epoch.
 
     score, epoch, n (architectures that have both), rho with the ends of its interval, regret at 1.

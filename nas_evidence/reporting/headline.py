@@ -29,10 +29,10 @@ from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.problems import unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
-from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Study
-from nas_evidence.reporting.words import NATS, counted, loss_text, metric_words, percent
+from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
+from nas_evidence.reporting.words import NATS, counted, loss_text, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
-from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
+from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import parameters_of
 
@@ -48,8 +48,8 @@ _PLAIN = ("majority class", "mean")
 #: Folds that leave more rows to train on, where a study has fewer.
 MANY_FOLDS = 5
 #: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
-#: rows that chose nothing, by whether the targets are classes (benchmarks/claims_sentences.py).
-USUAL_RHO = {True: 0.63, False: 0.47}
+#: rows that chose nothing, by kind of target (benchmarks/claims_sentences.py).
+USUAL_RHO = {"classification": 0.63, "regression": 0.47}
 #: By how much more the upper end of rho's interval is below that: of few pairs it is a little low.
 _CLEARLY = 0.1
 #: Scores that rank by rows that were not trained on, of which another one may be advised.
@@ -82,7 +82,7 @@ class Headline:
 
 
 def headline(
-    study: Study,
+    study: RankedStudy,
     sure: Certainty | None,
     comparison: Comparison | None,
     recommended: Recommendation | None = None,
@@ -110,7 +110,7 @@ def headline(
     )
 
 
-def _answer(study: Study, winner: RankedArchitecture) -> str:
+def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
     ranked = [one for one in study.ranking if one.rank is not None]
     score, raced = study.ranks_by, sum(one.raced for one in ranked)
     of = f"the best of {len(ranked)} architectures by {score}"
@@ -127,7 +127,7 @@ def _answer(study: Study, winner: RankedArchitecture) -> str:
     return f"Take {winner.architecture} (trial {winner.trial_id}){so_far}: {of}{done}."
 
 
-def guessing_sentence(study: Study, comparison: Comparison | None) -> str:
+def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """Say that no network predicts better than a guess, and what to do; "" if one does.
 
     Of scores of held-out rows in nats per datum alone, and where the simple models are known.
@@ -140,21 +140,20 @@ def guessing_sentence(study: Study, comparison: Comparison | None) -> str:
     best, n = max(values), int(n_data.max())
     if not is_guessing(best, guess, n=n, k=len(values)):
         return ""
-    labels = study.spec.plan.likelihood == "categorical"
-    what = "the shares of the classes alone" if labels else "the mean alone"
     plan = study.spec.plan
     ways = [f"more epochs (--set plan.epochs={2 * int(plan.epochs)})", "more rows"]
     if plan.n_folds(n) < MANY_FOLDS:
         ways.insert(0, f"more folds (--set plan.folds={MANY_FOLDS})")
     return (
         f"Choose none yet: no network predicts the {n:,} rows that it was not trained on clearly "
-        f"better than {what}. The best {study.ranks_by} is {best:.3f} nats per datum, a guess has "
-        f"{guess:.3f}. So this ranking is arbitrary. Search again with {_either(ways)}, and "
-        f"another --out. First by chance is {winner.architecture} (trial {winner.trial_id})."
+        f"better than {plan.declared.kind.guess} alone. The best {study.ranks_by} is {best:.3f} "
+        f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary. Search again "
+        f"with {_either(ways)}, and another --out. First by chance is {winner.architecture} "
+        f"(trial {winner.trial_id})."
     )
 
 
-def _guess(study: Study, comparison: Comparison | None) -> float | None:
+def _guess(study: RankedStudy, comparison: Comparison | None) -> float | None:
     """Return the score of a guess, nats per datum; None where it is unknown.
 
     On test rows the mean is as good as their spread happens to be, so only its folds count.
@@ -162,7 +161,7 @@ def _guess(study: Study, comparison: Comparison | None) -> float | None:
     held_out = all(declared(name).trainings > 0 for name in study.spec.ranking_scores)
     if comparison is None or study.objective_unit != "nats per datum" or not held_out:
         return None
-    if comparison.on == "test" and comparison.task == "real":
+    if comparison.on == "test" and comparison.kind.confidence == "intervals":
         return None
     plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name in _PLAIN]
     known = [-loss for loss in plain if loss is not None]
@@ -174,7 +173,7 @@ def _either(words: list[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def certainty_sentence(study: Study, sure: Certainty | None) -> str:
+def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     """Say how sure the first rank is by the score, or why that is unknown and what to do."""
     if sure is None:
         return ""
@@ -220,7 +219,7 @@ def certainty_sentence(study: Study, sure: Certainty | None) -> str:
     return text
 
 
-def _tied(study: Study, sure: Certainty) -> str:
+def _tied(study: RankedStudy, sure: Certainty) -> str:
     n = 1 + len(sure.tied)
     if sure.tied[-1] == n - 1:
         return f"The first {n} are tied"
@@ -229,7 +228,7 @@ def _tied(study: Study, sure: Certainty) -> str:
     return f"The first is tied with {ranks}"
 
 
-def cost_sentence(study: Study, sure: Certainty | None) -> str:
+def cost_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     """Say what is lost if another is the best by the score, and in hindsight on test data."""
     parts = []
     if sure is not None and sure.expected_loss is not None and sure.best is not None:
@@ -239,7 +238,11 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
-        own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
+        own = (
+            -winner.test_nll_per_datum
+            if target in LOSSES and winner.test_nll_per_datum is not None
+            else None
+        )
         if own is not None:
             above = max(0.0, float(known.max()) - own)
             lower = f"another is better: its log loss is {NATS.text(above)} lower."
@@ -250,7 +253,7 @@ def cost_sentence(study: Study, sure: Certainty | None) -> str:
     return " ".join(parts)
 
 
-def together_sentence(study: Study, found: Recommendation | None) -> str:
+def together_sentence(study: RankedStudy, found: Recommendation | None) -> str:
     """Say which architecture all scores together recommend, and what further trials would gain."""
     if study.is_estimated:
         return f"{_lucky_sentence(study)} {_gain_sentence(study, found)}".strip()
@@ -269,7 +272,7 @@ def together_sentence(study: Study, found: Recommendation | None) -> str:
     ).rstrip()
 
 
-def _gain_sentence(study: Study, found: Recommendation | None) -> str:
+def _gain_sentence(study: RankedStudy, found: Recommendation | None) -> str:
     """Say what further trials would gain: a mean over studies, and no bound."""
     if found is None or found.gain is None:
         return ""
@@ -278,7 +281,7 @@ def _gain_sentence(study: Study, found: Recommendation | None) -> str:
     return f"{FURTHER} further trials would gain {_about(study, found.gain)} on average."
 
 
-def _lucky_sentence(study: Study) -> str:
+def _lucky_sentence(study: RankedStudy) -> str:
     """Say which other architecture has the best score alone, without a cause.
 
     Which of the two is better, no score tells: in other seeds of 99 such pairs of committed pools
@@ -296,7 +299,7 @@ def _lucky_sentence(study: Study) -> str:
     )
 
 
-def worth_sentence(study: Study, comparison: Comparison | None) -> str:
+def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """Answer in one sentence: is a network worth its weights here?"""
     winner, linear = study.winner, study.baseline
     if winner is None:
@@ -340,7 +343,7 @@ def worth_sentence(study: Study, comparison: Comparison | None) -> str:
     return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
 
 
-def _linear_first(study: Study, losses: str, best: Baseline, rows: str) -> str:
+def _linear_first(study: RankedStudy, losses: str, best: Baseline, rows: str) -> str:
     """Say that the winner is no deeper than what it is compared with, though it is ahead."""
     return (
         f"the linear model itself comes first by {study.ranks_by}, so no deeper network is worth "
@@ -350,7 +353,7 @@ def _linear_first(study: Study, losses: str, best: Baseline, rows: str) -> str:
 
 def _losses(comparison: Comparison, best: Baseline) -> str:
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
-    words = metric_words("log_loss", labels=comparison.task == "labels")
+    words = comparison.kind.metrics["log_loss"]
     if own is None or other is None:
         return words
     return f"{words} {loss_text(own)} and {loss_text(other)}"
@@ -376,14 +379,14 @@ def _rows(comparison: Comparison) -> str:
 
 
 def metric_sentence(
-    comparison: Comparison | None, metric: str, study: Study, *, asked: bool = True
+    comparison: Comparison | None, metric: str, study: RankedStudy, *, asked: bool = True
 ) -> str:
     """Say a metric of the winner, of the simple model that is best by it, and of no model at all.
 
     The winner is chosen by the score alone, so this sentence never changes the choice. One that
     nobody `asked` for is left out where it is unknown.
     """
-    words = METRICS[study.spec.plan.likelihood][metric]
+    words = study.spec.plan.declared.kind.metrics[metric]
     if not asked and (comparison is None or metric not in comparison.metrics):
         return ""
     if comparison is None:
@@ -422,7 +425,7 @@ def metric_sentence(
     return f"{said}."
 
 
-def class_weights_sentence(study: Study, comparison: Comparison | None) -> str:
+def class_weights_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     """Say what class weights decide and which metric they weight, nothing without any."""
     asked = study.spec.dataset.class_weight
     if asked is None:
@@ -436,9 +439,9 @@ def class_weights_sentence(study: Study, comparison: Comparison | None) -> str:
     )
 
 
-def usual_metric(study: Study) -> str:
+def usual_metric(study: RankedStudy) -> str:
     """Return the metric that is shown where none was asked for."""
-    return "accuracy" if study.spec.plan.likelihood == "categorical" else "rmse"
+    return study.spec.plan.declared.kind.usual
 
 
 def _merit(metric: str, value: float) -> float:
@@ -475,7 +478,7 @@ def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[
     return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
 
 
-def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
+def advice(study: RankedStudy, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
     Args:
@@ -494,7 +497,7 @@ def advice(study: Study, judged: Comparison | None, trust: Trust | None = None) 
     return found + ([rejected] if rejected else [])
 
 
-def _at_edges(study: Study) -> list[str]:
+def _at_edges(study: RankedStudy) -> list[str]:
     winner = study.winner
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
@@ -533,19 +536,21 @@ def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float
     )
 
 
-def _misranked(study: Study, trust: Trust | None) -> str:
+def _misranked(study: RankedStudy, trust: Trust | None) -> str:
     """Say that the score ranks the test results worse than chance makes a usual score rank them.
 
     Without another score that is better in the same table no other is advised.
     """
-    usual = USUAL_RHO[study.spec.plan.likelihood == "categorical"]
+    usual = USUAL_RHO.get(study.spec.plan.declared.task)
     rows = {
         row.score: row.statistics
         for row in (trust.rows if trust is not None else ())
         if (row.target, row.group) == (study.targets[0], ALL) and row.statistics.rho is not None
     }
     own = rows.get(study.ranks_by) or rows.get(trust.main if trust is not None else "")
-    if own is None or own.rho_interval is None or own.rho_interval.high >= usual - _CLEARLY:
+    if usual is None or own is None or own.rho_interval is None:
+        return ""
+    if own.rho_interval.high >= usual - _CLEARLY:
         return ""
     assert own.rho is not None
     low, high = own.rho_interval.low, own.rho_interval.high
@@ -571,13 +576,13 @@ def _misranked(study: Study, trust: Trust | None) -> str:
     )
 
 
-def _in_unit(study: Study, difference: float) -> str:
+def _in_unit(study: RankedStudy, difference: float) -> str:
     if study.objective_unit == "nats per datum":
         return NATS.text(difference)
     return f"{difference:.3g}" if math.isfinite(difference) else "an unknown amount"
 
 
-def _about(study: Study, difference: float) -> str:
+def _about(study: RankedStudy, difference: float) -> str:
     """Return a positive difference with its leading digits, or what it is less than."""
     if study.objective_unit == "nats per datum" and math.isfinite(difference):
         if difference < LEAST:
@@ -586,6 +591,6 @@ def _about(study: Study, difference: float) -> str:
     return f"about {_in_unit(study, difference)}"
 
 
-def _lead(study: Study, difference: float) -> str:
+def _lead(study: RankedStudy, difference: float) -> str:
     hidden = study.objective_unit == "nats per datum" and 0 < difference < 5e-4
     return "less than 0.001 nats per datum" if hidden else _in_unit(study, difference)

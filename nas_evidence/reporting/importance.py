@@ -9,7 +9,7 @@ import numpy as np
 
 from nas_evidence.maths.ped_anova import Grid, Integers, ordered_cells, pearson_divergence
 from nas_evidence.reporting.correlations import ALL
-from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 from nas_evidence.spec.domains import Choice, Domain, IntRange, ParameterValue
 
 #: Share of the architectures that counts as the best, and the smallest number that does.
@@ -46,7 +46,7 @@ class ParameterImportance:
         return self.parameter if self.group == ALL else f"{self.parameter} of {self.group}"
 
 
-def importances(study: Study) -> list[ParameterImportance]:
+def importances(study: RankedStudy) -> list[ParameterImportance]:
     """Return how much the family, and each parameter within a family, affects the objective."""
     ranked = [one for one in study.ranking if one.objective is not None]
     if len(ranked) < MIN_TRIALS:

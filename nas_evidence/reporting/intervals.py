@@ -10,11 +10,10 @@ from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.conditional_coverage import Failure, Quarter, failures
 from nas_evidence.maths.metrics import LEVEL
 from nas_evidence.plumbing.foreign_text import shortened
-from nas_evidence.reporting.study_tables import Study
+from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.spec.dataset import OWN_DATA
 
 _NTH = ("first", "second", "third", "fourth")
-_NOISE_OF_EACH_ROW = "heteroscedastic"
 #: Maximum number of targets whose coverage is listed in a sentence; the page has all of them.
 MOST_LISTED = 6
 
@@ -31,7 +30,7 @@ def intervals_sentence(judged: Comparison | None) -> str:
     return f"{_where(judged)}, {_covered(judged.quarters)}."
 
 
-def coverage_warning(study: Study, judged: Comparison | None) -> str:
+def coverage_warning(study: RankedStudy, judged: Comparison | None) -> str:
     """Say where the intervals fail, and what mends it; "" if they hold.
 
     By the rule of `maths/conditional_coverage.py`.
@@ -63,7 +62,9 @@ def _failing(judged: Comparison) -> list[list[Failure]]:
     return [failures(*one, n_targets=len(each)) for one in each]
 
 
-def _of_several(study: Study, judged: Comparison, failing: Sequence[Sequence[Failure]]) -> str:
+def _of_several(
+    study: RankedStudy, judged: Comparison, failing: Sequence[Sequence[Failure]]
+) -> str:
     names = [_quoted(one.name) for one in judged.by_target]
     own = [(name, found) for name, found in zip(names, failing, strict=True) if found]
     wrong = []
@@ -76,7 +77,7 @@ def _of_several(study: Study, judged: Comparison, failing: Sequence[Sequence[Fai
     shapes = [name for name, found in own if _is_shape(found)][:MOST_LISTED]
     if shapes:
         said += f" The values of {_listed(shapes)} have another distribution than predicted."
-    if study.spec.plan.likelihood != _NOISE_OF_EACH_ROW:
+    if study.spec.plan.declared.by_row:
         said += " One noise serves all standardised targets."
     return f"{said} {_again(_remedies(study, judged))}"
 
@@ -157,7 +158,7 @@ def _again(remedies: Sequence[str]) -> str:
     return f"Search again with {' or '.join(remedies)}, and another --out."
 
 
-def _remedies(study: Study, judged: Comparison) -> list[str]:
+def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
     """Return the options that let the spread differ between rows, those that are not in use.
 
     A scale may have been chosen by the evidence: another one is not advised. Of several targets a
@@ -170,7 +171,7 @@ def _remedies(study: Study, judged: Comparison) -> list[str]:
         options += ["--target-scale log"] * is_positive + ["--target-scale auto"]
     elif dataset.scale == "identity":
         options.append(f"--target-scale {'log' if is_positive else 'yeo_johnson'}")
-    if plan.likelihood != _NOISE_OF_EACH_ROW:
-        noise = f"--set plan.likelihood={_NOISE_OF_EACH_ROW}"
+    if plan.declared.by_row:
+        noise = f"--set plan.likelihood={plan.declared.by_row}"
         options = [noise] if judged.by_target else [*options, noise]
     return options

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from nas_evidence.plumbing.durations import duration
-from nas_evidence.reporting.study_tables import Study, last_evaluations
+from nas_evidence.reporting.study_tables import RankedStudy, last_evaluations
 from nas_evidence.spec.record import TrialStatus
 
 _LISTED = 8  # trial ids listed per cause
@@ -31,7 +31,7 @@ class Problem:
     trials: str
 
 
-def statuses(study: Study) -> list[StatusCount]:
+def statuses(study: RankedStudy) -> list[StatusCount]:
     """Return the number of trials by status, in the order of the statuses."""
     groups = dict(tuple(study.trials.groupby("status")))
     return [
@@ -41,7 +41,7 @@ def statuses(study: Study) -> list[StatusCount]:
     ]
 
 
-def pruning_sentence(study: Study) -> str:
+def pruning_sentence(study: RankedStudy) -> str:
     """Return how much training time pruning saved, estimated from the epochs of each trial.
 
     Empty if the study does not prune.
@@ -64,7 +64,7 @@ def pruning_sentence(study: Study) -> str:
     )
 
 
-def problems(study: Study) -> list[Problem]:
+def problems(study: RankedStudy) -> list[Problem]:
     """Return what went wrong, most frequent first."""
     failed = study.trials[study.trials["status"] != TrialStatus.COMPLETE.value]
     failed = failed.assign(kind=failed["status"], detail=[_cause(row) for row in
@@ -83,7 +83,7 @@ def problems(study: Study) -> list[Problem]:
     return sorted(found, key=lambda problem: -problem.n)
 
 
-def unranked_sentence(study: Study) -> str:
+def unranked_sentence(study: RankedStudy) -> str:
     """Say that no complete trial has a finite score, and why; "" if one has."""
     n = len(study.complete)
     if study.winner is not None or not n:
@@ -108,7 +108,7 @@ def _cause(trial: dict[str, object]) -> str:
     return cause or error.strip().split("\n")[-1]
 
 
-def flags(study: Study) -> list[Problem]:
+def flags(study: RankedStudy) -> list[Problem]:
     """Return warning signs in valid estimates of complete trials."""
     terms = study.terms[study.terms["trial_id"].isin(study.complete.index)]
     found = []
@@ -129,7 +129,7 @@ def flags(study: Study) -> list[Problem]:
     return [flag for flag in found if flag.n]
 
 
-def _not_at_mode(study: Study, estimator: str, rows: pd.DataFrame) -> Problem:
+def _not_at_mode(study: RankedStudy, estimator: str, rows: pd.DataFrame) -> Problem:
     away = rows[rows["value"] > 1]
     trials = study.complete.loc[away["trial_id"]]
     shift = (0.5 * away["value"].to_numpy() / trials["n_data"].astype(float)).median()

@@ -19,7 +19,7 @@ from nas_evidence.maths.architecture_posterior import (
 )
 from nas_evidence.proposing.further import FEWEST, gain_of_further
 from nas_evidence.proposing.startup import misfit
-from nas_evidence.reporting.study_tables import RankedArchitecture, Study
+from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
 from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import is_race
 from nas_evidence.storage.best import ranked_value
@@ -54,7 +54,7 @@ class Recommendation:
     gain: float | None
 
 
-def recommendation(study: Study) -> Recommendation | None:
+def recommendation(study: RankedStudy) -> Recommendation | None:
     """Return what is recommended; None if nothing can be said, as with several objectives.
 
     Of estimated architectures the winner is what all scores recommend.
@@ -77,7 +77,7 @@ def recommendation(study: Study) -> Recommendation | None:
     return Recommendation(best, winner.objective - best.objective, gain)
 
 
-def expected_gain(study: Study) -> float | None:
+def expected_gain(study: RankedStudy) -> float | None:
     """Return what further trials would gain, in the unit of the score.
 
     None before the end of the search, with few scores, and where the warm start cannot be read.
@@ -113,7 +113,7 @@ def expected_gain(study: Study) -> float | None:
     return None if gain is None or share.empty else gain * float(share.median())
 
 
-def estimates(study: Study) -> list[Estimate]:
+def estimates(study: RankedStudy) -> list[Estimate]:
     """Return what is known of each architecture by all scores, the best mean first."""
     known = _comparable(study)
     if not known:
@@ -127,13 +127,13 @@ def estimates(study: Study) -> list[Estimate]:
     return sorted(rows, key=lambda one: -one.mean)
 
 
-def _comparable(study: Study) -> list[RankedArchitecture]:
+def _comparable(study: RankedStudy) -> list[RankedArchitecture]:
     ranked = (one for one in study.ranking if one.rank is not None)
     space = Space(study.spec.family)
     return [one for one in ranked if one in space]
 
 
-def posterior_over(study: Study, known: list[RankedArchitecture]) -> ArchitecturePosterior:
+def posterior_over(study: RankedStudy, known: list[RankedArchitecture]) -> ArchitecturePosterior:
     """Return what is known of the true scores of some architectures, in the order given.
 
     Where the estimate ranks, it is the posterior that ranks. All must be in the study's space.
@@ -147,6 +147,6 @@ def posterior_over(study: Study, known: list[RankedArchitecture]) -> Architectur
     )
 
 
-def _prior_of(study: Study) -> Prior:
+def _prior_of(study: RankedStudy) -> Prior:
     """Return the prior of the posterior that ranks; where means of scores rank, the usual one."""
     return OF_NOISY_SEEDS if study.is_estimated else Prior()

@@ -29,8 +29,10 @@ from nas_evidence.reporting.words import (
     number,
     percent,
     short,
+    words_of,
 )
 from nas_evidence.spec.domains import value_text
+from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: An option of the command line within a sentence.
@@ -73,10 +75,10 @@ def markdown(text: object) -> Markup:
     return Markup(foreign_text.markdown(text))
 
 
-def with_options(sentence: str) -> Markup:
+def options_marked(sentence: str) -> Markup:
     """Return a sentence with the options of the command line marked, so that none is divided.
 
-    >>> print(with_options("a < b; --drop x to leave it out"))
+    >>> print(options_marked("a < b; --drop x to leave it out"))
     a &lt; b; <code>--drop</code> x to leave it out
     """
     parts = _OPTION.split(sentence)
@@ -119,10 +121,11 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
-    environment.filters["with_options"] = with_options
+    environment.filters["options_marked"] = options_marked
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
+    environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
-    environment.globals["most"] = MOST
+    environment.globals |= {"most": MOST, "less_is_better": LESS_IS_BETTER}
     environment.globals["cells"] = lambda names, of: [of.get(name) for name in names]
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from nas_evidence.reporting.study_tables import Study, architecture_text, last_evaluations
+from nas_evidence.reporting.study_tables import RankedStudy, architecture_text, last_evaluations
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import declared
 from nas_evidence.storage.tables import architecture_values
@@ -35,7 +35,7 @@ OF_FOLDS = {
 }
 
 
-def term_table(study: Study) -> pd.DataFrame | None:
+def term_table(study: RankedStudy) -> pd.DataFrame | None:
     """Return the parts of the score that ranks, one row per trial; None if it has no parts.
 
     First the trials that represent the ranked architectures, by rank, then their other seeds,
@@ -95,7 +95,7 @@ def _evidence(own: pd.DataFrame, trials: pd.DataFrame, kind: str) -> tuple[pd.Da
     return found, n_parts
 
 
-def _folds(study: Study, own: pd.DataFrame, part: str) -> tuple[pd.DataFrame, int]:
+def _folds(study: RankedStudy, own: pd.DataFrame, part: str) -> tuple[pd.DataFrame, int]:
     """Return what each fold adds per datum, in the term `part`, and its other terms."""
     sums = own.pivot_table(index="trial_id", columns=["term", "group"], values="value")
     last = last_evaluations(study.evidence)
@@ -112,7 +112,7 @@ def _folds(study: Study, own: pd.DataFrame, part: str) -> tuple[pd.DataFrame, in
     return found, n_parts
 
 
-def explanation(study: Study, compared: pd.DataFrame | None) -> str:
+def explanation(study: RankedStudy, compared: pd.DataFrame | None) -> str:
     """Say in plain words what the score that ranks measures, and what sets the first two apart."""
     score, winner = study.spec.objective, study.winner
     if winner is None or winner.objective is None:
@@ -134,9 +134,9 @@ def explanation(study: Study, compared: pd.DataFrame | None) -> str:
             f"{study.spec.plan.folds} folds): how probable the targets of each fold are together, "
             "under a Bayesian last layer on the features of a network trained on the other folds. "
         )
-    if study.spec.plan.likelihood == "categorical":
+    if of := study.spec.plan.declared.kind.chance_of:
         chances = [math.exp(one.objective or 0.0) for one in ranked]
-        text += f"The first gives the true class a probability of {chances[0]:.3f}"
+        text += f"The first gives {of} a probability of {chances[0]:.3f}"
         text += f", the second {chances[1]:.3f}" if len(chances) > 1 else ""
         return text + " (geometric means over the data)."
     values = [one.objective or 0.0 for one in ranked]

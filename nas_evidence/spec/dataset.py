@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Count, Frozen, NoKey, Unit
+from nas_evidence.spec.likelihoods import LIKELIHOODS, TARGET_KINDS, TargetKind, Task, default_of
 
 #: Test examples split off the bundled data sets if a study gives no `test_size`.
 DIGITS_TEST_SIZE = 500
@@ -28,12 +29,6 @@ NEEDS_CLASSES = (
 TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh"]
 #: The same names and "auto", which has one of them chosen. Written out: typer takes no union.
 AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh", "auto"]
-#: Task -> likelihood of its targets.
-LIKELIHOODS = {"classification": "categorical", "regression": "gaussian"}
-#: The task of each likelihood.
-TASKS = {
-    "categorical": "classification", "gaussian": "regression", "heteroscedastic": "regression",
-}  # fmt: skip
 
 
 def scale_of_classes(scale: str, what: str = "the targets") -> UserError:
@@ -106,7 +101,7 @@ class DatasetSpec(Frozen):
     target: str | None = None
     """Column to predict, or several of real numbers separated by commas; used with
     `name = "table"`."""
-    task: Literal["classification", "regression"] | None = None
+    task: Task | None = None
     """What the targets of your data are; if absent, as `likelihood` says if that is given,
     else inferred from the values."""
     drop: tuple[str, ...] | None = None
@@ -142,6 +137,11 @@ class DatasetSpec(Frozen):
     """SHA-256 of the data; written by `search`, so that data that changed are refused."""
 
     @property
+    def kind(self) -> TargetKind | None:
+        """The kind of target, None until the data say it."""
+        return None if self.task is None else TARGET_KINDS[self.task]
+
+    @property
     def scale(self) -> TargetScaleName:
         """The scale of real targets; "identity" until "auto" has been decided."""
         asked = self.target_scale
@@ -160,9 +160,9 @@ class DatasetSpec(Frozen):
     @field_validator("task", mode="before")
     @classmethod
     def _no_other_likelihood(cls, value: object) -> object:
-        if isinstance(value, str) and value not in LIKELIHOODS:
+        if isinstance(value, str) and value not in TARGET_KINDS:
             raise UserError(
-                f"`task` must be one of {', '.join(LIKELIHOODS)}, but got {value!r}; counts and "
+                f"`task` must be one of {', '.join(TARGET_KINDS)}, but got {value!r}; counts and "
                 "grades have no likelihood of their own: give regression, perhaps of the logarithm"
             ).with_code("unknown-task")
         return value
@@ -180,10 +180,11 @@ class DatasetSpec(Frozen):
             raise UserError(
                 '`target` must name the column to predict when name = "table"'
             ).with_code("dataset-target-missing")
-        if self.class_weight is not None and self.task == "regression":
+        kind = self.kind
+        if self.class_weight is not None and kind is not None and not kind.weighted:
             raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
         if self.target_scale not in (None, "identity") and (
-            self.task == "classification" or self.name not in (*OWN_DATA, "diabetes")
+            (kind is not None and not kind.scaled) or self.name not in (*OWN_DATA, "diabetes")
         ):
             raise scale_of_classes(self.target_scale)
         if self.target_scale == "auto" and self.name not in OWN_DATA:
@@ -246,8 +247,8 @@ def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(dataset, Mapping) or not isinstance(plan, Mapping):
         return data  # a mistake, which validation reports
     task, likelihood = dataset.get("task"), plan.get("likelihood")
-    if likelihood is None and task in LIKELIHOODS:
-        return {**data, "plan": {**plan, "likelihood": LIKELIHOODS[task]}}
-    if task is None and dataset.get("name") in OWN_DATA and likelihood in TASKS:
-        return {**data, "dataset": {**dataset, "task": TASKS[likelihood]}}
+    if likelihood is None and task in TARGET_KINDS:
+        return {**data, "plan": {**plan, "likelihood": default_of(task)}}
+    if task is None and dataset.get("name") in OWN_DATA and likelihood in LIKELIHOODS:
+        return {**data, "dataset": {**dataset, "task": LIKELIHOODS[likelihood].task}}
     return data

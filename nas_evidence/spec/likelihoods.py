@@ -1,17 +1,106 @@
-"""Declarations of the likelihoods; reading them needs no torch.
+"""Declarations of the likelihoods and of the kinds of target; reading them needs no torch.
 
-A declaration says what a likelihood is for, what is learned with it, and what its targets and
-metrics are called. Its implementation is named as `module:NAME` and imported on first use
+The declaration of a likelihood says what a network puts out for it and what is learned with it.
+That of a kind of target says what holds for all its likelihoods: what targets, predictions and
+metrics are called. Implementations are named as `module:NAME` and imported on first use
 (`likelihoods.likelihood`). Whoever must know what is predicted looks it up here: no other file
-compares the name of a likelihood or of a task.
+compares the name of a likelihood or of a kind.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 #: What the targets are, as a study file says it in `[dataset]`.
 Task = Literal["classification", "regression"]
+#: The same in arrays, digests of data and stored comparisons.
+Stored = Literal["labels", "real"]
+#: What describes the targets, as a study file says it in `[plan]`.
+LikelihoodName = Literal["categorical", "gaussian", "heteroscedastic"]
+#: By what a prediction says how sure it is.
+Confidence = Literal["probabilities", "intervals"]
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """A kind of target, whatever its likelihood.
+
+    task         its name in study files
+    stored       its name in arrays, in digests of data and in stored comparisons
+    targets      what the targets are called
+    values       what they are as values of an array
+    predicted    what is predicted of a row, besides a value
+    guess        what a prediction without inputs knows
+    chance_of    what has a probability and no density, in words; empty for densities
+    metrics      that `--metric` can name, as shown
+    usual        the metric that is shown first where none is asked for
+    tests        columns of results on test rows that scores are compared with, the main one first
+    confidence   by what a prediction says how sure it is
+    few          training rows below which the score of folds takes five of them, not two
+    scaled       networks see the targets on a scale, standardised at least
+    weighted     an error can cost more on some values: class weights
+    """
+
+    task: Task
+    stored: Stored
+    targets: str
+    values: str
+    predicted: str
+    guess: str
+    metrics: Mapping[str, str]
+    usual: str
+    tests: tuple[str, ...]
+    confidence: Confidence = "intervals"
+    chance_of: str = ""
+    few: int = 5000
+    scaled: bool = False
+    weighted: bool = False
+
+
+TARGET_KINDS: Mapping[str, TargetKind] = {
+    "classification": TargetKind(
+        task="classification",
+        stored="labels",
+        targets="classes",
+        values="labels",
+        predicted="its class probabilities",
+        guess="the shares of the classes",
+        metrics={
+            "log_loss": "log loss",
+            "accuracy": "accuracy",
+            "balanced_accuracy": "balanced accuracy",
+            "f1": "F1",
+            "roc_auc": "ROC AUC",
+            "average_precision": "average precision",
+            "ece": "calibration error",
+        },
+        usual="accuracy",
+        tests=("test_nll_per_datum", "test_accuracy"),
+        confidence="probabilities",
+        chance_of="the true class",
+        few=1000,
+        weighted=True,
+    ),
+    "regression": TargetKind(
+        task="regression",
+        stored="real",
+        targets="real targets",
+        values="real numbers",
+        predicted="its 90 % intervals",
+        guess="the mean",
+        metrics={
+            "log_loss": "log loss of the standardised target",
+            "rmse": "RMSE",
+            "mae": "MAE",
+            "r2": "R²",
+            "crps": "CRPS",
+            "coverage": "90 % intervals cover",
+        },
+        usual="rmse",
+        tests=("test_nll_per_datum", "test_rmse"),
+        scaled=True,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -25,8 +114,8 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
-    few             training rows below which the score of folds takes five of them, not two
-    targets         what the targets are called
+    by_row          the likelihood of such targets that has a noise of each row; empty if this has
+    without         scores that are not defined for it, and why
     """
 
     task: Task
@@ -35,8 +124,13 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
-    few: int = 5000
-    targets: str = "real targets"
+    by_row: str = ""
+    without: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> TargetKind:
+        """The kind of target that it describes."""
+        return TARGET_KINDS[self.task]
 
 
 LIKELIHOODS: Mapping[str, Declared] = {
@@ -44,8 +138,6 @@ LIKELIHOODS: Mapping[str, Declared] = {
         task="classification",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
-        few=1000,
-        targets="classes",
     ),
     "gaussian": Declared(
         task="regression",
@@ -53,12 +145,14 @@ LIKELIHOODS: Mapping[str, Declared] = {
         scale="noise_std",
         learned=True,
         settles=True,
+        by_row="heteroscedastic",
     ),
     "heteroscedastic": Declared(
         task="regression",
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,
+        without={"sto_lk": "it draws noise of one size for all rows"},
     ),
 }
 
@@ -72,7 +166,16 @@ def declared(likelihood: str) -> Declared:
     return LIKELIHOODS[likelihood]
 
 
-def default_of(task: Task) -> str:
+def stored_kind(stored: str) -> TargetKind:
+    """Return the kind of target that arrays or a stored comparison name.
+
+    >>> stored_kind("labels").targets
+    'classes'
+    """
+    return next(kind for kind in TARGET_KINDS.values() if kind.stored == stored)
+
+
+def default_of(task: str) -> str:
     """Return the likelihood of a task if a study names none: the first that is declared for it.
 
     >>> default_of("regression")

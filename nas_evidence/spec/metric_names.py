@@ -1,33 +1,17 @@
-"""What metrics of predictions are called; `maths/metrics.py` computes them."""
+"""Which metrics can be asked for, by any of their names; `maths/metrics.py` computes them.
+
+`spec/likelihoods.py` declares them.
+"""
 
 import difflib
 import re
 from collections.abc import Mapping
 
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.likelihoods import LIKELIHOODS, TARGET_KINDS, declared
 
-_OF_REALS: Mapping[str, str] = {
-    "log_loss": "log loss of the standardised target",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R²",
-    "crps": "CRPS",
-    "coverage": "90 % intervals cover",
-}
 #: Metrics that `--metric` can name, by likelihood, as shown.
-METRICS: Mapping[str, Mapping[str, str]] = {
-    "categorical": {
-        "log_loss": "log loss",
-        "accuracy": "accuracy",
-        "balanced_accuracy": "balanced accuracy",
-        "f1": "F1",
-        "roc_auc": "ROC AUC",
-        "average_precision": "average precision",
-        "ece": "calibration error",
-    },
-    "gaussian": _OF_REALS,
-    "heteroscedastic": _OF_REALS,
-}
+METRICS = {name: one.kind.metrics for name, one in LIKELIHOODS.items()}
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
 LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae", "crps"})
 #: Metrics by other names of theirs; or the nearest one that there is.
@@ -38,10 +22,6 @@ ALIASES: Mapping[str, str] = {
     "mean_absolute_error": "mae", "mean_squared_error": "rmse", "mse": "rmse",
     "nll": "log_loss", "pr_auc": "average_precision", "r_squared": "r2",
 }  # fmt: skip
-#: What targets of a likelihood are called.
-_TARGETS = {
-    "categorical": "classes", "gaussian": "real targets", "heteroscedastic": "real targets",
-}  # fmt: skip
 
 
 def check_metric(name: str | None, likelihood: str) -> None:
@@ -50,15 +30,16 @@ def check_metric(name: str | None, likelihood: str) -> None:
     Raises:
         ValueError: if it is not; names those that are.
     """
-    known = METRICS[likelihood]
+    kind = declared(likelihood).kind
+    known = kind.metrics
     if name is not None and name not in known:
-        other = next((of for of, names in METRICS.items() if name in names), None)
-        why = f", which is for {_TARGETS[other]}" if other else ""
+        other = next((of.targets for of in TARGET_KINDS.values() if name in of.metrics), None)
+        why = f", which is for {other}" if other else ""
         plain = re.sub(r"\W", "_", name.lower()).removeprefix("neg_").removesuffix("_score")
         meant = ALIASES.get(plain, plain)
         near = difflib.get_close_matches(meant, known, n=1)
         remedy = f"did you mean --metric {near[0]}?" if near else "correct --metric."
         raise UserError(
-            f"the metric of {_TARGETS[likelihood]} must be one of {', '.join(known)}, but got "
+            f"the metric of {kind.targets} must be one of {', '.join(known)}, but got "
             f"{name!r}{why}; {remedy}"
         ).with_code("unknown-metric")

@@ -135,7 +135,7 @@ class Score:
     baseline        a baseline that evidence has to beat
     curvature       the kind whose Laplace evidence it needs
     approximates    the exact score that a random one estimates
-    labels_only     not defined for real targets
+    metric          that it is, see `TargetKind.metrics`: not defined for targets without it
     plain_only      not defined with `plan.augment`
     trainings       cost of trainings on parts of the data, as a multiple of the main training
     division        of the data into folds that it trains without and predicts; "plan" for that of
@@ -154,7 +154,7 @@ class Score:
     baseline: bool = False
     curvature: str | None = None
     approximates: str | None = None
-    labels_only: bool = False
+    metric: str = ""
     plain_only: bool = False
     trainings: float = 0.0
     division: str = ""
@@ -219,7 +219,7 @@ def _folds(
         name=f"{name}_accuracy",
         summary=f"{what}: accuracy",
         unit="fraction",
-        labels_only=True,
+        metric="accuracy",
     )
     return log_density, accuracy
 

@@ -26,9 +26,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from nas_evidence.plumbing.user_error import Mistake, UserError
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
-from nas_evidence.spec.dataset import LIKELIHOODS, OWN_DATA, TASKS
+from nas_evidence.spec.dataset import OWN_DATA
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
 from nas_evidence.spec.domains import (
     LARGEST,
@@ -48,6 +48,7 @@ from nas_evidence.spec.domains import (
     value_text,
 )
 from nas_evidence.spec.families import domains_of
+from nas_evidence.spec.likelihoods import LIKELIHOODS, Declared, LikelihoodName, default_of
 from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import (
     ONLINE_CURVATURES,
@@ -71,9 +72,8 @@ FINALISTS, FEWEST_FOR_RACE = 5, 20
 ESTIMATED, ROWS_ESTIMATED = ("conditional_evidence", "elpd"), 1000
 #: Maximum number of training rows of an update of the hyperparameters.
 UPDATE_ROWS = 2048
-#: Folds of `plan.folds = "auto"` with fewer training data than a number, of labels and of real
-#: targets, and from it on.
-FEW_LABELS, FEW_REAL_TARGETS, FOLDS_OF_FEW, FOLDS_OF_MANY = 1000, 5000, 5, 2
+#: Folds of `plan.folds = "auto"` with few training rows (`TargetKind.few`), and with more.
+FOLDS_OF_FEW, FOLDS_OF_MANY = 5, 2
 
 #: Smallest share of a GPU: Ray counts no smaller ones.
 LEAST_SHARE = 0.0001
@@ -200,14 +200,14 @@ class OnlinePlan(Frozen):
 
 
 def _settle(data: Mapping[str, Any]) -> float:
-    real = data.get("likelihood") in ("gaussian", "heteroscedastic")
-    return 1.0 if real and not data.get("augment") else 0.0
+    known = LIKELIHOODS.get(data.get("likelihood", ""))
+    return 1.0 if known is not None and known.settles and not data.get("augment") else 0.0
 
 
 class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
-    likelihood: Literal["categorical", "gaussian", "heteroscedastic"] = "categorical"
+    likelihood: LikelihoodName = "categorical"
     """Type of the targets: "categorical" for class labels, "gaussian" for real numbers with one
     noise for all rows, "heteroscedastic" for real numbers with a noise of each row: two outputs of
     the network for each target."""
@@ -273,13 +273,18 @@ class TrainingPlan(Frozen):
             ).with_code("settle-with-augment")
         return self
 
+    @property
+    def declared(self) -> Declared:
+        """The declaration of the likelihood."""
+        return LIKELIHOODS[self.likelihood]
+
     def head_width(self, n_outputs: int) -> int:
         """Return how many outputs a network has for some classes or real targets.
 
         >>> TrainingPlan(likelihood="heteroscedastic").head_width(3)
         6
         """
-        return 2 * n_outputs if self.likelihood == "heteroscedastic" else n_outputs
+        return self.declared.outputs * n_outputs
 
     @property
     def automatic(self) -> bool:
@@ -303,55 +308,7 @@ class TrainingPlan(Frozen):
         """Return the folds of `conditional_evidence`, "auto" as a number."""
         if self.folds != "auto":
             return self.folds
-        few = FEW_LABELS if self.likelihood == "categorical" else FEW_REAL_TARGETS
-        return FOLDS_OF_FEW if n_data < few else FOLDS_OF_MANY
-
-    @property
-    def interval(self) -> int:
-        """Return the epochs between evaluations (F), "auto" as a number; of "never" the same."""
-        if isinstance(self.online.every, int):
-            return self.online.every
-        epochs = self.epochs - self.online.burn_in
-        return max(1, min(max(5, epochs // 8), epochs // 6))
-
-    def updates_after(self, epoch: int) -> bool:
-        """Return whether the hyperparameters are updated after the 1-based `epoch`."""
-        online = self.online
-        if online.every == "never" or epoch <= online.burn_in:
-            return False
-        return epoch % self.interval == 0
-
-    @property
-    def learns(self) -> bool:
-        """Return whether the hyperparameters are updated at all."""
-        return any(map(self.updates_after, range(1, self.epochs + 1)))
-
-    def evaluation_epochs(self) -> tuple[int, ...]:
-        """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
-        regular = range(self.interval, self.epochs + 1, self.interval)
-        return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
-
-    def never_reached(self) -> dict[str, Mistake]:
-        """Return the keys whose epochs a plan never reaches, each with what to change."""
-        found, online = {}, self.online
-        trained_on = range(1, max(2, self.epochs))  # one epoch has no better place for an update
-        if online.every != "never" and not any(map(self.updates_after, trained_on)):
-            late = "burn_in" if online.burn_in >= self.epochs - 1 > 0 else "every"
-            found[f"online.{late}"] = Mistake(
-                "update-never-reached",
-                f"[plan.online]: `{late}` must leave epochs to train on after an update, but got "
-                f"{getattr(online, late)} with epochs = {self.epochs}: prior and noise would "
-                'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
-                "keep their first values",
-            )
-        late_ones = [m for m in self.milestones if isinstance(m, int) and m >= self.epochs]
-        if self.schedule == "steps" and late_ones:
-            found["milestones"] = Mistake(
-                "milestone-never-reached",
-                f"[plan]: `milestones` must be below epochs = {self.epochs}, but got "
-                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]",
-            )
-        return found
+        return FOLDS_OF_FEW if n_data < self.declared.kind.few else FOLDS_OF_MANY
 
 
 #: The samplers of this package, and what comes before the name of one of Optuna's.
@@ -419,20 +376,6 @@ class PruningSpec(Frozen):
     """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
     startup_trials: Annotated[Count, Unit("trials"), NoKey()] = 4
     """Trials that must have reached a rung before any is pruned there."""
-
-    def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared: evaluations before the last epoch.
-
-        The first evaluation from `first_epoch` on, from `first_epoch` times `reduction` on, ...
-        """
-        if self.rule == "none":
-            return ()
-        due, rungs = plan.evaluation_epochs(), []
-        wanted = self.first_epoch
-        while wanted < plan.epochs:
-            rungs.append(min(epoch for epoch in due if epoch >= wanted))
-            wanted *= self.reduction
-        return tuple(sorted({rung for rung in rungs if rung < plan.epochs}))
 
 
 class LimitSpec(Frozen):
@@ -686,17 +629,6 @@ class StudySpec(Frozen):
         pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
         return tuple(name for name in self.estimators if name in pruned_by)
 
-    @property
-    def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared; 0 if the score is known before training.
-
-        Rung 0 compares the score of the first fold; only survivors train the others.
-        """
-        if self.pruning.rule == "none":
-            return ()
-        early = (0,) if declared(self.pruning_score).taken == "before" else ()
-        return early + self.pruning.rungs(self.plan)
-
     @model_validator(mode="after")
     def _finalists(self) -> "StudySpec":
         if self.finalists == 1:
@@ -712,9 +644,9 @@ class StudySpec(Frozen):
     @model_validator(mode="after")
     def _task(self) -> "StudySpec":
         task, likelihood = self.dataset.task, self.plan.likelihood
-        if task is not None and TASKS[likelihood] != task:
+        if task is not None and self.plan.declared.task != task:
             raise UserError(
-                f'`likelihood` in [plan] must be "{LIKELIHOODS[task]}" with task = "{task}" '
+                f'`likelihood` in [plan] must be "{default_of(task)}" with task = "{task}" '
                 f'in [dataset], but got "{likelihood}"; remove one of the two'
             ).with_code("likelihood-of-task")
         if task is not None or self.dataset.name not in OWN_DATA:  # else only the data know
@@ -753,19 +685,18 @@ class StudySpec(Frozen):
 
     @model_validator(mode="after")
     def _objective(self) -> "StudySpec":
-        likelihood = self.plan.likelihood
-        if likelihood != "categorical" and (
-            of_labels := [e for e in self.estimators if declared(e).labels_only]
-        ):
+        likelihood, kind = self.plan.likelihood, self.plan.declared.kind
+        if others := [e for e in self.estimators if declared(e).metric not in ("", *kind.metrics)]:
             raise UserError(
-                "`estimators` must be defined for real targets with likelihood = "
-                f'"{likelihood}", but got {of_labels}'
-            ).with_code("estimators-of-labels")
-        if likelihood == "heteroscedastic" and "sto_lk" in self.estimators:
-            raise UserError(
-                '`estimators` must not have sto_lk with likelihood = "heteroscedastic": it draws '
-                "noise of one size for all rows; remove it"
-            ).with_code("sto-lk-heteroscedastic")
+                f"`estimators` must be defined for {kind.targets} with likelihood = "
+                f'"{likelihood}", but got {others}'
+            ).with_code("estimators-of-other-targets")
+        for name, why in self.plan.declared.without.items():
+            if name in self.estimators:
+                raise UserError(
+                    f'`estimators` must not have {name} with likelihood = "{likelihood}": {why}; '
+                    "remove it"
+                ).with_code("estimator-of-other-likelihoods")
         if self.plan.augment and (
             of_plain := [e for e in self.estimators if declared(e).plain_only]
         ):

@@ -22,6 +22,7 @@ from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of
+from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     FREE_KEYS,
@@ -198,7 +199,7 @@ def parse_study(
     except ValidationError as error:
         mistakes += _mistakes(error, places)
     if to_run and study is not None and not study.plan.automatic:
-        unreached = study.plan.never_reached().items()
+        unreached = never_reached(study.plan).items()
         mistakes += [
             Mistake(code, f"{places.of(f'plan.{name}')}: {text}")
             for name, (code, text) in unreached

@@ -204,7 +204,7 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
 
-def obstacle(
+def too_costly(
     architecture: ArchitectureSpec,
     input_shape: tuple[int, ...],
     n_outputs: int,

@@ -41,7 +41,12 @@ from nas_evidence.training.loop import DivergedError, Training, likelihood_of
 
 
 def update_and_follow(
-    state: Training, data: TensorData, assignment: Planned, *, follow: bool = False
+    state: Training,
+    data: TensorData,
+    assignment: Planned,
+    *,
+    update: bool = True,
+    follow: bool = False,
 ) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
 
@@ -49,6 +54,7 @@ def update_and_follow(
         state: the training, after an epoch.
         data: its training data.
         assignment: its plan and seeds.
+        update: whether an update is due.
         follow: record the evidence even if no update is due.
 
     Returns:
@@ -58,8 +64,10 @@ def update_and_follow(
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    sample, updated = _updated_if_due(state, data, assignment)
-    if updated or follow:
+    sample = passes_of(state, *sample_of(data, assignment))
+    if update:
+        sample = update_hyperparameters(sample)
+    if update or follow:
         followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
@@ -69,24 +77,15 @@ def update_and_follow(
     return passes_of(state, data, assignment)
 
 
-def update_if_due(state: Training, data: TensorData, assignment: Planned) -> None:
-    """Update the hyperparameters if due; the evidence is not recorded.
+def update_alone(state: Training, data: TensorData, assignment: Planned) -> None:
+    """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    _updated_if_due(state, data, assignment)
+    update_hyperparameters(passes_of(state, *sample_of(data, assignment)))
     state.evidence_seconds += time.perf_counter() - started
-
-
-def _updated_if_due(
-    state: Training, data: TensorData, assignment: Planned
-) -> tuple["Passes", bool]:
-    passes = passes_of(state, *sample_of(data, assignment))
-    if due := assignment.plan.updates_after(state.epoch):
-        passes = update_hyperparameters(passes)
-    return passes, due
 
 
 @dataclass(frozen=True)

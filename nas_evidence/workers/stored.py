@@ -58,7 +58,7 @@ class StoredWorker:
     def start(self, launch: Launch) -> SliceReport:
         """Start a trial from the latest stored checkpoint, if there is one."""
         self._forget()
-        self._attempt, self._stored = attempt_of(launch.folder), set()
+        self._attempt, self._stored = attempt_name(launch.folder), set()
         here = self._folder = Path(tempfile.mkdtemp(prefix="nas-evidence-worker-"))
         self._removed = noted_removals(here)
         folder = here / self._attempt
@@ -149,10 +149,10 @@ class StoredWorker:
             self._folder = None
 
 
-def attempt_of(folder: Path) -> str:
+def attempt_name(folder: Path) -> str:
     """Return the name of an attempt's folder in the study: `checkpoints/000007/attempt-2`.
 
-    >>> attempt_of(Path("/scratch/digits/checkpoints/000007/attempt-2"))
+    >>> attempt_name(Path("/scratch/digits/checkpoints/000007/attempt-2"))
     'checkpoints/000007/attempt-2'
     """
     return "/".join(folder.parts[-3:])

@@ -44,6 +44,7 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.registry import declared
+from nas_evidence.spec.schedule import Stop, next_stop
 from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -51,7 +52,7 @@ from nas_evidence.training.checkpoint import (
     save_checkpoint,
     state_of,
 )
-from nas_evidence.training.cost import Cost, cost_of, measured_latency, obstacle
+from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_costly
 from nas_evidence.training.loop import (
     DivergedError,
     Training,
@@ -59,7 +60,7 @@ from nas_evidence.training.loop import (
     likelihood_of,
     train_epoch,
 )
-from nas_evidence.training.online import Passes, passes_of, update_and_follow
+from nas_evidence.training.online import Passes, passes_of, update_alone, update_and_follow
 from nas_evidence.training.parts import settling_after
 from nas_evidence.training.predictive import predicted_means, predictive_spread
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
@@ -132,7 +133,7 @@ class Trial:
             n_data, scores = len(data.x_train), given.estimators
             device = data.x_train.device.type
             self.cost = cost_of(architecture, shape, width, plan, scores, n_data, device=device)
-            reason = self._exceeded_limit() or obstacle(
+            reason = self._exceeded_limit() or too_costly(
                 architecture, shape, width, plan, scores, n_data=n_data
             )
         if reason:
@@ -170,7 +171,6 @@ class Trial:
             context, plan = self.context, self.assignment.plan
             if self.status is TrialStatus.RUNNING and context is not None:
                 training = context.training
-                due = plan.evaluation_epochs()
                 last = min(until_epoch, plan.epochs)
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
@@ -180,26 +180,28 @@ class Trial:
                 elif self.settling is not None:
                     self._settle(context, self.settling)
                 while before is None and training.epoch < last:
-                    until = min(last, next(e for e in due if e > training.epoch))
-                    left = until - training.epoch
+                    stop = next_stop(plan, training.epoch)
+                    left = min(last, stop.epoch) - training.epoch
                     train_epoch(training, self.data, self.assignment, n_epochs=left)
-                    if training.epoch in due:
-                        self._update(context)
+                    if training.epoch == stop.epoch:
+                        self._end_slice(context, stop)
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
         return self.report(known)
 
-    def _update(self, context: Context) -> None:
-        """Update the hyperparameters if due; then evaluate, or start to settle."""
+    def _end_slice(self, context: Context, stop: Stop) -> None:
+        """Do what is due at a stop: update the hyperparameters; evaluate, or start to settle."""
         training, given = context.training, self.assignment
+        if not stop.evaluate:
+            update_alone(training, self.data, given)
+            return
         follow = any(declared(name).is_laplace for name in given.estimators)
-        passes = update_and_follow(training, self.data, given, follow=follow)
-        over = training.epoch == given.plan.epochs
-        if over:
+        passes = update_and_follow(training, self.data, given, update=stop.update, follow=follow)
+        if stop.last:
             self.settling = settling_after(context)
         if self.settling is None:
-            self._evaluate(context, passes, last=over)
+            self._evaluate(context, passes, last=stop.last)
 
     def _settle(self, context: Context, settling: Settling) -> None:
         """Settle for a round; after the last one, evaluate the state that is kept."""

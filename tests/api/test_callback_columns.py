@@ -15,7 +15,7 @@ from messages import refused
 from records import record_with
 
 import nas_evidence
-from nas_evidence.api.callbacks import Callbacks, Called, columns_of
+from nas_evidence.api.callbacks import Callbacks, Called, columns_added_by
 from nas_evidence.api.runs import run_of
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.registry import FREE_SCORES
@@ -69,7 +69,7 @@ def told(*watchers: Watcher) -> tuple[Callbacks, list[str]]:
     said: list[str] = []
     makes = [partial(same, one) for one in watchers]
     called = [
-        Called(make, "callback Own", columns_of([one]))
+        Called(make, "callback Own", columns_added_by([one]))
         for make, one in zip(makes, watchers, strict=True)
     ]
     return Callbacks(Quiet(), called, SPEC, Path(), said.append), said
@@ -193,12 +193,12 @@ def test_columns_that_are_no_dict_of_names_are_refused(columns: Any) -> None:
     watcher = Watcher()
     watcher.columns = columns
     with refused("own-columns-type", "Watcher", str(columns)):
-        columns_of([watcher])
+        columns_added_by([watcher])
 
 
 def test_columns_that_cannot_be_read_are_refused_with_what_they_raise() -> None:
     with refused("own-columns-fail", "Raising", "RuntimeError: boo"):
-        columns_of([Raising()])
+        columns_added_by([Raising()])
 
 
 @pytest.mark.parametrize("given", [Own(), None, "abc", 3])
@@ -216,7 +216,7 @@ def test_a_callback_that_is_no_watcher_is_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "code"),
     [
-        *((name.partition(":")[0], int, "own-column-taken") for name in COLUMNS["trials"].split()),
+        *((name, int, "own-column-taken") for name in COLUMNS["trials"]),
         ("arch_heads", int, "own-column-taken"), ("width", int, "own-column-taken"),
         ("diag_ef", float, "own-column-taken"), ("rank", int, "own-column-taken"),
         *((name, float, "own-column-taken") for name in FREE_SCORES),
@@ -239,7 +239,7 @@ def test_a_column_keeps_its_type_and_two_callbacks_have_no_name_in_common(tmp_pa
     with refused("own-column-other-type", "watts", "int", "double"):
         check_own_columns({"watts": int}, SPEC, (), tmp_path)
     with refused("own-column-twice", "watts"):
-        columns_of([Own(), Own()])
+        columns_added_by([Own(), Own()])
 
 
 def test_a_stored_trial_has_its_columns_and_the_log_the_same(tmp_path: Path) -> None:

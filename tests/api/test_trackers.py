@@ -25,7 +25,7 @@ from wandb_files import wandb_runs
 
 import nas_evidence
 from nas_evidence.api import trackers
-from nas_evidence.api.runs import Left, Run
+from nas_evidence.api.runs import Run, UnfinishedStudy
 from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.api.trackers.optuna import Optuna
@@ -458,7 +458,9 @@ def test_a_tracker_reads_the_log_only_after_the_driver_has_mended_it(
     seen = Optuna, "study_ended", lambda self, status: read.append(read_log(tmp_path).problems)
     monkeypatch.setattr(*seen)
     store, run_there, data = WorkingCopy(tmp_path), Run(track=("optuna",)), cast("Any", None)
-    Left(spec, store, run_there, Heard(said.append), data, find_done(tmp_path)).finish_off()
+    UnfinishedStudy(
+        spec, store, run_there, Heard(said.append), data, find_done(tmp_path)
+    ).finish_off()
     assert read == [[]]
     assert sum("not as written" in line for line in said) == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fakes import Heard
 
-from nas_evidence.api.runs import Left, Run, begun
+from nas_evidence.api.runs import Run, UnfinishedStudy, begun
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.redo import find_done
@@ -39,7 +39,7 @@ def test_the_first_line_comes_before_the_slow_libraries(
         raise Stopped
 
     with pytest.raises(Stopped):
-        Left(spec, store, Run("ray"), Heard(say), data, finds).run_trials()
+        UnfinishedStudy(spec, store, Run("ray"), Heard(say), data, finds).run_trials()
     assert said == [f"s: 5 trials, workers as there is room -> {tmp_path / 's'}"]
     assert not [name for name in SLOW if name in sys.modules]
 
@@ -51,7 +51,7 @@ def forecast_told(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         {"name": "s", "dataset": {"name": "digits"}, "family": {"linear": {}}}
     )
     lines: list[str] = []
-    left: Any = Left(spec, None, Run("local"), Heard(lines.append), None, None)
+    left: Any = UnfinishedStudy(spec, None, Run("local"), Heard(lines.append), None, None)
     with left.forecast_told(None, 1, 2):
         pass
     return lines

@@ -8,7 +8,7 @@ import torch
 
 from nas_evidence.curvature import curvature_pass
 from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
+from nas_evidence.models import FAMILIES, build, count_parameters, infeasible
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
 
@@ -49,10 +49,10 @@ def test_every_corner_of_the_space_has_a_size_or_a_reason(family: str) -> None:
         for shape in SHAPES:
             reason = infeasible(architecture, shape, 3)
             if reason is None:
-                assert n_parameters(architecture, shape, 3) > 0
+                assert count_parameters(architecture, shape, 3) > 0
             else:
                 with pytest.raises(ValueError, match=re.escape(reason)):
-                    n_parameters(architecture, shape, 3)
+                    count_parameters(architecture, shape, 3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

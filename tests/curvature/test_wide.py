@@ -9,7 +9,7 @@ from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.blocks import FewInputs, Rotated
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
-from nas_evidence.training.cost import cost_of, obstacle
+from nas_evidence.training.cost import cost_of, too_costly
 
 MLP = ArchitectureSpec(family="mlp", values={"width": 8, "depth": 1})
 DIAGONAL = TrainingPlan.model_validate({"online": {"curvature": "diag_ef"}})
@@ -52,13 +52,13 @@ def test_rows_give_the_spectra_and_inverses_of_the_matrix(
 
 def test_a_factor_too_wide_for_its_eigenvalues_is_refused_by_name() -> None:
     shape, many, few = (3, 64, 64), 20_000, 1_000
-    why = obstacle(MLP, shape, 10, TrainingPlan(), ("kfac_ggn",), n_data=many)
+    why = too_costly(MLP, shape, 10, TrainingPlan(), ("kfac_ggn",), n_data=many)
     assert "factor of side 12,288, of 1.1 GiB" in why
     assert "use diag_ef or diag_ggn instead of kfac_ggn, kfac_ggn_mc" in why
     assert "plan.online.curvature" in why
-    assert obstacle(MLP, shape, 10, TrainingPlan(), ("kfac_ggn",), n_data=few) == ""
-    assert obstacle(MLP, shape, 10, DIAGONAL, ("diag_ggn", "sotl"), n_data=many) == ""
-    assert obstacle(MLP, (3, 32, 32), 10, TrainingPlan(), ("kfac_ggn",), n_data=many) == ""
+    assert too_costly(MLP, shape, 10, TrainingPlan(), ("kfac_ggn",), n_data=few) == ""
+    assert too_costly(MLP, shape, 10, DIAGONAL, ("diag_ggn", "sotl"), n_data=many) == ""
+    assert too_costly(MLP, (3, 32, 32), 10, TrainingPlan(), ("kfac_ggn",), n_data=many) == ""
 
 
 def test_the_forecast_of_memory_knows_how_a_wide_factor_is_kept() -> None:

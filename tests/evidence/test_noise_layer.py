@@ -15,7 +15,7 @@ from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
-from nas_evidence.training.cost import obstacle
+from nas_evidence.training.cost import too_costly
 
 
 def _problem(n: int, d: int, n_targets: int = 1, seed: int = 0) -> tuple[LastLayer, Tensor]:
@@ -120,7 +120,7 @@ def test_too_large_a_layer_is_refused_before_the_training() -> None:
     plan = TrainingPlan(likelihood="heteroscedastic", online={"curvature": "diag_ggn"})
 
     def why(n_data: int, *estimators: str, plan: TrainingPlan = plan) -> str:
-        return obstacle(wide, (3,), 2, plan, estimators, n_data=n_data)
+        return too_costly(wide, (3,), 2, plan, estimators, n_data=n_data)
 
     found = why(45_000, "conditional_evidence")
     assert re.fullmatch(said("noise-layer-too-large"), found)

@@ -19,7 +19,7 @@ from nas_evidence.data import ArrayData, load
 from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.program import load_exported
-from nas_evidence.exporting.soundness import wrong_files
+from nas_evidence.exporting.soundness import wrong_export_files
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study
@@ -96,10 +96,10 @@ def test_a_program_is_written_if_asked_for_takes_any_type_and_is_sealed(
     for dtype in (torch.float64, torch.float16, torch.uint8, torch.int64):
         assert torch.equal(program(x.to(dtype)), expected)
     assert "only from a trusted source" in (tmp_path / "e" / "README.md").read_text()
-    assert wrong_files(tmp_path / "e") == []
+    assert wrong_export_files(tmp_path / "e") == []
     with (tmp_path / "e" / "model.pt2").open("ab") as file:
         file.write(b"more")
-    assert wrong_files(tmp_path / "e") == ["model.pt2"]
+    assert wrong_export_files(tmp_path / "e") == ["model.pt2"]
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from nas_evidence.maths.architecture_posterior import (
     Hyper,
     Prior,
     Warp,
-    _Data,
     _distances,
     _loss,
+    _Observations,
 )
 
 ORDERED = [True, True, False]
@@ -73,7 +73,7 @@ def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior
     prior: Prior,
 ) -> None:
     points, scores = searched(10)
-    data = _Data(
+    data = _Observations(
         points=points,
         z=np.array([own.mean() for own in scores]),
         n=np.array([float(len(own)) for own in scores]),
@@ -244,9 +244,9 @@ def test_the_median_length_grows_as_the_diagonal_of_the_space() -> None:
 def test_hyperparameters_are_fitted_to_the_good_and_the_bad(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fitted: list[_Data] = []
+    fitted: list[_Observations] = []
 
-    def watched(data: _Data, *_: object) -> Hyper:
+    def watched(data: _Observations, *_: object) -> Hyper:
         fitted.append(data)
         return HYPER
 

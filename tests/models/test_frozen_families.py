@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import nas_evidence
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.models import build, n_parameters, skeleton
+from nas_evidence.models import build, count_parameters, skeleton
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.families import add_family
@@ -78,7 +78,7 @@ def architecture(free: int = 1) -> ArchitectureSpec:
 def test_only_free_parameters_are_parameters_of_a_network_of_a_study() -> None:
     model = build(architecture(), (4,), 3, torch.Generator().manual_seed(0))
     assert [name for name, _ in model.named_parameters()] == ["2.weight", "2.bias"]
-    assert n_parameters(architecture(), (4,), 3) == 18
+    assert count_parameters(architecture(), (4,), 3) == 18
     meta = skeleton(architecture(), (4,), 3)
     assert {t.device.type for t in meta.state_dict().values()} == {"meta"}
     names = [*nn.Sequential(trunk(), nn.Dropout(), nn.Linear(5, 3)).state_dict()]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from nas_evidence.models import FAMILIES, build, infeasible, n_parameters
+from nas_evidence.models import FAMILIES, build, count_parameters, infeasible
 from nas_evidence.models.cnn import CELLS, CellMean
 from nas_evidence.models.fixup import FixupBias, FixupScale
 from nas_evidence.models.resnet import Block
@@ -79,7 +79,7 @@ def test_cnn_counts_are_the_62_published_ones_up_to_16_and_42_a_block():
         convolutions = sum(9 * a * b + b for a, b in pairwise(channels))
         formula = convolutions + classes * (channels[-1] * math.prod(CELLS[depth]) + 1)
         assert formula == count - (16 + 42 * depth)
-        ours = n_parameters(architecture("cnn", depth=depth, width=width), shape, classes)
+        ours = count_parameters(architecture("cnn", depth=depth, width=width), shape, classes)
         assert ours - 2 * depth == formula  # less a Fixup scale and bias per block
 
 
@@ -87,32 +87,34 @@ def test_mlp_counts_are_the_15_published_ones_up_to_16_and_8_a_layer():
     rows = published("MLP")
     assert len(rows) == 15
     for width, depth, count, shape, classes in rows:
-        ours = n_parameters(architecture("mlp", depth=depth, width=width), shape, classes)
+        ours = count_parameters(architecture("mlp", depth=depth, width=width), shape, classes)
         assert ours == count - (16 + 8 * depth)
 
 
 def test_taper_has_the_published_count_whatever_width_and_depth():
     for values in ({}, {"width": 7, "depth": 5}):
         taper = architecture("mlp", shape="taper", **values)
-        assert n_parameters(taper, (1, 28, 28), 10) == 1_494_154
+        assert count_parameters(taper, (1, 28, 28), 10) == 1_494_154
 
 
 @pytest.mark.parametrize(
     ("depth", "count"), [(20, 268_393), (32, 461_959), (44, 655_525), (56, 849_091)]
 )
 def test_resnet_of_width_16_has_the_published_count(depth: int, count: int):
-    assert n_parameters(architecture("resnet", depth=depth, width=16), (3, 32, 32), 10) == count
+    assert (
+        count_parameters(architecture("resnet", depth=depth, width=16), (3, 32, 32), 10) == count
+    )
 
 
 def test_linear_counts_weights_and_biases():
-    assert n_parameters(architecture("linear"), (13,), 3) == 13 * 3 + 3
+    assert count_parameters(architecture("linear"), (13,), 3) == 13 * 3 + 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_count_is_that_of_the_built_model(family: str):
     model = build(small(family), IMAGE, 5, seeded())
     count = sum(p.numel() for p in model.parameters())
-    assert n_parameters(small(family), IMAGE, 5) == count
+    assert count_parameters(small(family), IMAGE, 5) == count
 
 
 @pytest.mark.parametrize("family", FAMILIES)

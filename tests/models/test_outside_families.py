@@ -12,7 +12,7 @@ from torch import nn
 import nas_evidence
 from nas_evidence.cli.main import main
 from nas_evidence.curvature.coverage import coverage, coverage_of_layers
-from nas_evidence.models import build, infeasible, n_parameters
+from nas_evidence.models import build, count_parameters, infeasible
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.families import add_family, domains_of, reference_of
 from nas_evidence.spec.study import ArchitectureSpec
@@ -109,7 +109,7 @@ def test_its_networks_depend_on_the_seed_alone_and_not_on_the_global_stream() ->
     weights = [model[1].weight for model in (one, same, other)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-    assert n_parameters(architecture, (3,), 2) == sum(p.numel() for p in one.parameters())
+    assert count_parameters(architecture, (3,), 2) == sum(p.numel() for p in one.parameters())
     wrong = ArchitectureSpec(family=reference, values={"depth": 3})
     assert "has no parameter 'depth'" in (infeasible(wrong, (3,), 2) or "")
 

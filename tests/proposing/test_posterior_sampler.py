@@ -13,7 +13,7 @@ from nas_evidence.proposing import posterior_sampler
 from nas_evidence.proposing.past import Proposal
 from nas_evidence.proposing.posterior_sampler import _values
 from nas_evidence.proposing.proposer import Learner, ProposalResult, Proposer
-from nas_evidence.proposing.startup import domains_of, quasi_random_points, random_point
+from nas_evidence.proposing.startup import quasi_random_points, random_point, searched_domains
 from nas_evidence.spec.coordinates import Candidate, Space, quantile
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
@@ -81,7 +81,7 @@ def test_with_a_cost_to_minimise_draws_are_cheaper() -> None:
 
 
 def test_families_share_the_coordinates_of_keys_that_both_have() -> None:
-    space = Space(domains_of(spec_of()))
+    space = Space(searched_domains(spec_of()))
     mlp = Candidate("mlp", {"depth": 3, "width": 64, "shape": "taper"})
     cnn = Candidate("cnn", {"depth": 3, "width": 16})
     at_mlp, at_cnn = space.points([mlp, cnn])
@@ -92,7 +92,7 @@ def test_families_share_the_coordinates_of_keys_that_both_have() -> None:
 
 
 def test_the_architecture_at_its_coordinates_is_itself() -> None:
-    space, rng = Space(domains_of(spec_of())), np.random.default_rng(0)
+    space, rng = Space(searched_domains(spec_of())), np.random.default_rng(0)
     drawn = [space.random(rng) for _ in range(200)]
     drawn += [space.varied(one, rng) for one in drawn]
     assert {one.family for one in drawn} == {"mlp", "cnn"}

@@ -17,7 +17,7 @@ from nas_evidence.baselines.comparison import (
 from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
-from nas_evidence.reporting.study_tables import Study
+from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.spec.dataset import DatasetSpec
 from nas_evidence.spec.study import TrainingPlan
 
@@ -39,7 +39,7 @@ def compared(inside: tuple[float, ...], n: int = 5000, **changes: Any) -> Compar
     return Comparison(**(given | changes))
 
 
-def studied(tmp_path: Path, dataset: DatasetSpec = MINE) -> Study:
+def studied(tmp_path: Path, dataset: DatasetSpec = MINE) -> RankedStudy:
     return load(tmp_path, [record(1, 1, real=True)], plan=PLAN, dataset=dataset)
 
 

@@ -12,7 +12,7 @@ from searched import build_report
 
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.page import Live, write_report
-from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables
 from nas_evidence.reporting.terms import term_table
 from nas_evidence.spec.how_read import HowRead
 
@@ -37,7 +37,7 @@ def page(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def study(folder: Path) -> Study:
+def study(folder: Path) -> RankedStudy:
     return load_study_tables(folder)
 
 
@@ -59,7 +59,7 @@ def desktop(tab: Browser, page: Path) -> Browser:
 
 
 def test_the_page_of_a_running_study_loads_itself_again_and_stays_where_it_was(
-    tab: Browser, study: Study, tmp_path: Path
+    tab: Browser, study: RankedStudy, tmp_path: Path
 ) -> None:
     running = {"trial": 7, "architecture": "mlp, width 4", "epoch": 3, "epochs": 20}
     live = Live(2, 1e9, "process 1 of host a", ({**running, "seconds": 12.3, "attempt": 1},))
@@ -107,7 +107,7 @@ def test_the_page_asks_for_nothing_logs_nothing_and_fits(
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 @pytest.mark.parametrize("dark", [False, True])
 def test_how_the_data_were_read_fits_and_divides_no_option(
-    tab: Browser, study: Study, tmp_path: Path, width: int, height: int, dark: bool
+    tab: Browser, study: RankedStudy, tmp_path: Path, width: int, height: int, dark: bool
 ) -> None:
     wild = "<script>a|b</script>" + "x" * 300
     decided = ("9 constant columns are left out: x0, ...; --categorical COL to keep one", wild)
@@ -144,7 +144,9 @@ def _lightness(colour: str) -> float:
     return (red + green + blue) / 3
 
 
-def test_the_filter_shows_one_family_in_table_and_figure(desktop: Browser, study: Study) -> None:
+def test_the_filter_shows_one_family_in_table_and_figure(
+    desktop: Browser, study: RankedStudy
+) -> None:
     shown = f"[...document.querySelectorAll('{RANKING} tbody tr')].filter((r) => !r.hidden).length"
     points = "document.querySelectorAll('#scatter .dot:not([hidden])').length"
     n = sum(one.family == "cnn" for one in study.ranking)
@@ -158,7 +160,9 @@ def test_the_filter_shows_one_family_in_table_and_figure(desktop: Browser, study
     assert desktop.errors == []
 
 
-def test_headings_sort_by_mouse_and_by_keyboard_and_say_so(desktop: Browser, study: Study) -> None:
+def test_headings_sort_by_mouse_and_by_keyboard_and_say_so(
+    desktop: Browser, study: RankedStudy
+) -> None:
     by_accuracy = sorted(study.ranking, key=lambda one: one.test_accuracy or 0.0)
     heading = (
         f"[...document.querySelectorAll('{RANKING} th button')]"
@@ -197,7 +201,7 @@ def test_every_table_with_headings_to_click_sorts_without_an_error(desktop: Brow
     assert shown in (sorted(shown), sorted(shown, reverse=True))
 
 
-def test_the_first_and_the_second_stand_side_by_side(desktop: Browser, study: Study) -> None:
+def test_the_first_and_the_second_stand_side_by_side(desktop: Browser, study: RankedStudy) -> None:
     compared = term_table(study)
     for i, (_, row) in enumerate(compared.head(2).iterrows()):
         heading = f"document.querySelector('#comparison thead tr').cells[{1 + i}].innerText"
@@ -231,7 +235,7 @@ def test_a_term_shows_its_meaning_when_it_is_tapped_and_only_then(
     assert 0 <= box[0] < box[1] <= 390
 
 
-def test_a_mark_says_what_it_is_to_a_click(desktop: Browser, study: Study) -> None:
+def test_a_mark_says_what_it_is_to_a_click(desktop: Browser, study: RankedStudy) -> None:
     desktop.evaluate(
         "document.querySelector('#scatter .dot').dispatchEvent("
         "new MouseEvent('click', {clientX: 300, clientY: 300, bubbles: true}))"

@@ -13,7 +13,7 @@ from nas_evidence.proposing.further import gain_of_further
 from nas_evidence.proposing.proposer import ProposalResult, Proposer
 from nas_evidence.reporting.headline import together_sentence
 from nas_evidence.reporting.recommendation import Recommendation, expected_gain, recommendation
-from nas_evidence.reporting.study_tables import Study, load_study_tables
+from nas_evidence.reporting.study_tables import RankedStudy, load_study_tables
 from nas_evidence.spec.record import RACE_IDS, TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.storage.tables import read_study_tables
@@ -41,12 +41,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def studies(folders: dict[str, Path]) -> dict[str, Study]:
+def studies(folders: dict[str, Path]) -> dict[str, RankedStudy]:
     return {name: load_study_tables(path) for name, path in folders.items()}
 
 
 @pytest.fixture(scope="module")
-def recommended(studies: dict[str, Study]) -> dict[str, Recommendation]:
+def recommended(studies: dict[str, RankedStudy]) -> dict[str, Recommendation]:
     return {name: of(recommendation(study)) for name, study in studies.items()}
 
 
@@ -57,7 +57,9 @@ def of(found: Recommendation | None) -> Recommendation:
 
 @pytest.mark.slow
 def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_says_why(
-    folders: dict[str, Path], studies: dict[str, Study], recommended: dict[str, Recommendation]
+    folders: dict[str, Path],
+    studies: dict[str, RankedStudy],
+    recommended: dict[str, Recommendation],
 ) -> None:
     study, found = studies["lucky"], recommended["lucky"]
     assert study.winner.trial_id == 8
@@ -72,7 +74,7 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
 
 @pytest.mark.slow
 def test_a_clear_winner_is_recommended_too(
-    studies: dict[str, Study], recommended: dict[str, Recommendation]
+    studies: dict[str, RankedStudy], recommended: dict[str, Recommendation]
 ) -> None:
     study, found = studies["clear"], recommended["clear"]
     assert found.architecture is study.winner
@@ -101,7 +103,7 @@ def test_what_the_race_trained_again_is_not_compared_with_single_seeds(tmp_path:
 
 @pytest.mark.slow
 def test_with_fewer_than_fifty_only_the_gain_is_said(
-    studies: dict[str, Study], recommended: dict[str, Recommendation]
+    studies: dict[str, RankedStudy], recommended: dict[str, Recommendation]
 ) -> None:
     study, found = studies["few"], recommended["few"]
     assert found.architecture is None
@@ -113,7 +115,7 @@ def test_with_fewer_than_fifty_only_the_gain_is_said(
 
 @pytest.mark.slow
 def test_a_gain_below_three_decimals_is_said_as_it_is(
-    studies: dict[str, Study], recommended: dict[str, Recommendation]
+    studies: dict[str, RankedStudy], recommended: dict[str, Recommendation]
 ) -> None:
     study, found = studies["few"], recommended["few"]
     said = together_sentence(study, replace(found, gain=0.00012))

@@ -57,7 +57,7 @@ from nas_evidence.driver import mirror
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.driver.restoration import repair
 from nas_evidence.exporting.predictor import Predictor
-from nas_evidence.exporting.soundness import wrong_files
+from nas_evidence.exporting.soundness import wrong_export_files
 from nas_evidence.plumbing import backoff
 from nas_evidence.spec.record import LossKind, is_race
 from nas_evidence.spec.study import StudySpec
@@ -396,7 +396,7 @@ def export_lost(finished: Path, sound: str, chance: random.Random) -> Found:
                 damage.called("export", folder, "--to", to)
             finally:
                 happened["host lost, export"] += _CHANGES[0] >= _LOSING[0][1]
-        if to.exists() and wrong_files(to):
+        if to.exists() and wrong_export_files(to):
             return Found(happened, ["exported: half of it is in its place"])
         code, said = damage.called("export", folder, "--to", to)
         if code or "Traceback" in said:

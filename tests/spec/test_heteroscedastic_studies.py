@@ -55,7 +55,7 @@ def test_classes_are_refused_by_task_and_by_data() -> None:
 
 @pytest.mark.parametrize("name", ["two_fold_accuracy", "sto_lk"])
 def test_scores_that_are_not_defined_for_it_are_refused_by_name(name: str) -> None:
-    code = "sto-lk-heteroscedastic" if name == "sto_lk" else "estimators-of-labels"
+    code = "estimator-of-other-likelihoods" if name == "sto_lk" else "estimators-of-other-targets"
     with pytest.raises(ValidationError, match=said(code)):
         _study(estimators=["kfac_ggn", name])
 

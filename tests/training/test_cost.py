@@ -17,7 +17,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.maths.at_once import ON_A_GPU
 from nas_evidence.maths.blocks import Block
-from nas_evidence.models import build, n_parameters
+from nas_evidence.models import build, count_parameters
 from nas_evidence.models.cnn import CELLS
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
@@ -63,7 +63,7 @@ def test_flops_of_a_cnn_are_those_of_convolutions_grid_means_and_head(depth: int
 @pytest.mark.parametrize("spec", [MLP, CNN, RESNET, LINEAR], ids=lambda s: s.family)
 def test_parameters_are_those_of_the_model(spec: ArchitectureSpec) -> None:
     cost = cost_of(spec, (3, 16, 16), 7, SGD, ("kfac_ggn",))
-    assert cost.n_parameters == n_parameters(spec, (3, 16, 16), 7)
+    assert cost.n_parameters == count_parameters(spec, (3, 16, 16), 7)
 
 
 def test_flops_are_of_one_example_and_know_nothing_of_the_plan() -> None:
@@ -98,7 +98,7 @@ def test_memory_grows_with_width_depth_batch_kinds_and_optimiser() -> None:
         assert sizes == sorted(set(sizes)), sizes
     per_parameter = [b - a for a, b in pairwise(optimisers)]
     # Kept by the optimiser, and once more while steps are taken.
-    assert per_parameter == [2 * 4 * n_parameters(MLP, (1, 28, 28), 10)] * 2
+    assert per_parameter == [2 * 4 * count_parameters(MLP, (1, 28, 28), 10)] * 2
 
 
 def test_networks_that_train_side_by_side_need_the_memory_of_all() -> None:

@@ -19,7 +19,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.joint import fit_prior, members_of
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
-from nas_evidence.training.cost import obstacle
+from nas_evidence.training.cost import too_costly
 from nas_evidence.training.loop import begin
 from nas_evidence.training.online import passes_of, update_hyperparameters
 
@@ -186,7 +186,7 @@ def test_large_networks_are_refused_by_name_and_few_data_are_not(kind: str) -> N
     wide = ArchitectureSpec(family="mlp", values={"depth": 1, "width": 300})
 
     def why(n_data: int) -> str:
-        return obstacle(wide, (8,), 3, plan, ("full_ggn",), n_data=n_data)
+        return too_costly(wide, (8,), 3, plan, ("full_ggn",), n_data=n_data)
 
     # 1,100 rows of the empirical Fisher, 2,200 of the Gauss-Newton matrix of three classes.
     assert why(1100) == "" if kind == "full_ef" else f"`plan.online.curvature` {kind}" in why(1100)

@@ -21,6 +21,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training.loop import Training, begin, loss_limit, train_epoch
@@ -77,10 +78,9 @@ def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tupl
 
 def trained(model: nn.Module, data: TensorData, given: Assignment) -> Training:
     state = begin(model, given.plan)
-    for epoch in range(1, given.plan.epochs + 1):
-        train_epoch(state, data, given)
-        if epoch in given.plan.evaluation_epochs():
-            evaluated(state, data, given)
+    for stop in stops(given.plan):
+        train_epoch(state, data, given, n_epochs=stop.epoch - state.epoch)
+        evaluated(state, data, given)
     return state
 
 

@@ -10,7 +10,7 @@ from fakes import Heard
 from messages import refused
 
 from nas_evidence.api.python_words import in_python
-from nas_evidence.api.runs import Left, Run, begun
+from nas_evidence.api.runs import Run, UnfinishedStudy, begun
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage.redo import find_done
@@ -103,7 +103,7 @@ def test_a_search_warns_its_audience_before_any_trial(
     spec = fakes.study(n_trials=2)
     store = working_copy(str(tmp_path / "s"))
     spec, data = begun(store.folder, spec, None)
-    left = Left(
+    left = UnfinishedStudy(
         spec, store, Run("local"), Warned(lambda line: None), data, find_done(store.folder)
     )
     with pytest.raises(Stopped, match=f"has a GPU .{DEVICE}., but .* --executor ray"):
