@@ -59,7 +59,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": predictor.meaning["thresholds"],
-        "lowest": _lowest(arrays) if of.kind.confidence == "intervals" else None,
+        "lowest": None if arrays.kind.classes else _lowest(arrays),
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)

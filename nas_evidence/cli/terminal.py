@@ -25,7 +25,7 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import pandas, which slows the start
-    from nas_evidence.api.studies import Study
+    from nas_evidence.api.results import Study
     from nas_evidence.reporting.contents import Report
     from nas_evidence.reporting.study_tables import RankedArchitecture
 

@@ -111,9 +111,7 @@ def export_winner(
         "family": architecture.family,
         "values": dict(architecture.values),
         "input_shape": list(arrays.input_shape),
-        "n_classes" if of.confidence == "probabilities" else "n_outputs": (
-            plan.head_width(arrays.n_outputs)
-        ),
+        "n_classes" if of.classes else "n_outputs": (plan.head_width(arrays.n_outputs)),
         "likelihood": plan.likelihood,
         "n_parameters": int(row["n_parameters"]),
     }
@@ -222,7 +220,7 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
     return {
         "task": kind.task,
         "input_shape": list(arrays.input_shape),
-        "classes": classes if kind.confidence == "probabilities" else [],
+        "classes": classes if kind.classes else [],
         "targets": list(meaning.targets or [f"y{i}" for i in range(arrays.n_outputs)]),
         "preparation": None if prepared is None else prepared.to_json(),
         "images": None if meaning.images is None else meaning.images.to_json(),
@@ -235,7 +233,7 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
-        "target_least": arrays.scale.to_json()["least"] if kind.scaled else [],
+        "target_least": [] if kind.classes else arrays.scale.to_json()["least"],
         **({} if scale is None else {"target_scale": scale.to_json()}),
         "metric": metric,
         "weights": winner.assignment.dataset.weights,

@@ -16,7 +16,6 @@ from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
-from nas_evidence.spec.likelihoods import stored_kind
 from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
@@ -44,7 +43,7 @@ def model_card(
         difference: between the outputs of model.pt2 and of the model, None without that file.
         license: of the model, as the hub abbreviates it; None leaves it open.
     """
-    values, kind = architecture_values(row).items(), stored_kind(arrays.task)
+    values, kind = architecture_values(row).items(), arrays.kind
     return _card(
         "model_card.md.j2",
         study,
@@ -126,7 +125,7 @@ def _results(
 
 def _task(arrays: ArrayData) -> str:
     inputs = "tabular" if len(arrays.input_shape) == 1 else "image"
-    return f"{inputs}-{stored_kind(arrays.task).task}"
+    return f"{inputs}-{arrays.kind.task}"
 
 
 def _metadata(
@@ -180,7 +179,8 @@ def _card(
             read=how_read_of(arrays),
             class_weights=listed_weights(arrays.meaning.class_weight),
             data=_data(study, arrays),
-            labels=stored_kind(arrays.task).confidence == "probabilities",
+            labels=arrays.kind.classes,
+            kind=arrays.kind,
             shape=" x ".join(map(str, arrays.input_shape)),
             low=low,
             high=high,

@@ -220,7 +220,7 @@ def with_preprocessing(winner: Winner) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
     arrays = winner.arrays
     others, on = dict[str, Tensor](), arrays.scale
-    if winner.assignment.plan.declared.kind.scaled:
+    if not arrays.kind.classes:
         others |= {"scale": torch.from_numpy(on.spread).float()}
         others |= {"shift": torch.from_numpy(on.centre).float()}
     elif (divisor := winner.temperature * winner.spread_factor) != 1:

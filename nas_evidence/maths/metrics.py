@@ -39,8 +39,9 @@ from scipy.stats import rankdata
 
 from nas_evidence.maths.crps import crps
 from nas_evidence.maths.decisions import NONE, accuracy, decided
-from nas_evidence.maths.density import Density, Floats
+from nas_evidence.maths.density import Density
 
+Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 #: Bins of confidence.

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import norm
 
-from nas_evidence.maths.density import Floats
-
+Floats = NDArray[np.float64]
 #: Halvings of a bracket of a quantile: to 2⁻⁶⁰ of its width.
 _HALVINGS = 60
 

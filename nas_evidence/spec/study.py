@@ -105,7 +105,7 @@ def defaults_of(family: str) -> Mapping[str, ParameterValue]:
     return FAMILY_DEFAULTS.get(family, {})
 
 
-def parameters_of(family: str) -> Mapping[str, Domain]:
+def domains_of_family(family: str) -> Mapping[str, Domain]:
     """Return the parameters of a family and the widest domain of each.
 
     Raises:
