@@ -90,9 +90,11 @@ def next_stop(plan: TrainingPlan, epoch: int) -> Stop:
 def on_a_part(stop: Stop, plan: TrainingPlan) -> Stop:
     """Return what is done at a stop of a training on some of the data, which is not evaluated.
 
-    The last update of a classifier would change no parameter.
+    The last update changes no parameter where nothing of the likelihood is learned, and the network
+    does not settle after it: that of a classifier.
     """
-    update = stop.update and not (stop.last and plan.likelihood == "categorical")
+    changes = plan.declared.learned or plan.declared.settles
+    update = stop.update and (changes or not stop.last)
     return replace(stop, update=update, evaluate=False)
 
 
