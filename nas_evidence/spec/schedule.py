@@ -90,8 +90,8 @@ def next_stop(plan: TrainingPlan, epoch: int) -> Stop:
 def on_a_part(stop: Stop, plan: TrainingPlan) -> Stop:
     """Return what is done at a stop of a training on some of the data, which is not evaluated.
 
-    The last update changes no parameter where nothing of the likelihood is learned, and the network
-    does not settle after it: that of a classifier.
+    The last update changes no parameter if the likelihood learns nothing and the network does not
+    settle after it: that of a classifier.
     """
     changes = plan.declared.learned or plan.declared.settles
     update = stop.update and (changes or not stop.last)
