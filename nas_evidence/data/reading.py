@@ -58,6 +58,7 @@ from nas_evidence.data.said import Said
 from nas_evidence.data.targets import inferred
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
 #: Endings of packed text files, and what opens them.
@@ -86,7 +87,7 @@ _OTHERS = {
 }
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
-#: Most columns of a CSV file, and the length of its first line, characters.
+#: Maximum number of columns of a CSV file, and of characters of its first line.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
 #: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
 _SEPARATORS = ",;\t|"
@@ -123,7 +124,7 @@ _MISSING_WORDS = (
 _OPEN = re.compile(r"EOF inside string starting at row (\d+)")
 #: From so many columns on, rows are counted before all is read.
 _MANY = 1000
-#: Most cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
+#: Maximum number of cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
 
 
@@ -858,9 +859,10 @@ def _check_notation(
     Raises:
         ValueError: if one is, and its texts are too many for classes; says how it is written.
     """
+    classes = task is None or TARGET_KINDS[task].classes
     for target in targets:
         few = len(frame[target].unique()) <= max(2, len(frame) // 2)
-        for said in () if few and task != "regression" else how_read(frame)[0]:
+        for said in () if few and classes else how_read(frame)[0]:
             if said.about == "not read" and said.column == target:
                 raise UserError(
                     f"target {target!r} in {where} {said._replace(column=None)}"

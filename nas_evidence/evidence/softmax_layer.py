@@ -45,7 +45,7 @@ _NO_EFFECT = 1e-8
 _SMALL_GAIN, _NEWTON_STEPS, _HALVINGS = 1e-11, 60, 30
 #: At an optimum gᵀ H⁻¹ g is below this part of min(1, |log likelihood|).
 _AT_MODE = 1e-6
-#: Relative error of a step, and the most products for it.
+#: Relative error of a step, and maximum number of products for it.
 _STEP_ERROR, _MOST_PRODUCTS = 1e-3, 500
 #: On a CPU, numbers of outputs that are in memory at once.
 _AT_ONCE = 1 << 22
@@ -74,6 +74,18 @@ class LogDensity:
 
     value: float
     standard_error: float | None = None
+
+
+@dataclass(frozen=True)
+class LastLayerFormula:
+    """How a likelihood's last layer is integrated out.
+
+    density  with the arguments of `late_given_early`, which finds it
+    refuse   raises a ValueError where n rows of d features take too long
+    """
+
+    density: Callable[..., LogDensity]
+    refuse: Callable[[int, int], None] | None = None
 
 
 def of_classes(
@@ -344,3 +356,7 @@ class _SoftmaxPosterior:
                 weighted = w[:, None, start : start + rows] * columns
                 sums += weighted.view(-1, len(part)) @ part
         return found
+
+
+#: What `late_given_early` looks up.
+LAST_LAYER = LastLayerFormula(of_classes)

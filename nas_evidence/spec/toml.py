@@ -253,7 +253,7 @@ def parse_study(
     except ValidationError as error:
         mistakes += _mistakes(error, places)
     if to_run and study is not None and not study.plan.automatic:
-        unreached = never_reached(study.plan).items()
+        unreached = never_reached(study.plan, study.pruning.rule).items()
         mistakes += [
             Mistake(code, f"{places.of(f'plan.{name}')}: {text}")
             for name, (code, text) in unreached

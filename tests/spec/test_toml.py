@@ -263,6 +263,12 @@ def test_overrides_reach_every_table(tmp_path: Path) -> None:
         (["plan.epochs=3"], "study.toml:{every}", "`every` must leave .* got 5 with epochs = 3"),
         (["plan.online.every=9"], "--set plan.online.every=9", "got 9 with epochs = 7"),
         (["plan.online.burn_in=7"], "--set plan.online.burn_in=7", "`burn_in` .* got 7 with"),
+        (["plan.evaluate_every=8"], "--set plan.evaluate_every=8", "from 1 to 7 .* but got 8"),
+        (
+            ["plan.evaluate_every=7", "pruning.rule=halving"],
+            "--set plan.evaluate_every=7",
+            r'from 1 to 6 .* and rule = "halving" in \[pruning\], but got 7',
+        ),
         (
             ["plan.schedule=steps", "plan.milestones=[3, 90]"],
             "--set plan.milestones=",
