@@ -88,7 +88,7 @@ def train(model, x, y, *, epochs=epochs, **plan):
     state, path = begin(model, plan), []
     for stop in stops(plan):
         train_epoch(state, tensors, assignment, n_epochs=stop.epoch - state.epoch)
-        passes = update_and_follow(state, tensors, assignment, update=stop.update)
+        passes = update_and_follow(state, tensors, assignment, due=stop.update)
         evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
         path.append((float(state.prior_precision[0]), evidence))
     return state, np.array(path)

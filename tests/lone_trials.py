@@ -41,7 +41,7 @@ def evaluated(state: Training, data: TensorData, given: Assignment) -> list[Eval
     due = is_due(state.epoch, interval(given.plan), given.plan.online.burn_in)
     context = Context(state, data, given)
     follow = any(declared(name).is_laplace for name in given.estimators)
-    passes = update_and_follow(state, data, given, update=due, follow=follow)
+    passes = update_and_follow(state, data, given, due=due, follow=follow)
     last = state.epoch == given.plan.epochs
     found = evaluate(context, scorers_of(context).values(), passes, last=last)
     vars(state).setdefault("evaluations", []).extend(found)

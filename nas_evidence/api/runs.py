@@ -218,7 +218,7 @@ def begun(
     )
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
-    if old is None and (unreached := never_reached(plan)):
+    if old is None and (unreached := never_reached(plan, spec.pruning.rule)):
         first, *_ = unreached.values()
         raise UserError("; ".join(text for _, text in unreached.values())).with_code(first.code)
     spec = spec.model_copy(update={"plan": plan})

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from nas_evidence.likelihoods import as_double
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.training.loop import likelihood_of
@@ -39,7 +40,7 @@ def sampled_score(
     found = estimator(
         copy.deepcopy(state.model).double(),
         data.x_train[:].double(),
-        data.y_train if data.task == "labels" else data.y_train.double(),
+        as_double(data.y_train),
         likelihood=likelihood_of(plan, state.noise_std),
         generator=torch.Generator(device).manual_seed(seed),
         prior_precision=state.prior_precision.to(device),

@@ -148,7 +148,7 @@ class TrialRecord(Frozen):
     epochs: Annotated[int, Unit("epochs")] = 0
     """Epochs of the main training that were done."""
     best_epoch: Annotated[int | None, Unit("epochs")] = None
-    """Epoch of the highest evidence of the online curvature."""
+    """Evaluation epoch of the highest evidence of the online curvature."""
     best_evidence: Annotated[float | None, Unit("nats")] = None
     """That evidence, summed over the training data; above `plan.online.rows` estimated."""
     noise_std: float | None = None

@@ -1,7 +1,7 @@
 """When a training stops to update its hyperparameters or to evaluate: one list, for all who ask.
 
     updates      every F epochs after the first B; none of "never"
-    evaluations  as often, and after the last epoch
+    evaluations  as often or every `evaluate_every` epochs, after the first B; and after the last
     a slice      from one stop to the next: each ends with a report and a checkpoint
     rungs        evaluations before the last epoch, where trials are compared
 
@@ -9,7 +9,7 @@ After the last stop the network settles, in rounds of F epochs' work.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nas_evidence.plumbing.user_error import Mistake
@@ -58,16 +58,23 @@ def stops(plan: TrainingPlan) -> tuple[Stop, ...]:
     >>> [(one.epoch, one.update, one.evaluate) for one in stops(plan)]
     [(3, True, True), (6, True, True), (8, False, True)]
     """
-    online = plan.online
-    return _stops(plan.epochs, interval(plan), online.burn_in, online.every != "never")
+    every = interval(plan)
+    evaluate_every = every if plan.evaluate_every == "update" else plan.evaluate_every
+    update_every = None if plan.online.every == "never" else every
+    return _stops(plan.epochs, update_every, evaluate_every, plan.online.burn_in)
 
 
 @lru_cache
-def _stops(epochs: int, every: int, burn_in: int, updates: bool) -> tuple[Stop, ...]:
-    due = set(range(_first_due(every, burn_in), epochs + 1, every))
+def _stops(
+    epochs: int, update_every: int | None, evaluate_every: int, burn_in: int
+) -> tuple[Stop, ...]:
+    def due(every: int | None) -> set[int]:
+        return set() if every is None else {*range(_first_due(every, burn_in), epochs + 1, every)}
+
+    updates, evaluations = due(update_every), due(evaluate_every) | {epochs}
     return tuple(
-        Stop(epoch, update=updates and epoch in due, evaluate=True, last=epoch == epochs)
-        for epoch in sorted(due | {epochs})
+        Stop(epoch, epoch in updates, epoch in evaluations, last=epoch == epochs)
+        for epoch in sorted(updates | evaluations)
     )
 
 
@@ -78,6 +85,15 @@ def next_stop(plan: TrainingPlan, epoch: int) -> Stop:
     """
     every = stops(plan)
     return next((stop for stop in every if stop.epoch > epoch), every[-1])
+
+
+def on_a_part(stop: Stop, plan: TrainingPlan) -> Stop:
+    """Return what is done at a stop of a training on some of the data, which is not evaluated.
+
+    The last update of a classifier would change no parameter.
+    """
+    update = stop.update and not (stop.last and plan.likelihood == "categorical")
+    return replace(stop, update=update, evaluate=False)
 
 
 def learns(plan: TrainingPlan) -> bool:
@@ -109,8 +125,13 @@ def rungs(study: StudySpec) -> tuple[int, ...]:
     return tuple(sorted(found - {plan.epochs}))
 
 
-def never_reached(plan: TrainingPlan) -> dict[str, Mistake]:
-    """Return the keys whose epochs a plan never reaches, each with what to change."""
+def never_reached(plan: TrainingPlan, pruning: str = "none") -> dict[str, Mistake]:
+    """Return the keys whose epochs a plan never reaches, each with what to change.
+
+    Args:
+        plan: with a number of epochs.
+        pruning: the rule by which trials are compared at evaluations before the last epoch.
+    """
     found, online = dict[str, Mistake](), plan.online
     last = max(1, plan.epochs - 1)  # one epoch has no better place for an update
     if online.every != "never" and _first_update(plan) > last:
@@ -121,6 +142,15 @@ def never_reached(plan: TrainingPlan) -> dict[str, Mistake]:
             f"{getattr(online, late)} with epochs = {plan.epochs}: prior and noise would "
             'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
             "keep their first values",
+        )
+    every, latest = plan.evaluate_every, plan.epochs - (pruning != "none")
+    if every != "update" and _first_due(every, online.burn_in) > latest:
+        rule = f' and rule = "{pruning}" in [pruning]' if pruning != "none" else ""
+        found["evaluate_every"] = Mistake(
+            "evaluation-never-reached",
+            f"[plan]: `evaluate_every` must have a multiple from {online.burn_in + 1} to {latest} "
+            f"with burn_in = {online.burn_in}, epochs = {plan.epochs}{rule}, but got {every}; "
+            "give a smaller number, or leave it out to evaluate after each update",
         )
     late_ones = [m for m in plan.milestones if isinstance(m, int) and m >= plan.epochs]
     if plan.schedule == "steps" and late_ones:

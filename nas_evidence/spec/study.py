@@ -145,12 +145,23 @@ class ArchitectureSpec(Frozen):
         return f"{self.family}({inside})"
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
+
+
 def _interval(value: object) -> object:
-    count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
-    if not count and value not in ("auto", "never"):
+    if not _is_count(value) and value not in ("auto", "never"):
         raise UserError(
             f'must be an integer >= 1, "auto" or "never", but got {value!r}'
         ).with_code("online-every")
+    return value
+
+
+def _evaluations(value: object) -> object:
+    if not _is_count(value) and value != "update":
+        raise UserError(f'must be an integer >= 1 or "update", but got {value!r}').with_code(
+            "evaluate-every"
+        )
     return value
 
 
@@ -174,10 +185,9 @@ class OnlinePlan(Frozen):
     """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
 
     every: Annotated[Epochs | Literal["auto", "never"], BeforeValidator(_interval)] = "auto"
-    """Epochs between updates and stored evaluations (F); the last epoch always has an evaluation.
-    "auto": an eighth of the epochs after `burn_in`, at least 5 but at most a sixth, so that the
-    network trains on after each of five updates; stored as a number when the study begins.
-    "never": hyperparameters keep their first values."""
+    """Epochs between updates (F). "auto": an eighth of the epochs after `burn_in`, at least 5 but
+    at most a sixth, so that the network trains on after each of five updates; stored as a number
+    when the study begins. "never": hyperparameters keep their first values."""
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
     """First epochs, without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
@@ -225,6 +235,9 @@ class TrainingPlan(Frozen):
     """Maximum number of passes over the training data. "auto", the default of study files: as many
     as show about 40,000 data in all, in 625 steps at least, from 20 to 300 epochs; chosen from the
     number of training data when the study begins and stored as a number."""
+    evaluate_every: Annotated[Epochs | Literal["update"], BeforeValidator(_evaluations)] = "update"
+    """Epochs between stored evaluations, after `burn_in`; the last epoch always has one. "update":
+    after each update, or as often with `every = "never"`. Rungs are at evaluations."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -741,11 +754,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def preset_overrides(name: str | None) -> list[str]:
-    """Return the keys of a preset as `--set` takes them, before it; none without a preset.
-
-    >>> preset_overrides("quick")
-    ['n_trials=8', 'plan.folds=2', 'finalists=0']
+def preset_keys(name: str | None) -> Mapping[str, Any]:
+    """Return the keys of a preset with their values; none without a preset.
 
     Raises:
         ValueError: for an unknown name.
@@ -754,8 +764,7 @@ def preset_overrides(name: str | None) -> list[str]:
         raise UserError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}").with_code(
             "unknown-preset"
         )
-    keys = {} if name is None else PRESETS[name]
-    return [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+    return {} if name is None else PRESETS[name]
 
 
 class Assignment(Frozen):

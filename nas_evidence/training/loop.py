@@ -27,11 +27,9 @@ from torch import Tensor, nn
 
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import Likelihood, likelihood
 from nas_evidence.models.modes import in_training_mode
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.optimiser import Optimiser
@@ -43,14 +41,10 @@ from nas_evidence.training.together import (
 
 #: Factor on the learning rate at each milestone.
 DECAY = 0.1
-#: A run counts as diverged if it is this many times worse than a constant prediction.
-_ABSURD = 1e4
-#: Noise at which the loss of a network that predicts its own noise is judged.
-_SMALL_NOISE = 0.01
 
 
 class DivergedError(ArithmeticError):
-    """The training loss is not finite, or above `loss_limit`."""
+    """The training loss is not finite, or above the `loss_limit` of the likelihood."""
 
 
 @dataclass
@@ -93,11 +87,12 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
 
 
 def likelihood_of(plan: TrainingPlan, noise_std: float) -> Likelihood:
-    """Return the likelihood of the plan, of real targets with one noise with this one."""
-    if plan.likelihood == "heteroscedastic":
-        return Heteroscedastic()  # the network's outputs say how large the noise is
-    gaussian = plan.likelihood == "gaussian"
-    return Gaussian(noise_std) if gaussian else Categorical(plan.temperature)
+    """Return the likelihood of the plan, with this noise where the noise is learned."""
+    of = declared(plan.likelihood)
+    if of.scale is None:
+        return likelihood(plan.likelihood)
+    scale: float = noise_std if of.learned else getattr(plan, of.scale)
+    return likelihood(plan.likelihood, scale)
 
 
 def learning_rate(plan: TrainingPlan, epoch: int) -> float:
@@ -134,7 +129,7 @@ def train_epoch(
         n_epochs: how many; between them nobody may read the parameters.
 
     Raises:
-        DivergedError: if the loss is not finite, or above `loss_limit`.
+        DivergedError: if the loss is not finite, or above the `loss_limit` of the likelihood.
     """
     member = Member(state, data, assignment)
     error = train_epochs([member], n_epochs=n_epochs)[0]
@@ -208,23 +203,24 @@ class _Group:
         states = [member.training for member in members]
         orders = [_order(member) for member in members]
         rates = [learning_rate(plan, state.epoch + 1) for state in states]
-        spreads = [spread_of(state, plan) for state in states]
-        self._set_decay(states, spreads, rates, [len(order) for order in orders])
+        scales = [likelihood_of(plan, state.noise_std).scale for state in states]
+        self._set_decay(states, scales, rates, [len(order) for order in orders])
         program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
-        spread = None if all(s == 1 for s in spreads) else program.theta.new_tensor(spreads)
+        one = all(scale == 1 for scale in scales)
+        scale = None if one else program.theta.new_tensor(scales)[:, None]
         seen = [member.data for member in members]
         moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
         totals = torch.zeros(len(members), dtype=torch.float64, device=program.theta.device)
         for batch in minibatches(seen, orders, plan.batch_size, moves):
             n = len(batch.sizes)
-            nll = program.step(batch, None if spread is None else spread[:n])
+            nll = program.step(batch, None if scale is None else scale[:n])
             batch.add_sums(totals[:n], nll)
         return totals
 
     def _set_decay(
         self,
         states: Sequence[Training],
-        spreads: Sequence[float],
+        scales: Sequence[float],
         rates: Sequence[float],
         n_data: Sequence[int],
     ) -> None:
@@ -232,8 +228,8 @@ class _Group:
         power = self.plan.likelihood_power
         # At most half the inverse learning rate: beyond it a step overshoots zero.
         decay = [
-            (state.prior_precision * (spread**2 / (power * n))).clamp(max=0.5 / rate)
-            for state, spread, rate, n in zip(states, spreads, rates, n_data, strict=True)
+            (state.prior_precision * (scale**2 / (power * n))).clamp(max=0.5 / rate)
+            for state, scale, rate, n in zip(states, scales, rates, n_data, strict=True)
         ]
         if not self._decay or not all(map(torch.equal, decay, self._decay)):
             self._decay, sizes = decay, torch.tensor(self.program.sizes)
@@ -247,17 +243,10 @@ def _order(member: Member) -> Tensor:
     return torch.randperm(len(member.data.x_train), generator=generator)
 
 
-def spread_of(state: Training, plan: TrainingPlan) -> float:
-    """Return the noise σ or the temperature T; 1 where the noise is an output."""
-    if plan.likelihood == "heteroscedastic":
-        return 1.0
-    return state.noise_std if plan.likelihood == "gaussian" else plan.temperature
-
-
 def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | None:
     state, plan = member.training, member.assignment.plan
-    epoch = state.epoch + 1
-    limit = loss_limit(plan, state.noise_std, member.data.n_outputs)
+    epoch, found = state.epoch + 1, likelihood_of(plan, state.noise_std)
+    limit = found.loss_limit(member.data.n_outputs)
     if not mean <= limit:
         return DivergedError(
             f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, but at most "
@@ -271,28 +260,7 @@ def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | N
             train_nll_per_datum=mean - member.data.log_jacobian / len(member.data.x_train),
             learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
-            noise_std=state.noise_std if plan.likelihood == "gaussian" else None,
-            temperature=plan.temperature if plan.likelihood == "categorical" else None,
+            **{} if (key := declared(found.name).scale) is None else {key: found.scale},
         )
     )
     return None
-
-
-def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
-    """Return the nll per datum in nats above which a run counts as diverged.
-
-    For labels 10⁴ times that of equal probabilities, log C. For real targets, which have variance
-    1, that of 10⁴ times the squared error of a constant prediction, at the current noise; where
-    the noise is an output, at a noise of 0.01.
-
-    Args:
-        plan: its likelihood is read.
-        noise_std: of a likelihood with one noise.
-        n_outputs: classes, or real targets.
-    """
-    if plan.likelihood == "categorical":
-        return _ABSURD * math.log(n_outputs)
-    if plan.likelihood == "heteroscedastic":
-        noise_std = _SMALL_NOISE
-    log_variance = math.log(2 * math.pi * noise_std**2)
-    return 0.5 * n_outputs * (_ABSURD / noise_std**2 + log_variance)

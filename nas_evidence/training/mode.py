@@ -5,6 +5,9 @@
     H  exact Gauss-Newton matrix, by its products      Δ  diagonal of prior precisions
 
 The decrement is twice the decrease of the loss that a Newton step predicts, in nats; 0 at a mode.
+`gradient_norm_squared` of an evidence is the same form with the H of its kind, since it belongs to
+the expansion by that H (`evidence/laplace.py`). Whether a network is at a mode must not depend on
+the kind: a diagonal H misjudges the distance.
 """
 
 import copy
@@ -16,6 +19,7 @@ from torch import Tensor
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.structured import BlockDiagonal
@@ -108,10 +112,9 @@ def log_joint(of: Member, *, double: bool) -> LogJoint:
 
 def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     """Return the cost of an online curvature pass, in gradients: one per column."""
-    exact = CURVATURES[plan.online.curvature].columns == "exact"
-    if plan.likelihood == "heteroscedastic":
-        return 1.0 + (plan.head_width(data.n_outputs) if exact else 1)
-    return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
+    if CURVATURES[plan.online.curvature].columns != "exact":
+        return 2.0
+    return 1.0 + likelihood(plan.likelihood).n_roots(plan.head_width(data.n_outputs))
 
 
 def parameters_of(training: Training) -> Tensor:

@@ -35,6 +35,7 @@ from nas_evidence.evidence.joint import (
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
@@ -45,7 +46,7 @@ def update_and_follow(
     data: TensorData,
     assignment: Planned,
     *,
-    update: bool = True,
+    due: bool = True,
     follow: bool = False,
 ) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
@@ -54,7 +55,7 @@ def update_and_follow(
         state: the training, after an epoch.
         data: its training data.
         assignment: its plan and seeds.
-        update: whether an update is due.
+        due: whether an update is due.
         follow: record the evidence even if no update is due.
 
     Returns:
@@ -65,9 +66,9 @@ def update_and_follow(
     """
     started = time.perf_counter()
     sample = passes_of(state, *sample_of(data, assignment))
-    if update:
+    if due:
         sample = update_hyperparameters(sample)
-    if update or follow:
+    if due or follow:
         followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
@@ -77,7 +78,7 @@ def update_and_follow(
     return passes_of(state, data, assignment)
 
 
-def update_alone(state: Training, data: TensorData, assignment: Planned) -> None:
+def update(state: Training, data: TensorData, assignment: Planned) -> None:
     """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
@@ -131,8 +132,7 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
     scaled = plan.model_copy(update={"likelihood_power": power})
-    likelihood = _likelihood(assignment, 1.0)
-    unit = likelihood.unit if isinstance(likelihood, Gaussian) else ()
+    unit = assignment.unit if isinstance(assignment, Seeded) else ()
     return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment), unit)
 
 
@@ -245,11 +245,9 @@ def update_hyperparameters(passes: Passes) -> Passes:
     state, plan = passes.state, passes.assignment.plan
     precision, noise_std = _most_evidence(passes)
     pass_ = passes.of(plan.online.curvature)[0]
-    targets = passes.data.y_train
-    if isinstance(passes.likelihood, Gaussian):
-        targets = passes.likelihood.of_unit(targets)
-    gain = plan.likelihood_power * gain_over_a_constant(pass_, targets, plan)
-    if gain <= 0.5 * float((precision * squared_norms(state.model)).sum()):
+    learned = plan.online.learn_noise
+    gain = passes.likelihood.gain(pass_, passes.data.y_train, learned=learned)
+    if plan.likelihood_power * gain <= 0.5 * float((precision * squared_norms(state.model)).sum()):
         members = members_of(plan.online.prior_groups, len(state.prior_precision))
         highest = tied_precision(state.prior_precision, members)
         precision, noise_std = _most_evidence(passes, highest)
@@ -272,48 +270,22 @@ def _most_evidence(
     pass_ = passes.of(online.curvature)[0]
     given = (pass_.curvature, squared_norms(state.model), state.prior_precision)
     members = members_of(online.prior_groups, len(pass_.curvature.names))
-    if plan.likelihood == "gaussian" and online.learn_noise:
+    if declared(plan.likelihood).learned and online.learn_noise:
         noise = noise_of(online.curvature, pass_, noise_std)
-        learned = fit_prior_and_noise(
+        free = highest is None
+        most = math.inf if free else max(noise_std, _constant_noise(passes.assignment))
+        precision, noise_std = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
-            highest_std=(
-                math.inf
-                if highest is None
-                else max(noise_std, _constant_noise(passes.assignment))
-            ),
-        )[1]  # fmt: skip
-        noise_std = max(learned, passes.data.least_noise)
+            least_std=passes.data.least_noise, highest_std=most,
+        )  # fmt: skip
+        if online.hyper_step == "newton":
+            return precision, noise_std
         scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
     precision = fit_prior(
         *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
         steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
     )  # fmt: skip
     return precision, noise_std
-
-
-def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
-    """Return by how many nats the network fits the data better than the best constant.
-
-    For real targets with the noise of the plan or, if it is learned, the best noise for each. A
-    network that predicts its noise is compared with the best constant of mean and noise.
-    """
-    if plan.likelihood == "heteroscedastic":
-        variances = targets.double().var(0, correction=0)
-        if not bool((variances > 0).all()):
-            return -math.inf  # the constant is perfect
-        constant = -0.5 * len(targets) * float((2 * math.pi * math.e * variances).log().sum())
-        return pass_.log_likelihood - constant
-    if pass_.squared_error is None:
-        counts = torch.bincount(targets).double()
-        return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
-    squares = float((targets.double() - targets.double().mean(0)).square().sum())
-    if not plan.online.learn_noise:
-        return (squares - pass_.squared_error) / (2 * plan.noise_std**2)
-    if squares == 0:
-        return -math.inf  # the constant is perfect
-    if pass_.squared_error == 0:
-        return math.inf
-    return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
 
 
 def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:

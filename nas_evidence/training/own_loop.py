@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -31,11 +31,12 @@ from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_o
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.plumbing.user_error import UserError, meant
+from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.schedule import interval, is_due
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
-from nas_evidence.training.loop import Training, begin, likelihood_of, spread_of
+from nas_evidence.training.loop import Training, begin, likelihood_of
 from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
 
@@ -98,7 +99,7 @@ class OnlineLaplace:
         likelihood = likelihood_of(plan, state.noise_std)
         if unit := self._planned.unit:
             likelihood = Gaussian(state.noise_std, unit)
-        return spread_of(state, plan) ** 2 * likelihood.nll_mean(outputs, targets)
+        return likelihood.scale**2 * likelihood.nll_mean(outputs, targets)
 
     def after_epoch(self) -> float | None:
         """Count an epoch; if an update is due, learn the hyperparameters.
@@ -171,7 +172,7 @@ class OnlineLaplace:
     def _judged(self, passes: Passes) -> EvidenceEstimate:
         """Return the evidence, invalid with the reason where its noise is not a maximum."""
         found, plan = passes.followed, self._planned.plan
-        if plan.likelihood != "gaussian" or not plan.online.learn_noise:
+        if not (declared(plan.likelihood).learned and plan.online.learn_noise):
             return found
         doubt = self._doubt_of_noise(passes, found)
         note = "; ".join(filter(None, (found.note, doubt)))
@@ -207,8 +208,10 @@ class OnlineLaplace:
     def _decay(self) -> Tensor:
         """Return σ² δ / (κ N) of each parameter tensor [G]."""
         state, plan = self._state, self._planned.plan
-        per_datum = spread_of(state, plan) ** 2 / (plan.likelihood_power * len(self._data.x_train))
-        return state.prior_precision * per_datum
+        scale = likelihood_of(plan, state.noise_std).scale
+        return state.prior_precision * (
+            scale**2 / (plan.likelihood_power * len(self._data.x_train))
+        )
 
 
 def _is_close(one: float, other: float) -> bool:
@@ -233,7 +236,7 @@ def online_laplace(
     optimiser: torch.optim.Optimizer,
     data: Any,
     *,
-    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
+    likelihood: str,
     every: int = 5,
     burn_in: int = 0,
     curvature: str = "kfac_ggn_mc",
@@ -290,7 +293,7 @@ def online_laplace(
         "learn_noise": learn_noise,
     }
     noise = None
-    if likelihood == "gaussian":
+    if likelihood in LIKELIHOODS and declared(likelihood).scale == "noise_std":
         given = noise_of_numbers(noise_std)
         noise_std, noise = given.noise_std, given if given.unit else None
     elif not (isinstance(noise_std, int | float) and noise_std == 1):
@@ -318,13 +321,13 @@ def online_laplace(
     x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
-    if likelihood != "categorical":
-        y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
-    elif not y.is_floating_point():
-        y = y.long()
+    asked = noise or likelihood_of(plan, plan.noise_std)
+    y = asked.shaped(y)
+    if declared(likelihood).task == "regression":
+        y = y.to(parameter.dtype)
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:128], y[:128], noise or likelihood_of(plan, plan.noise_std),
+        curvature, model, x[:128], y[:128], asked,
         batch_size=128, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
@@ -334,7 +337,7 @@ def online_laplace(
             "own-loop-curvature-too-large"
         )
     data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
-    if likelihood == "gaussian":
+    if declared(likelihood).learned:
         # Twice the variance about the mean: where half of the targets go into parameters.
         scaled = y.double() if noise is None else noise.of_unit(y.double())
         constant = float((2 * (scaled - scaled.mean(0)).square().mean()).sqrt())

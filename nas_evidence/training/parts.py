@@ -19,11 +19,11 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.models import build
-from nas_evidence.spec.schedule import Stop, next_stop
+from nas_evidence.spec.schedule import Stop, next_stop, on_a_part
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Member, begin, train_epochs
-from nas_evidence.training.online import update_alone
+from nas_evidence.training.online import update
 from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slices
 
 
@@ -116,7 +116,8 @@ def train_slices(runs: Sequence[Run]) -> list[bool | DivergedError]:
     training = {k: run for k, run in enumerate(runs) if run.settling is None}
     if training:
         first = next(iter(training.values()))
-        stop = next_stop(first.assignment.plan, first.training.epoch)
+        plan = first.assignment.plan
+        stop = on_a_part(next_stop(plan, first.training.epoch), plan)
         for k, error in _train_to(stop.epoch, training).items():
             try:
                 found[k] = _end_slice(runs[k], stop) if error is None else error
@@ -141,10 +142,8 @@ def _train_to(epoch: int, runs: Mapping[int, Run]) -> dict[int, DivergedError | 
 
 def _end_slice(run: Run, stop: Stop) -> bool:
     """Update the hyperparameters; after the last epoch begin to settle. Tell if it is over."""
-    training, plan = run.training, run.assignment.plan
-    # The last update of a classifier would change no parameter.
-    if stop.update and not (stop.last and plan.likelihood == "categorical"):
-        update_alone(training, run.data, run.assignment)
+    if stop.update:
+        update(run.training, run.data, run.assignment)
     if not stop.last:
         return False
     run.settling = settling_after(run)

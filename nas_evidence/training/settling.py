@@ -54,10 +54,11 @@ from torch import Tensor
 
 from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
 from nas_evidence.maths.full_precision import full_precision
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.schedule import interval, learns
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import DivergedError, Member, Training, begin, spread_of
+from nas_evidence.training.loop import DivergedError, Member, Training, begin, likelihood_of
 from nas_evidence.training.mode import (
     FULL_BATCH,
     MOST_PRODUCTS,
@@ -160,8 +161,13 @@ class Settling(Member):
     @property
     def is_convex(self) -> bool:
         """Whether the loss is convex in the weights; with a noise of each row it is not."""
-        of_ratios = self.plan.likelihood == "heteroscedastic"
-        return self.assignment.architecture.family == "linear" and not of_ratios
+        convex = declared(self.plan.likelihood).convex
+        return self.assignment.architecture.family == "linear" and convex
+
+    @property
+    def is_judged_far(self) -> bool:
+        """Whether the evidence may judge it far from a mode."""
+        return self.is_convex or declared(self.plan.likelihood).judged_far
 
     @property
     def tolerance(self) -> float:
@@ -286,8 +292,7 @@ def _end_round(settling: Settling, end: _End) -> bool:
             settling.first, settling.first_evidence = settling.theta, settling.evidence
             settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
-            labels = plan.likelihood == "categorical" and not settling.is_convex
-            if labels and not _is_near_mode(settling, settling.working):
+            if not settling.is_judged_far and not _is_near_mode(settling, settling.working):
                 return True
         elif _is_in_vain(settling):
             return True
@@ -311,7 +316,7 @@ def _end_round(settling: Settling, end: _End) -> bool:
 def _is_in_vain(settling: Settling) -> bool:
     """Tell whether the way to a mode of real targets leads to too little evidence."""
     plan, scheduled = settling.plan, settling.scheduled_evidence
-    if plan.likelihood == "categorical" or settling.is_convex or scheduled is None:
+    if not settling.is_judged_far or settling.is_convex or scheduled is None:
         return False
     before, evidence = settling.evidence, _evidence(settling)
     settling.evidence = evidence
@@ -373,7 +378,7 @@ def _begin_descent(settling: Settling) -> tuple[LogJoint, Start]:
         settling.pairs,
         inverse,
         precision=joint.precision,
-        likelihood_scale=plan.likelihood_power / spread_of(working.training, plan) ** 2,
+        likelihood_scale=plan.likelihood_power / joint.likelihood.scale**2,
         n_gradients=max(_FEWEST_GRADIENTS, round(left / settling.cost)),
         # Far enough below the tolerance, where a preconditioner stands for H.
         small_slope=0.1 * settling.tolerance,
@@ -393,10 +398,9 @@ def _finish(settling: Settling) -> None:
     """Put the state that is kept into the training, and say how far from a mode it is if asked."""
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
-    anywhere = settling.is_convex or settling.plan.likelihood != "categorical"
     for candidate in _candidates(settling):
         candidate.put_into(settling.working.training)
-        if anywhere or _is_near_mode(settling, settling.working):
+        if settling.is_judged_far or _is_near_mode(settling, settling.working):
             settling.kept, settling.evidence = "settled", candidate.evidence
             settling.theta = candidate.theta
             candidate.put_into(settling.training)
@@ -488,6 +492,6 @@ def _evidence_of(passes: Passes) -> float | None:
 
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
-    last = math.log(spread_of(training, plan))
+    last = math.log(likelihood_of(plan, training.noise_std).scale)
     precision = training.prior_precision.detach().cpu().log()
     return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])

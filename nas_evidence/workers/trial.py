@@ -20,14 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.maths.decisions import accuracy, decided
-from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.spread_factor import log_densities
+from nas_evidence.likelihoods.predictive import joined
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
@@ -60,9 +57,9 @@ from nas_evidence.training.loop import (
     likelihood_of,
     train_epoch,
 )
-from nas_evidence.training.online import Passes, passes_of, update_alone, update_and_follow
+from nas_evidence.training.online import Passes, passes_of, update, update_and_follow
 from nas_evidence.training.parts import settling_after
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
@@ -194,10 +191,10 @@ class Trial:
         """Do what is due at a stop: update the hyperparameters; evaluate, or start to settle."""
         training, given = context.training, self.assignment
         if not stop.evaluate:
-            update_alone(training, self.data, given)
+            update(training, self.data, given)
             return
         follow = any(declared(name).is_laplace for name in given.estimators)
-        passes = update_and_follow(training, self.data, given, update=stop.update, follow=follow)
+        passes = update_and_follow(training, self.data, given, due=stop.update, follow=follow)
         if stop.last:
             self.settling = settling_after(context)
         if self.settling is None:
@@ -282,13 +279,16 @@ class Trial:
         training, given = self.training, self.assignment
         found: dict[str, object] = {}
         if training is not None:
-            plan = given.plan
+            plan, of = given.plan, given.plan.declared
             found = {
                 "epochs": training.epoch,
                 "best_epoch": training.best_epoch,
                 "best_evidence": training.best_evidence,
-                "noise_std": training.noise_std if plan.likelihood == "gaussian" else None,
-                "temperature": plan.temperature if plan.likelihood == "categorical" else None,
+                **(
+                    {name: likelihood_of(plan, training.noise_std).scale}
+                    if (name := of.scale)
+                    else {}
+                ),
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
@@ -468,36 +468,18 @@ def _test(
     """
     if not len(data.y_test):
         return {}
-    spread = predictive_spread(training, plan, data.x_train, data.y_train, most_std=data.most_std)
-    likelihood = likelihood_of(plan, training.noise_std)
-    model: nn.Module = training.model
-    model.eval()
-    nll, chosen, own = 0.0, [], data.own
-    total = np.zeros(data.n_outputs)
+    predict = predict_rows(training, plan, data.x_train, data.y_train, data.own)
+    nll, parts, own = 0.0, [], data.own
     if own is not None:
         nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
-        x, y = data.x_test[rows], data.y_test[rows]
-        with torch.no_grad(), full_precision():
-            outputs = predicted_means(model(x), likelihood)
-            outputs = outputs if own is None else own.held(outputs)
-        scale = factor * spread(x)
-        nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
-        if plan.likelihood == "categorical":
-            probabilities = (outputs.cpu().double() / scale.double()).softmax(1).numpy()
-            chosen.append(decided(probabilities, class_weights=data.class_weights))
-        elif own is None:
-            delivered = torch.maximum(outputs.cpu().double(), torch.as_tensor(data.y_least))
-            total += ((delivered - y.cpu()) * data.y_std).square().sum(0).numpy()
-        else:
-            total += np.square(own.density(outputs, scale).mean - own.test[rows]).sum(0)
-    measures = {"test_nll_per_datum": nll / len(data.y_test)}
-    if not math.isfinite(nll):  # a test target outside the support of the scale
-        measures = {}
-    if plan.likelihood == "categorical":
-        truth = data.y_test.cpu().numpy()
-        return measures | {
-            "test_accuracy": accuracy(np.concatenate(chosen), truth, data.class_weights)
-        }
-    return measures | {"test_rmse": float(np.sqrt(total / len(data.y_test)).mean())}
+        part = predict(data.x_test[rows]).at(factor)
+        nll -= float(part.log_density(data.y_test[rows].cpu()).sum())
+        parts.append(part)
+    scale, truth, unit = data.tested
+    delivered = joined(parts).delivered(scale)
+    of_nll, column = plan.declared.kind.tests
+    usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
+    # Without the log loss where a test target is outside the support of the scale.
+    return {column: usual} | ({of_nll: nll / len(data.y_test)} if math.isfinite(nll) else {})

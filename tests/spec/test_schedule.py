@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from nas_evidence.spec.schedule import interval, learns, never_reached, stops
-from nas_evidence.spec.study import OnlinePlan, TrainingPlan
+from nas_evidence.spec.schedule import interval, learns, never_reached, next_stop, rungs, stops
+from nas_evidence.spec.study import OnlinePlan, StudySpec, TrainingPlan
 
 
 def evaluations(plan: TrainingPlan) -> list[int]:
@@ -15,6 +16,47 @@ def evaluations(plan: TrainingPlan) -> list[int]:
 def test_evaluation_epochs_follow_frequency_and_burn_in_and_end_with_the_last() -> None:
     plan = TrainingPlan.model_validate({"epochs": 22, "online": {"every": 5, "burn_in": 10}})
     assert evaluations(plan) == [15, 20, 22]
+
+
+def test_updates_and_evaluations_have_epochs_of_their_own() -> None:
+    online = {"every": 3, "burn_in": 4}
+    plan = TrainingPlan.model_validate({"epochs": 20, "evaluate_every": 8, "online": online})
+    assert [stop.epoch for stop in stops(plan) if stop.update] == [6, 9, 12, 15, 18]
+    assert evaluations(plan) == [8, 16, 20]
+    assert [stop.epoch for stop in stops(plan)] == [6, 8, 9, 12, 15, 16, 18, 20]
+    assert [next_stop(plan, epoch).epoch for epoch in (0, 6, 7, 19, 20)] == [6, 8, 8, 20, 20]
+
+
+@pytest.mark.parametrize(("evaluate_every", "expected"), [("update", (6, 15)), (4, (8, 16))])
+def test_rungs_are_at_evaluations(evaluate_every: int | str, expected: tuple[int, ...]) -> None:
+    study = StudySpec.model_validate(
+        {
+            "name": "s",
+            "dataset": {"name": "digits"},
+            "family": {"linear": {}},
+            "objective": "kfac_ggn",
+            "pruning": {"rule": "halving"},
+            "plan": {"epochs": 20, "evaluate_every": evaluate_every, "online": {"every": 3}},
+        }
+    )
+    assert rungs(study) == expected
+
+
+@pytest.mark.parametrize(
+    ("evaluate_every", "pruning", "refused"),
+    [(20, "none", False), (21, "none", True), (20, "median", True), (19, "median", False)],
+)
+def test_evaluations_that_a_plan_never_reaches_are_refused(
+    evaluate_every: int, pruning: str, refused: bool
+) -> None:
+    plan = TrainingPlan(epochs=20, evaluate_every=evaluate_every)
+    assert ("evaluate_every" in never_reached(plan, pruning)) == refused
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "auto", "never"])
+def test_evaluations_are_every_so_many_epochs_or_after_each_update(value: object) -> None:
+    with pytest.raises(ValidationError, match='integer >= 1 or "update"'):
+        TrainingPlan.model_validate({"evaluate_every": value})
 
 
 @pytest.mark.slow
@@ -42,6 +84,9 @@ def test_a_plan_that_never_updates_evaluates_as_often_and_learns_nothing() -> No
     never = TrainingPlan(epochs=40, online=OnlinePlan(every="never"))
     assert evaluations(never) == evaluations(TrainingPlan(epochs=40))
     assert not learns(never)
+    every_4 = never.model_copy(update={"evaluate_every": 4})
+    assert evaluations(every_4) == list(range(4, 41, 4))
+    assert not any(stop.update for stop in stops(every_4))
     assert not never_reached(never)
 
 

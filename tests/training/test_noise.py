@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import Case, case, laplace_value
+from cases import case, laplace_value
 from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
@@ -17,12 +17,12 @@ from nas_evidence.evidence.joint import (
     LOG_VARIANCE_RANGE,
     Noise,
     Objective,
+    fit_prior,
     fit_prior_and_noise,
     members_of,
     noise_of,
 )
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
@@ -189,6 +189,25 @@ def test_mackays_equation_for_the_noise_holds(kind: str, exponent: int) -> None:
     assert_close(std**2, expected, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(("kind", "exponent"), [("kfac_ggn", 1), ("diag_ef", 2)])
+def test_a_noise_at_its_lower_bound_has_the_precisions_that_are_best_there(
+    kind: str, exponent: int
+) -> None:
+    c = case("regression")
+    passed, norms = _pass(kind, c.model, c.x, c.y), squared_norms(c.model)
+    members = members_of("tensor", len(passed.curvature.names))
+    given = (passed.curvature, norms, torch.ones(4))
+    noise = noise_of(kind, passed, 1.0)
+    _, free = fit_prior_and_noise(*given, members=members, noise=noise)
+    delta, std = fit_prior_and_noise(*given, members=members, noise=noise, least_std=2 * free)
+    assert_close(std, 2 * free, rtol=1e-12, atol=0)
+    scale = std ** (-2 * exponent)
+    best = fit_prior(*given, members=members, curvature_scale=scale)
+    assert_close(delta, best, rtol=1e-7, atol=0)
+    _, below = fit_prior_and_noise(*given, members=members, noise=noise, least_std=0.5 * free)
+    assert_close(below, free, rtol=1e-7, atol=0)
+
+
 @pytest.mark.parametrize("kind", ["diag_ggn", "diag_ef", "kfac_ggn"])
 def test_the_noise_of_the_pass_does_not_matter(kind: str) -> None:
     c = case("regression")
@@ -309,10 +328,3 @@ def test_a_perfect_fit_stops_at_the_bound_of_the_noise() -> None:
         curvature, torch.ones(1), torch.ones(1), members=(0,), noise=noise
     )
     assert_close(2 * math.log(std), LOG_VARIANCE_RANGE[0])
-
-
-def test_labels_have_no_noise() -> None:
-    c: Case = case("mlp")
-    passed = curvature_pass("diag_ef", c.model, c.x, c.y, Categorical(), batch_size=4)
-    with pytest.raises(ValueError, match="real targets"):
-        noise_of("diag_ef", passed, 1.0)

@@ -85,7 +85,7 @@ def test_steps_and_updates_are_those_of_a_trial(
     for epoch in range(1, EPOCHS + 1):
         train_epoch(state, data, given)
         due = is_due(epoch, 2, given.plan.online.burn_in)
-        passes = update_and_follow(state, data, given, update=due)
+        passes = update_and_follow(state, data, given, due=due)
         value = passes.estimate(curvature, passes.of(curvature)[0]).value
         expected.append((value, state.prior_precision.clone(), state.noise_std))
 

@@ -80,7 +80,7 @@ def scheduled(
     training = begin(model, assignment.plan)
     for stop in stops(assignment.plan):
         train_epoch(training, data, assignment, n_epochs=stop.epoch - training.epoch)
-        update_and_follow(training, data, assignment, update=stop.update)
+        update_and_follow(training, data, assignment, due=stop.update)
     return training, assignment
 
 

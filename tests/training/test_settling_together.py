@@ -100,7 +100,7 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Settling:
     training = begin(model, plan)
     for stop in stops(plan):
         train_epoch(training, data, given, n_epochs=stop.epoch - training.epoch)
-        update_and_follow(training, data, given, update=stop.update)
+        update_and_follow(training, data, given, due=stop.update)
     return begin_settling(Member(training, data, given), 8.0 * EPOCHS)
 
 
