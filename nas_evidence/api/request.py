@@ -334,7 +334,7 @@ def of_source(
     arrays = source.arrays(seed=0)
     spec = proposed()
     rows = spec.dataset.model_copy(update={"task": source.spec.task})
-    if (rows, spec.seed, spec.dataset.task) != (source.spec, 0, arrays.task_name):
+    if (rows, spec.seed, spec.dataset.task) != (source.spec, 0, arrays.kind.task):
         source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
         arrays = source.arrays(seed=spec.seed)
         spec = proposed()
@@ -377,7 +377,7 @@ def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
     if spec.dataset.task is not None:
         return spec
     given = spec.model_dump(exclude_unset=True)
-    given["dataset"] = {**given["dataset"], "task": arrays.task_name}
+    given["dataset"] = {**given["dataset"], "task": arrays.kind.task}
     try:
         return StudySpec.model_validate(with_task(given))
     except ValueError as error:
@@ -402,7 +402,7 @@ def _with_scale(
     """Return a study with the scale of its target that "auto" stands for."""
     if spec.dataset.target_scale != "auto":
         return spec, source, arrays
-    if arrays.task == "labels":
+    if not arrays.kind.scaled:
         raise scale_of_classes("auto")
     from nas_evidence.scores.scale_choice import chosen_scale
 

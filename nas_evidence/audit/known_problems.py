@@ -81,14 +81,8 @@ def early_half(problem: KnownProblem) -> KnownProblem:
     """Return the linear regression on the first half of the data, at its own mode."""
     n = len(problem.x) // 2
     return _regression(
-        problem.name, problem.x[:n], problem.y[:n], noise_of_linear(problem), problem.power
+        problem.name, problem.x[:n], problem.y[:n], problem.likelihood.scale, problem.power
     )
-
-
-def noise_of_linear(problem: KnownProblem) -> float:
-    """Return the noise of a linear regression."""
-    assert isinstance(problem.likelihood, Gaussian)
-    return problem.likelihood.noise_std
 
 
 def _regression(name: str, x: Tensor, y: Tensor, noise_std: float, power: float) -> KnownProblem:
@@ -125,7 +119,7 @@ def exact_ensembles(
 
     Members are drawn from the posteriors in closed form, in the chunks that `sto_lk` has.
     """
-    noise = noise_of_linear(problem)
+    noise = problem.likelihood.scale
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
     ends, values = chunk_ends(len(phi), plan.n_chunks), []
@@ -230,7 +224,7 @@ def entropy_bound_of_linear(problem: KnownProblem, plan: EntropyPlan) -> float:
     θ_t is Gaussian: mean m − A^t m and covariance A^t diag(δ)⁻¹ A^t with A = I − α K, for the
     minimum m and Hessian K of the negative log likelihood; S_t = S_0 − t tr(α K + α² K²).
     """
-    noise, n = noise_of_linear(problem), len(problem.x)
+    noise, n = problem.likelihood.scale, len(problem.x)
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     delta = problem.precision[[0] * problem.x.shape[1] + [1]]
     k = phi.mT @ phi / noise**2

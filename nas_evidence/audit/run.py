@@ -40,15 +40,13 @@ from nas_evidence.audit.sampled import (
     OF_ONE_NOISE,
     SAMPLED,
     STANDARD_ERRORS,
-    noise_of,
     sampled_rows,
 )
 from nas_evidence.audit.sum_of_losses import SOTL, sotl_row
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.likelihoods import LIKELIHOODS
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES, declared
 from nas_evidence.spec.study import derive_seed
@@ -185,16 +183,15 @@ def _laplace_claim(problem: KnownProblem, rows: Mapping[str, AuditRow], kind: st
 
 
 def _laplace(problem: KnownProblem, kind: str, seed: int) -> EvidenceEstimate:
-    gaussian = isinstance(problem.likelihood, Gaussian)
-    of_classes = isinstance(problem.likelihood, Categorical)
+    of = LIKELIHOODS[problem.likelihood.name]
     return estimate_evidence(
         problem.model,
         problem.x,
         problem.y,
-        likelihood="gaussian" if gaussian else "categorical" if of_classes else "heteroscedastic",
+        likelihood=problem.likelihood.name,
         curvature=kind,
         prior_precision=problem.precision,
-        noise_std=noise_of(problem) if gaussian else None,
+        noise_std=problem.likelihood.scale if of.scale == "noise_std" else None,
         likelihood_power=problem.power,
         seed=derive_seed(seed, problem.name, kind),
         n_draws=_N_DRAWS,

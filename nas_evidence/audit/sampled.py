@@ -17,14 +17,13 @@ from nas_evidence.audit.known_problems import (
     exact_ensembles,
 )
 from nas_evidence.audit.rows import AuditRow, Claim, around, judged, measured
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.precisions import of_each_parameter
 from nas_evidence.scores.sample_then_optimise import sample_then_optimise_evidence
 from nas_evidence.scores.sampling_plan import EnsemblePlan, EntropyPlan, LadderPlan, SweepPlan
 from nas_evidence.scores.sgd_entropy import sgd_entropy_bound
 from nas_evidence.scores.temperature_ladder import temperature_ladder_evidence
 from nas_evidence.scores.thermodynamic import thermodynamic_evidence
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import derive_seed
 
@@ -42,26 +41,20 @@ _SWEEP = SweepPlan(n_nodes=12, n_burn_in=100, n_settle=8, n_samples=20)
 _ENSEMBLES = EnsemblePlan(n_runs=6, n_draws=2, n_chunks=4)
 
 
-def noise_of(problem: KnownProblem) -> float:
-    """Return the noise of a regression, 1 for labels or a noise of each datum."""
-    likelihood = problem.likelihood
-    return likelihood.noise_std if isinstance(likelihood, Gaussian) else 1.0
-
-
 def sampled_rows(problem: KnownProblem, seed: int) -> list[AuditRow]:
     """Return the rows of all estimators of `SAMPLED` on a problem with a truth."""
     rows = []
     for name, call in _sampled_calls(problem).items():
-        if name in OF_ONE_NOISE and isinstance(problem.likelihood, Heteroscedastic):
+        if name in OF_ONE_NOISE and not declared(problem.likelihood.name).convex:
             continue
-        if name == "sto_lk" and noise_of(problem) < _HEAVY_TAILS:
+        if name == "sto_lk" and problem.likelihood.scale < _HEAVY_TAILS:
             continue
         generator = torch.Generator().manual_seed(derive_seed(seed, problem.name, name))
         row = measured(problem, name, partial(call, generator))
         slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, problem.truth_error)
         if name == "sgd_entropy":
             claim = _entropy_claim(problem, slack, seed)
-        elif name == "sto_lk" and isinstance(problem.likelihood, Gaussian):
+        elif name == "sto_lk" and declared(problem.likelihood.name).learned:
             mean, error = exact_ensembles(problem, _ENSEMBLES, generator)
             slack = STANDARD_ERRORS * math.hypot(row.spread or 0.0, error)
             claim = around(mean, slack, f"{STANDARD_ERRORS:g} errors of exact draws")
@@ -81,7 +74,7 @@ def sampled_rows(problem: KnownProblem, seed: int) -> list[AuditRow]:
 def _entropy_claim(problem: KnownProblem, slack: float, seed: int) -> Claim:
     """Return the limits of the entropy bound: closed form, or full Hessians, and the truth."""
     plan = _descent(problem)
-    if isinstance(problem.likelihood, Gaussian):
+    if declared(problem.likelihood.name).learned:
         best = entropy_bound_of_linear(problem, plan)
         return Claim(
             "at most the truth; its expectation in closed form",
@@ -109,7 +102,7 @@ def _descent(problem: KnownProblem) -> EntropyPlan:
     """Return a plan with steps of 0.3 divided by the largest curvature at most."""
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     steepest = float(torch.linalg.eigvalsh(phi.mT @ phi / len(phi))[-1])
-    rate = 0.3 * noise_of(problem) ** 2 / steepest
+    rate = 0.3 * problem.likelihood.scale**2 / steepest
     return EntropyPlan(learning_rate=rate, n_steps=150, n_seeds=32)
 
 

@@ -19,7 +19,7 @@ from functools import partial
 
 import torch
 
-from nas_evidence.audit.known_problems import KnownProblem, noise_of_linear
+from nas_evidence.audit.known_problems import KnownProblem
 from nas_evidence.audit.rows import AuditRow, Claim, judged, measured
 from nas_evidence.evidence.exact_linear import mode_of_linear
 from nas_evidence.scores.sotl import sotl
@@ -53,7 +53,7 @@ def sotl_row(problem: KnownProblem, seed: int) -> AuditRow:
 
 def _pass(problem: KnownProblem, generator: torch.Generator) -> tuple[torch.Tensor, float]:
     """Return the loss of each datum in each run [n, runs], nats, and the expected minus sum."""
-    noise = noise_of_linear(problem)
+    noise = problem.likelihood.scale
     phi = torch.cat([problem.x, torch.ones_like(problem.x[:, :1])], 1)
     each = problem.precision[[0] * problem.x.shape[1] + [1]]
     losses, expected = [], 0.0

@@ -52,15 +52,13 @@ class CurvaturePass:
     log_likelihood  nats, summed over the data
     n_data          number of data points
     n_outputs       of the model
-    n_correct       points whose class has the largest output; None for real targets
-    squared_error   Σ_n ‖y_n − f_n‖² of real targets with one noise, in its units; else None
+    squared_error   Σ_n ‖y_n − f_n‖² in units of the noise; None if the likelihood has no noise
     gradient        of the log likelihood [P], float64; None unless requested
     """
 
     curvature: Structured
     log_likelihood: float
     n_data: int
-    n_correct: int | None
     seconds: float
     n_outputs: int
     squared_error: float | None = None
@@ -195,7 +193,6 @@ def curvature_passes(
             curvature=curvature,
             log_likelihood=sweep.log_likelihood,
             n_data=len(inputs),
-            n_correct=sweep.n_correct,
             seconds=seconds,
             n_outputs=sweep.n_outputs,
             squared_error=sweep.squared_error,

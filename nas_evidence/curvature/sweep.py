@@ -30,7 +30,6 @@ from nas_evidence.curvature.rows_alone import (
     rows_to_try,
 )
 from nas_evidence.likelihoods import Likelihood, random_signs
-from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.user_error import UserError
 
@@ -54,7 +53,6 @@ class Sweep:
     layers: tuple[Layer, ...] = ()
     n_columns: int = 0
     log_likelihood: float = 0.0
-    n_correct: int | None = None
     squared_error: float | None = None
     n_outputs: int = 0
     trusted: bool = True  # the network leaves its input alone, whatever it is
@@ -82,13 +80,7 @@ class Sweep:
                 f"the model, {parameter.dtype} on {parameter.device}, cannot process inputs "
                 f"{list(few.shape)} of {few.dtype} on {few.device}: {error}"
             ).with_code("model-fails-on-inputs") from error
-        if not self.targets.is_floating_point() and outputs.shape[1] > 1:
-            low, high = torch.stack(self.targets.aminmax()).tolist()
-            if low < 0 or high >= outputs.shape[1]:
-                raise UserError(
-                    f"labels must be from 0 to {outputs.shape[1] - 1}, one fewer than the "
-                    f"outputs of the model, but range from {low} to {high}{_ignored(low)}"
-                ).with_code("labels-out-of-range")
+        self.likelihood.check_values(self.targets, outputs.shape[1])
         self.n_outputs = outputs.shape[1]
         exact = self.columns == "exact"
         self.n_columns = self.likelihood.n_roots(self.n_outputs) if exact else 1
@@ -119,14 +111,11 @@ class Sweep:
         return Capture(self.model, self.layers, collector)
 
     def run(self, collector: Collector) -> None:
-        """Pass all data to the collector; sets `log_likelihood` and the measures of fit."""
+        """Pass all data to the collector; sets `log_likelihood` and `squared_error`."""
         capture = self._capture(collector)
         log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
-        n_correct = torch.zeros((), dtype=torch.int64, device=self.inputs.device)
-        squared_error = torch.zeros_like(log_likelihood)
+        squared_error: Tensor | None = None
         signs = self._signs() if self.columns == "sampled" else None
-        labels = not self.targets.is_floating_point()
-        gaussian = self.likelihood if isinstance(self.likelihood, Gaussian) else None
         with capture.hooks():
             for start in range(0, len(self.inputs), self.batch_size):
                 rows = slice(start, start + self.batch_size)
@@ -135,17 +124,14 @@ class Sweep:
                 outputs = capture.forward(inputs if self.trusted else inputs.clone())
                 found = outputs.detach()
                 log_likelihood += self.likelihood.log_likelihood(found, targets)
-                if labels:
-                    n_correct += (found.argmax(1) == targets).sum()
-                elif gaussian is not None:
-                    squared_error += gaussian.squared_error(found, targets)
+                squares = self.likelihood.squared_error(found, targets)
+                if squares is not None:
+                    squared_error = squares if squared_error is None else squared_error + squares
                 drawn = None if signs is None else signs[:, :, rows]
                 capture.backward(outputs, self._columns_of(found, targets, drawn))
-        fit = n_correct.double() if labels else squared_error
-        # The only wait for the device.
-        self.log_likelihood, found_fit = torch.stack([log_likelihood, fit]).tolist()
-        self.n_correct = int(found_fit) if labels else None
-        self.squared_error = None if gaussian is None else found_fit
+        sums = [log_likelihood] if squared_error is None else [log_likelihood, squared_error]
+        self.log_likelihood, *squared = torch.stack(sums).tolist()  # the only wait for the device
+        self.squared_error = squared[0] if squared else None
 
     def _signs(self) -> Tensor:
         """Return the random signs of all batches [draws, K, N], on the device of the data.
@@ -171,13 +157,3 @@ class Sweep:
             return self.likelihood.residual(outputs, targets)[None]
         assert signs is not None
         return torch.cat([self.likelihood.signed_root(outputs, draw) for draw in signs])
-
-
-def _ignored(low: int) -> str:
-    """Return what to do about labels that a loss would leave out."""
-    if low >= 0:
-        return ""
-    return (
-        f"; a label of {low} counts in no likelihood, as with ignore_index of cross_entropy: "
-        "leave its rows out"
-    )

@@ -54,8 +54,7 @@ class Given:
         """
         if self.truth is None:
             return None
-        missing = pd.isna(self.truth)
-        known = ~(missing.any(1) if missing.ndim == 2 else missing)
+        known = ~np.atleast_2d(pd.isna(self.truth).T).any(0)
         if not known.any():
             return None
         rows = np.flatnonzero(known)

@@ -574,8 +574,8 @@ def _as_numbers(values: pd.Series, base: int = 0) -> Array:
         found[np.isnan(found) & values.notna().to_numpy()] = _flags(words)
     if base:
         cells = values.astype("object")
-        pairs = zip(cells, found.tolist(), strict=True)
-        found = np.array([_exact(cell, number) - base for cell, number in pairs], np.float64)
+        read = zip(cells, found.tolist(), strict=True)
+        found = np.array([_exact(cell, number) - base for cell, number in read], np.float64)
     return found
 
 

@@ -58,6 +58,7 @@ from nas_evidence.data.said import Said
 from nas_evidence.data.targets import inferred
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
 #: Endings of packed text files, and what opens them.
@@ -858,9 +859,10 @@ def _check_notation(
     Raises:
         ValueError: if one is, and its texts are too many for classes; says how it is written.
     """
+    classes = task is None or TARGET_KINDS[task].classes
     for target in targets:
         few = len(frame[target].unique()) <= max(2, len(frame) // 2)
-        for said in () if few and task != "regression" else how_read(frame)[0]:
+        for said in () if few and classes else how_read(frame)[0]:
             if said.about == "not read" and said.column == target:
                 raise UserError(
                     f"target {target!r} in {where} {said._replace(column=None)}"

@@ -41,6 +41,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 #: Folder of a study that holds its data.
 KEPT = "data"
@@ -99,7 +100,7 @@ class Source:
             taken = {
                 seed: replace(arrays, meaning=arrays.meaning.settled())
                 for seed, arrays in self._taken.items()
-                if arrays.task_name == asked.task
+                if arrays.kind.task == asked.task
             }
         return replace(self, spec=asked, _taken=taken)
 
@@ -295,7 +296,7 @@ def _kept(keys: Mapping[str, Any]) -> tuple[set[str], str | None]:
     """
     named = {*(keys.get("categorical") or ()), keys.get("groups") or ""}
     target, task = keys.get("target"), keys.get("task")
-    classes = {target or ""} if task == "classification" else set[str]()
+    classes = {target or ""} if _are_classes(task) else set[str]()
     return {*named, *classes} - {""}, target if task is None else None
 
 
@@ -377,6 +378,11 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
         f"{name} of {given} is an array of Python objects; give numbers, for example with "
         ".astype('float32'), or a DataFrame for a table with text"
     ).with_code("array-of-objects")
+
+
+def _are_classes(task: object) -> bool:
+    known = TARGET_KINDS.get(task) if isinstance(task, str) else None
+    return known is not None and known.classes
 
 
 # --- data in memory
@@ -481,9 +487,9 @@ def _of_table(
         raise UserError("name the column to predict with target=..., or give y").with_code(
             "target-or-y-missing"
         )
-    labels = y is not None and keys.get("task") == "classification"  # as they are
+    as_they_are = y is not None and _are_classes(keys.get("task"))
     kept, target = _kept(keys)
-    written = {keys["target"]: TEXT} if labels else None
+    written = {keys["target"]: TEXT} if as_they_are else None
     kept, about = {*kept, target or ""}, [*map(Said, by_position), *([said] if levels else ())]
     frame = with_numbers_read(frame, written=written, said=about, kept=kept)
     test = None
@@ -522,6 +528,6 @@ def pairs_of(dataset: Any) -> tuple[Any, Array]:
     first = dataset[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise UserError("give y, or data whose items are pairs (x, y)").with_code("no-pairs")
-    pairs = [dataset[i] for i in range(len(dataset))]
-    x, y = [x for x, _ in pairs], np.stack([as_array(y) for _, y in pairs])
+    items = [dataset[i] for i in range(len(dataset))]
+    x, y = [x for x, _ in items], np.stack([as_array(y) for _, y in items])
     return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

@@ -25,19 +25,19 @@ from nas_evidence.evidence.laplace import (
     squared_norms,
     with_trace_ratios,
 )
-from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods import likelihood as make_likelihood
 from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
+from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
 from nas_evidence.spec.registry import CURVATURES, MC_DRAWS
 from nas_evidence.spec.study import EVIDENCE_BATCH
 
 #: One number, one per free parameter tensor in order or by name, or "fit".
 PriorPrecision = float | Sequence[float] | Mapping[str, float] | Tensor | Literal["fit"]
-LIKELIHOODS = ("categorical", "gaussian", "heteroscedastic")
 
 
 def estimate_evidence(
@@ -45,7 +45,7 @@ def estimate_evidence(
     inputs: Any,
     targets: Tensor | None = None,
     *,
-    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
+    likelihood: str,
     curvature: str,
     prior_precision: PriorPrecision,
     noise_std: float | Sequence[float] | None = None,
@@ -120,7 +120,7 @@ def estimate_evidence(
         curvature,
         model,
         inputs,
-        checked_targets(targets, likelihood),
+        noise.shaped(targets),
         noise,
         batch_size=rows,
         n_draws=draws_asked if CURVATURES[curvature].approximates else 1,
@@ -151,7 +151,7 @@ def estimate_evidence(
             exact_diagonal,
             model,
             inputs,
-            checked_targets(targets, likelihood),
+            noise.shaped(targets),
             noise,
             batch_size=rows,
         )
@@ -227,53 +227,38 @@ def _exact_diagonal(kind: str) -> str:
     return trace
 
 
-def checked_targets(targets: Tensor, likelihood: str) -> Tensor:
-    """Return labels as int64, real targets as floats [n, C]."""
-    if likelihood == "categorical":
-        return targets if targets.is_floating_point() else targets.long()
-    real = targets.detach() if targets.is_floating_point() else targets.double()
-    return real[:, None] if real.ndim == 1 else real
-
-
 def _with_note(estimate: EvidenceEstimate, note: str) -> EvidenceEstimate:
     return estimate.model_copy(update={"note": "; ".join(filter(None, (estimate.note, note)))})
 
 
 def checked_likelihood(
     name: str, noise_std: float | Sequence[float] | None, temperature: float
-) -> Categorical | Gaussian | Heteroscedastic:
+) -> Likelihood:
     """Return a likelihood by its name, with what it needs.
 
     Raises:
         ValueError: for an unknown name, or a number that is missing, impossible or not for it.
     """
-    if name == "categorical":
-        if noise_std is not None:
-            raise UserError(
-                '`noise_std` is for likelihood = "gaussian", not "categorical"'
-            ).with_code("noise-std-of-labels")
-        return Categorical(positive("temperature", temperature))
-    if name == "heteroscedastic":
-        if noise_std is not None or temperature != 1:
-            raise UserError(
-                '`noise_std` and `temperature` are not for likelihood = "heteroscedastic": the '
-                "noise is an output of the model"
-            ).with_code("noise-std-of-outputs")
-        return Heteroscedastic()
-    if name == "gaussian":
-        if noise_std is None:
-            raise UserError('`noise_std` must be given for likelihood = "gaussian"').with_code(
-                "noise-std-missing"
-            )
-        if temperature != 1:
-            raise UserError(
-                '`temperature` is for likelihood = "categorical", not "gaussian"'
-            ).with_code("temperature-of-numbers")
-        return noise_of_numbers(noise_std)
-    raise UserError(
-        f'`likelihood` must be "categorical", "gaussian" or "heteroscedastic", but got {name!r}'
-        f"{meant(name, LIKELIHOODS)}"
-    ).with_code("unknown-likelihood")
+    if name not in LIKELIHOODS:
+        *others, last = (f'"{one}"' for one in LIKELIHOODS)
+        raise UserError(
+            f"`likelihood` must be {', '.join(others)} or {last}, but got {name!r}"
+            f"{meant(name, LIKELIHOODS)}"
+        ).with_code("unknown-likelihood")
+    of = declared(name)
+    given = {"noise_std": noise_std is not None, "temperature": temperature != 1}
+    for key in (key for key, is_given in given.items() if is_given and key != of.scale):
+        its = " or ".join(f'"{one}"' for one, other in LIKELIHOODS.items() if other.scale == key)
+        raise UserError(f'`{key}` is for likelihood = {its}, not "{name}"').with_code(
+            "scale-of-another-likelihood"
+        )
+    if of.scale != "noise_std":
+        return make_likelihood(name, positive("temperature", temperature))
+    if noise_std is None:
+        raise UserError(f'`noise_std` must be given for likelihood = "{name}"').with_code(
+            "noise-std-missing"
+        )
+    return noise_of_numbers(noise_std)
 
 
 def noise_of_numbers(noise_std: Any) -> Gaussian:

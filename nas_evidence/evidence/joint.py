@@ -36,7 +36,6 @@ from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.structured import Binned, BlockDiagonal, Slopes, Structured
-from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.registry import CURVATURES
 
 Array = npt.NDArray[np.float64]
@@ -92,15 +91,8 @@ class Noise:
 
 
 def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
-    """Return the noise terms of a pass of `kind` computed with `Gaussian(noise_std)`.
-
-    Raises:
-        ValueError: if the targets of the pass are labels.
-    """
-    if pass_.squared_error is None:
-        raise UserError(
-            "the noise is a hyperparameter of real targets, but these are labels"
-        ).with_code("noise-of-labels")
+    """Return the noise terms of a pass of `kind` computed with `Gaussian(noise_std)`."""
+    assert pass_.squared_error is not None
     exponent: Literal[1, 2] = 2 if CURVATURES[kind].columns == "residual" else 1
     return Noise(pass_.squared_error, pass_.n_data * pass_.n_outputs, exponent, noise_std)
 

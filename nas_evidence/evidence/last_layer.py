@@ -23,15 +23,12 @@ from torch import Tensor, nn
 
 from nas_evidence.curvature.memory import require_memory
 from nas_evidence.data.tensors import select
-from nas_evidence.evidence.noise_layer import of_noise
-from nas_evidence.evidence.softmax_layer import LastLayer, LogDensity, of_classes
+from nas_evidence.evidence.softmax_layer import LastLayer, LastLayerFormula, LogDensity
 from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.constants import as_constants, free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.likelihoods import declared, imported
 
 #: Rows of a forward pass.
 _ROWS = 512
@@ -129,39 +126,13 @@ def late_given_early(
         raise UserError(
             f"`0 < n_early < n_data` must hold, but got {n_early} of {len(layer.features)}"
         ).with_code("n-early-out-of-range")
-    if isinstance(likelihood, Gaussian):
-        targets = targets.to(layer.features)
-        return LogDensity(_of_real(layer, targets, n_early, likelihood, power))
-    if isinstance(likelihood, Heteroscedastic):
-        targets = targets.to(layer.features)
-        return LogDensity(of_noise(layer, targets, n_early, power=power))
-    assert isinstance(likelihood, Categorical)
-    return of_classes(layer, targets, n_early, likelihood, power=power, seed=seed, direct=direct)
-
-
-def _of_real(
-    layer: LastLayer, y: Tensor, n_early: int, likelihood: Gaussian, power: float
-) -> float:
-    beta = power / likelihood.noise_std**2
-    phi, late = _fewer(layer.features * layer.precision.rsqrt()), y[n_early:]
-    alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))
-    gram, sums = phi[:n_early].mT @ phi[:n_early], phi[:n_early].mT @ y[:n_early]
-    whole = gram + phi[n_early:].mT @ phi[n_early:], sums + phi[n_early:].mT @ late
-    return alone + _regression(*whole, beta) - _regression(gram, sums, beta)
-
-
-def _regression(gram: Tensor, sums: Tensor, beta: float) -> float:
-    """Return log q less the term of outputs 0: ½ ‖L⁻¹ β Φᵀ y‖² − C log|L|, L Lᵀ = I + β Φᵀ Φ."""
-    matrix = beta * gram
-    matrix.diagonal().add_(1.0)
-    root = torch.linalg.cholesky(matrix)
-    white = torch.linalg.solve_triangular(root, beta * sums, upper=False)
-    return float(0.5 * white.square().sum() - sums.shape[1] * root.diagonal().log().sum())
-
-
-def _fewer(features: Tensor) -> Tensor:
-    """Return features with the same inner products, at most as many as rows."""
-    if len(features) >= features.shape[1]:
-        return features
-    upper: Tensor = torch.linalg.qr(features.mT, mode="r")[1]
-    return upper.mT.contiguous()
+    place = declared(likelihood.name).last_layer
+    if place is None:
+        raise UserError(
+            f"conditional_evidence has no formula for {likelihood.name} targets; use two_fold in "
+            "`estimators`"
+        ).with_code("last-layer-formula")
+    formula: LastLayerFormula = imported(place)
+    return formula.density(
+        layer, targets, n_early, likelihood, power=power, seed=seed, direct=direct
+    )

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from nas_evidence.evidence.softmax_layer import LastLayer
-from nas_evidence.likelihoods.heteroscedastic import precision_of, precision_slope
+from nas_evidence.evidence.softmax_layer import LastLayer, LastLayerFormula, LogDensity
+from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic, precision_of, precision_slope
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.plumbing.user_error import UserError
 
@@ -61,21 +61,34 @@ def refuse_too_large(n: int, d: int) -> None:
         ).with_code("noise-layer-too-large")
 
 
-def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -> float:
-    """Return log q(late data | early data) in nats; the first `n_early` data are the early ones.
+def of_noise(
+    layer: LastLayer,
+    y: Tensor,
+    n_early: int,
+    likelihood: Heteroscedastic,
+    *,
+    power: float = 1.0,
+    seed: int = 0,
+    direct: bool | None = None,
+) -> LogDensity:
+    """Return log q(late data | early data); the first `n_early` data are the early ones.
 
     Args:
         layer: with the features of all data; its weights are those of η, then of z [2 C, d],
             and start the search for b*.
-        y: targets, float64 [N, C].
+        y: targets [N, C].
         n_early: number of early data.
+        likelihood: of the targets.
         power: κ, on the log likelihood.
+        seed: not read; nothing is random.
+        direct: not read; log|H| is that of a dense matrix.
 
     Raises:
         ValueError: if N² d is above `MOST_WORK`, or there is no optimum.
     """
     n, d = layer.features.shape
     refuse_too_large(n, d)
+    y = y.to(layer.features)
     phi, start = layer.features * layer.precision.rsqrt(), layer.weights * layer.precision.sqrt()
     if n < d:  # rows with the same inner products
         q, r = torch.linalg.qr(phi.mT)
@@ -86,7 +99,7 @@ def of_noise(layer: LastLayer, y: Tensor, n_early: int, *, power: float = 1.0) -
         first = early.maximum(max((b, torch.zeros_like(b)), key=early.log_joint))
         second = whole.maximum(first)
         total += whole.log_evidence(second) - early.log_evidence(first)
-    return total
+    return LogDensity(total)
 
 
 @dataclass(frozen=True)
@@ -230,3 +243,7 @@ def _descended(
         },
     )  # fmt: skip
     return torch.from_numpy(found.x).to(v), torch.from_numpy(found.jac).to(v)
+
+
+#: What `late_given_early` looks up.
+LAST_LAYER = LastLayerFormula(of_noise, refuse_too_large)

@@ -76,6 +76,18 @@ class LogDensity:
     standard_error: float | None = None
 
 
+@dataclass(frozen=True)
+class LastLayerFormula:
+    """How a likelihood's last layer is integrated out.
+
+    density  with the arguments of `late_given_early`, which finds it
+    refuse   raises a ValueError where n rows of d features take too long
+    """
+
+    density: Callable[..., LogDensity]
+    refuse: Callable[[int, int], None] | None = None
+
+
 def of_classes(
     layer: LastLayer,
     y: Tensor,
@@ -344,3 +356,7 @@ class _SoftmaxPosterior:
                 weighted = w[:, None, start : start + rows] * columns
                 sums += weighted.view(-1, len(part)) @ part
         return found
+
+
+#: What `late_given_early` looks up.
+LAST_LAYER = LastLayerFormula(of_classes)

@@ -1,23 +1,28 @@
 """Real targets with normal noise, the same for every row."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods import ABSURD, Fit, Likelihood, each_alone
+from nas_evidence.likelihoods.predictive import Predictive, Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Likelihood):
     """Independent Gaussian noise of standard deviation σ u_c in output c; targets float [n, C].
 
     noise_std  σ
     unit       u_c, a scale of each output; all 1 if empty
     """
 
+    name: ClassVar[str] = "gaussian"
+    says: ClassVar[type[Predictive]] = Reals
     noise_std: float
     unit: tuple[float, ...] = ()
 
@@ -28,23 +33,95 @@ class Gaussian:
                     "noise-std-not-positive"
                 )
 
+    @property
+    def scale(self) -> float:
+        """Return σ."""
+        return self.noise_std
+
+    @staticmethod
+    def shaped(targets: Tensor) -> Tensor:
+        """Return real targets [n, C]."""
+        return columns_of(targets)
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Do nothing for targets [n, C] of the shape of the outputs; see `Likelihood`."""
+        _check_real(outputs, targets)
+
+    def nll(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        scale: Tensor | None = None,
+        mean: Callable[[Tensor], Tensor] = each_alone,
+    ) -> Tensor:
+        """Return −log p(y_n|f_n) [..., n]; see `Likelihood`."""
+        each = mean(self.of_unit(targets - outputs).square().sum(-1))
+        variance = self._variance(each, scale)
+        return 0.5 * each / variance + self._constant(variance, outputs.shape[-1])
+
+    def nll_and_slope(
+        self, outputs: Tensor, targets: Tensor, scale: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the nll [..., n] and (y − f) / (σ u)² [..., n, C]; see `Likelihood`."""
+        errors = self.of_unit(targets - outputs)
+        std = errors.new_tensor([self.noise_std]) if scale is None else scale[:, None]
+        constant = self._constant(std.square()[..., 0], outputs.shape[-1])
+        nll = 0.5 * (errors / std).square().sum(-1) + constant
+        return nll, self.of_unit(errors / std.square())
+
+    def descent(
+        self, outputs: Tensor, targets: Tensor, shares: Tensor | float, scale: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean nll [K] and its gradient times σ² [K, n, C]; see `Likelihood`."""
+        residuals = outputs - targets
+        back = residuals * shares
+        half_squares = 0.5 * (residuals * back).sum((1, 2))
+        variance = self._variance(half_squares, scale)
+        return half_squares / variance + self._constant(variance, outputs.shape[-1]), back
+
+    def best_constant(self, targets: Tensor) -> float:
+        """Return the log likelihood of the mean of the targets; see `Likelihood`."""
+        y = targets.double()
+        return float(self.log_likelihood(y.mean(0).expand_as(y), y))
+
+    def gain(self, fit: Fit, targets: Tensor, *, learned: bool) -> float:
+        """Return the gain over the mean of the targets, each with its best noise if it is learned.
+
+        With one noise for both it is (RSS₀ − RSS) / 2 σ², else ½ N C log(RSS₀ / RSS).
+        """
+        assert fit.squared_error is not None
+        y = self.of_unit(targets.double())
+        squares = float((y - y.mean(0)).square().sum())
+        if not learned:
+            return (squares - fit.squared_error) / (2 * self.noise_std**2)
+        if squares == 0:
+            return -math.inf  # the constant is perfect
+        if fit.squared_error == 0:
+            return math.inf
+        return 0.5 * targets.numel() * math.log(squares / fit.squared_error)
+
+    def loss_limit(self, n_targets: int) -> float:
+        """Return the nll of 10⁴ times the error of a constant, for targets of variance 1."""
+        log_variance = math.log(2 * math.pi * self.noise_std**2)
+        return 0.5 * n_targets * (ABSURD / self.noise_std**2 + log_variance)
+
+    def redrawn(self, targets: Tensor, generator: torch.Generator) -> Tensor:
+        """Return targets with noise added; see `Likelihood`."""
+        normal = torch.randn(
+            targets.shape, dtype=torch.float64, device=targets.device, generator=generator
+        )
+        return targets + self.noise_std * normal
+
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_c −RSS_c/(2 σ² u_c²) − (n/2) log(2 π σ² u_c²) in nats, float64 []."""
         rss = self.squared_error(outputs, targets)
-        of_noise = 0.5 * outputs.numel() * self._log_variance_2pi
+        of_noise = 0.5 * outputs.numel() * math.log(2 * math.pi * self.noise_std**2)
         return -0.5 * rss / self.noise_std**2 - of_noise - len(outputs) * self._log_unit
 
     def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_n Σ_c (y_nc − f_nc)² / u_c², float64 []."""
         _check_real(outputs, targets)
         return self.of_unit(targets.double() - outputs.double()).square().sum()
-
-    def nll_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean over data, sum over outputs, of −log p(y_n|f_n) in nats []."""
-        _check_real(outputs, targets)
-        rss_mean = self.of_unit(targets - outputs).square().sum() / len(outputs)
-        of_noise = 0.5 * outputs.shape[1] * self._log_variance_2pi
-        return 0.5 * rss_mean / self.noise_std**2 + of_noise + self._log_unit
 
     def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
         """Return the C columns e_c / (σ u_c) [C, n, C]."""
@@ -67,6 +144,18 @@ class Gaussian:
         scaled = self.of_unit(self.of_unit(targets - outputs.detach()))
         return (scaled / self.noise_std**2).to(outputs.dtype)
 
+    def at(self, factor: float) -> "Gaussian":
+        """Return the same at another noise."""
+        return replace(self, noise_std=factor * self.noise_std)
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Reals:
+        """Return normal distributions; see `Likelihood`."""
+        unit = torch.tensor(self.unit or 1.0, dtype=torch.float64, device=outputs.device)
+        of_weights = None if covariance is None else covariance.diagonal(dim1=1, dim2=2)
+        return reals(outputs, unit.square() * self.noise_std**2, of_weights, most_std)
+
     def of_unit(self, values: Tensor) -> Tensor:
         """Return values [..., C] divided by the unit of each output.
 
@@ -82,9 +171,16 @@ class Gaussian:
             ).with_code("noise-std-per-output")
         return values / values.new_tensor(self.unit)
 
-    @property
-    def _log_variance_2pi(self) -> float:
-        return math.log(2 * math.pi * self.noise_std**2)
+    def _variance(self, like: Tensor, scale: Tensor | None) -> Tensor:
+        """Return σ² in the shape of some numbers [..., n], or [K] for the scales of networks."""
+        if scale is None:
+            return torch.full_like(like, self.noise_std**2)
+        return scale.square().view(-1, *[1] * (like.ndim - 1))
+
+    def _constant(self, variance: Tensor, n_outputs: int) -> Tensor:
+        """Return Σ_c ½ log(2 π σ² u_c²)."""
+        found = 0.5 * n_outputs * (2 * math.pi * variance).log()
+        return found + self._log_unit if self.unit else found
 
     @property
     def _log_unit(self) -> float:
@@ -105,6 +201,12 @@ def gaussian(noise_std: float | Sequence[float]) -> Gaussian:
     each = Gaussian(1.0, tuple(map(float, noise_std))).unit
     middle = math.exp(sum(map(math.log, each)) / len(each))
     return Gaussian(middle, tuple(value / middle for value in each))
+
+
+def columns_of(targets: Tensor) -> Tensor:
+    """Return real targets [n] or [n, C] as floats [n, C]."""
+    real = targets.detach() if targets.is_floating_point() else targets.double()
+    return real[:, None] if real.ndim == 1 else real
 
 
 def _check_real(outputs: Tensor, targets: Tensor) -> None:

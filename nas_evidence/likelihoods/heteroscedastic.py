@@ -1,16 +1,21 @@
 """Real targets with normal noise whose size is an output of the network."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods import Likelihood, each_alone
+from nas_evidence.likelihoods.gaussian import Gaussian, columns_of
+from nas_evidence.likelihoods.predictive import Predictive, Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
 
 @dataclass(frozen=True)
-class Heteroscedastic:
+class Heteroscedastic(Likelihood):
     """Gaussian noise whose size is an output too: two for each target; targets float [n, C].
 
         f = (η, z)  outputs [n, 2 C]: first η of all targets, then z
@@ -37,6 +42,8 @@ class Heteroscedastic:
     factor  on every standard deviation; 1 but for predictions at another scale
     """
 
+    name: ClassVar[str] = "heteroscedastic"
+    says: ClassVar[type[Predictive]] = Reals
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -72,15 +79,37 @@ class Heteroscedastic:
         found = by_eta.square() * own[:, :c] + by_z.square() * own[:, c:]
         return (found + 2 * by_eta * by_z * both).clamp(min=0)
 
-    def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return Σ ½ log τ − ½ τ (y − μ)² − ½ log 2π in nats, float64 []."""
-        _check_pairs(outputs, targets)
-        return -self.nll(outputs.double(), targets.double()).sum()
+    @staticmethod
+    def shaped(targets: Tensor) -> Tensor:
+        """Return real targets [n, C]."""
+        return columns_of(targets)
 
-    def nll_mean(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean over data, sum over targets, of −log p(y_n|f_n) in nats []."""
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Do nothing for outputs [n, 2 C] and targets [n, C]; see `Likelihood`."""
         _check_pairs(outputs, targets)
-        return self.nll(outputs, targets).sum() / len(outputs)
+
+    def nll(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        scale: Tensor | None = None,
+        mean: Callable[[Tensor], Tensor] = each_alone,
+    ) -> Tensor:
+        """Return Σ ½ τ (y − μ)² − ½ log τ + ½ log 2π [..., n]; see `Likelihood`."""
+        eta, z = outputs.chunk(2, -1)
+        tau = precision_of(z)
+        return mean(self._nll(targets - eta / tau, tau))
+
+    def best_constant(self, targets: Tensor) -> float:
+        """Return the log likelihood of the best constant mean and noise; see `Likelihood`."""
+        variances = targets.double().var(0, correction=0)
+        if not bool((variances > 0).all()):
+            return math.inf
+        return -0.5 * len(targets) * float((2 * math.pi * math.e * variances).log().sum())
+
+    def loss_limit(self, n_targets: int) -> float:
+        """Return the limit of `Gaussian` at a small noise."""
+        return Gaussian(_SMALL_NOISE).loss_limit(n_targets)
 
     def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
         """Return the columns √τ ∇μ, then √½ ∇log τ, of each target [2 C, n, 2 C]."""
@@ -107,20 +136,26 @@ class Heteroscedastic:
         found = torch.cat([one * by_eta, one * by_z + other * of_noise], -1)
         return found.to(outputs.dtype)[None]
 
-    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return ∂ log p(y_n|f_n) / ∂f_n [n, 2 C]."""
-        _check_pairs(outputs, targets)
-        slope = self.nll_and_slope(outputs.detach().double(), targets.double())[1]
-        return slope.to(outputs.dtype)
+    def at(self, factor: float) -> "Heteroscedastic":
+        """Return the same with every standard deviation times a factor."""
+        return replace(self, factor=factor * self.factor)
 
-    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return −log p(y|f) [...] in nats, in the dtype of outputs [..., 2 C]."""
-        eta, z = outputs.chunk(2, -1)
-        tau = precision_of(z)
-        return self._nll(targets - eta / tau, tau)
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs whose means are held between bounds."""
+        z = outputs.chunk(2, -1)[1]
+        return torch.cat([hold(self.mean(outputs)) * precision_of(z), z], -1)
 
-    def nll_and_slope(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `nll` [...] and ∂ log p(y|f) / ∂f [..., 2 C], in the dtype of outputs [..., 2 C].
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Reals:
+        """Return normal distributions, the variance of means by the delta method."""
+        of_weights = None if covariance is None else self.mean_variance(outputs, covariance)
+        return reals(self.mean(outputs), self.variance(outputs), of_weights, most_std)
+
+    def nll_and_slope(
+        self, outputs: Tensor, targets: Tensor, scale: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the nll [..., n] and ∂ log p(y|f) / ∂f [..., n, 2 C]; see `Likelihood`.
 
         With e = y − μ the latter is (e, τ′ (½/τ − ½ e² − e μ)) at factor 1.
         """
@@ -152,6 +187,8 @@ class Heteroscedastic:
         return root * by_eta, root * by_z, 0.5**0.5 * precision_slope(z) / tau
 
 
+#: Noise at which `loss_limit` judges.
+_SMALL_NOISE = 0.01
 #: τ₀, and z₀ with which τ is 1 at z = 0.
 LEAST_PRECISION = 0.01
 _SHIFT = math.log(math.expm1(1 - LEAST_PRECISION))

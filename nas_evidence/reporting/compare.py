@@ -96,7 +96,7 @@ def _power_note(names: Sequence[str], studies: Sequence[RankedStudy]) -> str:
     }
     for key, of_each in values.items():
         if len(set(of_each)) > 1:
-            pairs = zip(names, of_each, strict=True)
-            each = ", ".join(f"{value} ({name})" for name, value in pairs)
+            by_name = zip(names, of_each, strict=True)
+            each = ", ".join(f"{value} ({name})" for name, value in by_name)
             return f"Their scores are not compared: `{key}` is {each}."
     return ""

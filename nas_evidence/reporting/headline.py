@@ -44,13 +44,13 @@ SPREAD = 0.5
 LEAST = 1e-4
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
-_PLAIN = ("majority class", "mean")
 #: Folds that leave more rows to train on, where a study has fewer.
 MANY_FOLDS = 5
 #: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
 #: rows that chose nothing, by kind of target (benchmarks/claims_sentences.py).
 USUAL_RHO = {"classification": 0.63, "regression": 0.47}
-#: By how much more the upper end of rho's interval is below that: of few pairs it is a little low.
+#: By how much more the upper end of rho's interval is below that: of few architectures it is a
+#: little low.
 _CLEARLY = 0.1
 #: Scores that rank by rows that were not trained on, of which another one may be advised.
 _ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
@@ -163,7 +163,8 @@ def _guess(study: RankedStudy, comparison: Comparison | None) -> float | None:
         return None
     if comparison.on == "test" and comparison.kind.confidence == "intervals":
         return None
-    plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name in _PLAIN]
+    constant = comparison.kind.constant
+    plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name == constant]
     known = [-loss for loss in plain if loss is not None]
     return max(known) if known else None
 
@@ -333,7 +334,8 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     rivals = 1 if comparison.against else len(comparison.baselines)
     low, high = limits_of(best, comparison.n, rivals=rivals)
     if high < 0:
-        rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
+        is_constant = best.name == comparison.kind.constant
+        rest = "Do not use it." if is_constant else "Take the simple model."
         within = _within(-high, -low)
         within += f", corrected for {rivals} simple models" * (rivals > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
@@ -411,7 +413,8 @@ def metric_sentence(
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
         said += f"; {best.name}, the best simple model {of}, {best.metrics[metric]:.3f}"
-        plain = [one for one in rivals if one.name in _PLAIN and one is not best]
+        constant = comparison.kind.constant
+        plain = [one for one in rivals if one.name == constant and one is not best]
         said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"

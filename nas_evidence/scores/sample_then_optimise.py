@@ -31,7 +31,6 @@ from nas_evidence.evidence.network_density import (
     spread_precision,
 )
 from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.scores.sampling_plan import ENSEMBLE, EnsemblePlan
 from nas_evidence.spec.estimates import EvidenceEstimate
@@ -121,18 +120,15 @@ def _one_member(
     """Return log p(C_m | θ^m) of each chunk [M] in nats, and the largest slope."""
     scale = of.precision.rsqrt()
     anchor = _normal(scale.shape, y.device, generator) * scale
-    weights = torch.ones(len(y), dtype=torch.float64, device=y.device)
-    learned = y
-    if isinstance(of.likelihood, Gaussian):
-        learned = y + of.likelihood.noise_std * _normal(y.shape, y.device, generator)
-    else:
+    learned = of.likelihood.redrawn(y, generator)
+    if learned is None:
         draws = torch.rand(len(y), dtype=torch.float64, device=y.device, generator=generator)
         weights = -torch.log1p(-draws)
     moved = torch.zeros_like(anchor).requires_grad_()  # (θ − θ_j) √Δ
 
     def loss(end: int) -> Tensor:
         theta = anchor + moved * scale
-        if isinstance(of.likelihood, Gaussian):
+        if learned is not None:
             gained = of.density(theta, x[:end], learned[:end])
         else:
             each = vmap(lambda a, b: of.density(theta, a[None], b[None]))(x[:end], y[:end])

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
+from nas_evidence.likelihoods import as_double
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.training.loop import likelihood_of
 
 #: Parameters times data: a few minutes on one core.
 LARGEST = 200_000
@@ -39,8 +39,8 @@ def sampled_score(
     found = estimator(
         copy.deepcopy(network.model).double(),
         data.x_train[:].double(),
-        data.y_train if data.task == "labels" else data.y_train.double(),
-        likelihood=likelihood_of(plan, network.hyper.scale),
+        as_double(data.y_train),
+        likelihood=network.likelihood,
         generator=torch.Generator(device).manual_seed(seed),
         prior_precision=network.hyper.precision.to(device),
     )

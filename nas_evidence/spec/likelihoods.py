@@ -9,7 +9,8 @@ compares the name of a likelihood or of a kind.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 #: What the targets are, as a study file says it in `[dataset]`.
 Task = Literal["classification", "regression"]
@@ -27,10 +28,12 @@ class TargetKind:
 
     task         its name in study files
     stored       its name in arrays, in digests of data and in stored comparisons
+    reading      the module of how such targets are read, a `Reading` of `data/targets.py`
     targets      what the targets are called
     values       what they are as values of an array
     predicted    what is predicted of a row, besides a value
     guess        what a prediction without inputs knows
+    constant     the simple model that predicts so
     chance_of    what has a probability and no density, in words; empty for densities
     metrics      that `--metric` can name, as shown
     usual        the metric that is shown first where none is asked for
@@ -38,15 +41,17 @@ class TargetKind:
     confidence   by what a prediction says how sure it is
     few          training rows below which the score of folds takes five of them, not two
     scaled       networks see the targets on a scale, standardised at least
-    weighted     an error can cost more on some values: class weights
+    classes      they are classes: with names, and with weights where an error costs more on some
     """
 
     task: Task
     stored: Stored
+    reading: str
     targets: str
     values: str
     predicted: str
     guess: str
+    constant: str
     metrics: Mapping[str, str]
     usual: str
     tests: tuple[str, ...]
@@ -54,17 +59,19 @@ class TargetKind:
     chance_of: str = ""
     few: int = 5000
     scaled: bool = False
-    weighted: bool = False
+    classes: bool = False
 
 
 TARGET_KINDS: Mapping[str, TargetKind] = {
     "classification": TargetKind(
         task="classification",
         stored="labels",
+        reading="nas_evidence.data.labels",
         targets="classes",
         values="labels",
         predicted="its class probabilities",
         guess="the shares of the classes",
+        constant="majority class",
         metrics={
             "log_loss": "log loss",
             "accuracy": "accuracy",
@@ -79,15 +86,17 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         confidence="probabilities",
         chance_of="the true class",
         few=1000,
-        weighted=True,
+        classes=True,
     ),
     "regression": TargetKind(
         task="regression",
         stored="real",
+        reading="nas_evidence.data.real_targets",
         targets="real targets",
         values="real numbers",
         predicted="its 90 % intervals",
         guess="the mean",
+        constant="mean",
         metrics={
             "log_loss": "log loss of the standardised target",
             "rmse": "RMSE",
@@ -114,7 +123,12 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
+    averaged        predictions are means over the posterior of the weights, unless asked
     by_row          the likelihood of such targets that has a noise of each row; empty if this has
+    last_layer      `module:NAME` of the density of late data given early ones by a Bayesian last
+                    layer, a `LastLayerFormula`; None if there is none
+    judged_far      evidence compares states far from a mode; else only near one
+    convex          −log p is convex in the outputs
     without         scores that are not defined for it, and why
     """
 
@@ -124,7 +138,11 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
+    averaged: bool = True
     by_row: str = ""
+    last_layer: str | None = None
+    judged_far: bool = False
+    convex: bool = True
     without: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -138,6 +156,8 @@ LIKELIHOODS: Mapping[str, Declared] = {
         task="classification",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
+        averaged=False,
+        last_layer="nas_evidence.evidence.softmax_layer:LAST_LAYER",
     ),
     "gaussian": Declared(
         task="regression",
@@ -146,12 +166,17 @@ LIKELIHOODS: Mapping[str, Declared] = {
         learned=True,
         settles=True,
         by_row="heteroscedastic",
+        last_layer="nas_evidence.evidence.regression_layer:LAST_LAYER",
+        judged_far=True,
     ),
     "heteroscedastic": Declared(
         task="regression",
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,
+        last_layer="nas_evidence.evidence.noise_layer:LAST_LAYER",
+        judged_far=True,
+        convex=False,
         without={"sto_lk": "it draws noise of one size for all rows"},
     ),
 }
@@ -182,3 +207,9 @@ def default_of(task: str) -> str:
     'gaussian'
     """
     return next(name for name, one in LIKELIHOODS.items() if one.task == task)
+
+
+def imported(place: str) -> Any:
+    """Import and return what a declaration names as `module:NAME`."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -18,7 +18,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.seals import sealed, unsealed
 from nas_evidence.spec.record import CurvePoint
-from nas_evidence.training.network import Fit, Hyper, Network, Settling
+from nas_evidence.training.network import Hyper, Network, Settling, Trained
 from nas_evidence.training.quasi_newton import Pairs
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def _unpacked(state: Mapping[str, Any], device: torch.device) -> Settling:
     steps, changes = state["pairs"]
     first = state["first"]
     tensors = {
-        "scheduled": Fit(theta.to(device), Hyper(**hyper)),
+        "scheduled": Trained(theta.to(device), Hyper(**hyper)),
         "theta": state["theta"].to(device),
         "first": None if first is None else first.to(device),
         "pairs": Pairs(steps.to(device), changes.to(device)),

@@ -38,11 +38,13 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.layers import CHUNK_ELEMENTS
 from nas_evidence.curvature.memory import COPIES
 from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
-from nas_evidence.evidence.noise_layer import refuse_too_large
+from nas_evidence.evidence.softmax_layer import LastLayerFormula
+from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.models import skeleton
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.divisions import predicted_folds
+from nas_evidence.spec.likelihoods import declared, imported
 from nas_evidence.spec.registry import CURVATURES, curvatures_of, draws_of, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.together import MOST_TOGETHER, n_together
@@ -225,26 +227,27 @@ def too_costly(
     """
     kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
     model, online = skeleton(architecture, input_shape, n_outputs), plan.online.curvature
-    columns = 1 if CURVATURES[online].columns == "residual" else n_outputs
-    if plan.likelihood == "categorical" and columns > 1:
-        columns -= 1
+    exact = max(1, likelihood(plan.likelihood).n_roots(n_outputs))
+    columns = 1 if CURVATURES[online].columns == "residual" else exact
     n_parameters = sum(p.numel() for p in model.parameters())
     return (
         too_wide(model, kinds, n_data)
         or too_large_online(online, n_parameters, columns * n_data)
-        or _too_large_a_noise(model, plan, estimators, n_data)
+        or _too_large_a_last_layer(model, plan, estimators, n_data)
     )
 
 
-def _too_large_a_noise(
+def _too_large_a_last_layer(
     model: nn.Module, plan: TrainingPlan, estimators: Collection[str], n_data: int
 ) -> str:
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    wanted = plan.likelihood == "heteroscedastic" and "conditional_evidence" in estimators
-    if not (wanted and heads):
+    place = declared(plan.likelihood).last_layer
+    if place is None or not heads or "conditional_evidence" not in estimators:
         return ""
+    formula: LastLayerFormula = imported(place)
     try:
-        refuse_too_large(n_data, heads[-1].in_features + (heads[-1].bias is not None))
+        if formula.refuse is not None:
+            formula.refuse(n_data, heads[-1].in_features + (heads[-1].bias is not None))
     except UserError as error:
         return str(error)
     return ""

@@ -15,10 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.products import LogJoint
-from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import Likelihood, as_double
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 from nas_evidence.training.together import has_convolutions
@@ -78,8 +75,8 @@ class _SideBySide:
     inputs     [K, N, ...]
     targets    int64 [K, N], or float64 [K, N, C]
     is_real    1, and 0 for padding [K, N, 1]
-    spread     noise standard deviation, or temperature [K, 1, 1]; 1 where the noise is an output
-    pairs      whether there are two outputs for each real target, see `Heteroscedastic`
+    likelihood of any of them; its scale is not read
+    scale      of each [K, 1]
     precision  the diagonals of Δ [K, P]
     power      κ
     rows       of a batch
@@ -89,8 +86,8 @@ class _SideBySide:
     inputs: Tensor
     targets: Tensor
     is_real: Tensor
-    spread: Tensor
-    pairs: bool
+    likelihood: Likelihood
+    scale: Tensor
     precision: Tensor
     power: float
     rows: int
@@ -106,10 +103,10 @@ class _SideBySide:
         return cls(
             first.model,
             inputs.to(next(first.model.parameters()).dtype),
-            targets.double() if targets.is_floating_point() else targets,
+            as_double(targets),
             is_real,
-            is_real.new_tensor([_spread(joint.likelihood) for joint in joints])[:, None, None],
-            isinstance(first.likelihood, Heteroscedastic),
+            first.likelihood,
+            is_real.new_tensor([[joint.likelihood.scale] for joint in joints]),
             torch.stack([joint.precision for joint in joints]),
             first.power,
             first.rows,
@@ -122,7 +119,7 @@ class _SideBySide:
             inputs=self.inputs[places],
             targets=self.targets[places],
             is_real=self.is_real[places],
-            spread=self.spread[places],
+            scale=self.scale[places],
             precision=self.precision[places],
         )
 
@@ -168,29 +165,9 @@ class _SideBySide:
 
     def _of_outputs(self, outputs: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Return log likelihoods [K] of outputs [K, n, C], and the gradients in them."""
-        targets, real, spread = self.targets[:, rows], self.is_real[:, rows], self.spread
-        if self.pairs:
-            nll, slopes = Heteroscedastic().nll_and_slope(outputs, targets)
-            return -(nll[..., None] * real).sum((1, 2)), slopes * real
-        if targets.is_floating_point():
-            errors = (targets - outputs) * real
-            constant = 0.5 * outputs.shape[2] * (2 * math.pi * spread.square()).log()
-            each = -0.5 * (errors / spread).square().sum(2, keepdim=True) - constant * real
-            return each.sum((1, 2)), errors / spread.square()
-        log_p = torch.log_softmax(outputs / spread, 2)
-        labels = targets[..., None]
-        others = log_p.exp().scatter(2, labels, 0.0)  # 1 − p_y without cancellation
-        slopes = (-others).scatter(2, labels, others.sum(2, keepdim=True))
-        return (log_p.gather(2, labels) * real).sum((1, 2)), slopes * real / spread
-
-
-def _spread(likelihood: Likelihood) -> float:
-    if isinstance(likelihood, Gaussian):
-        return likelihood.noise_std
-    if isinstance(likelihood, Heteroscedastic):
-        return 1.0
-    assert isinstance(likelihood, Categorical)
-    return likelihood.temperature
+        targets, real = self.targets[:, rows], self.is_real[:, rows]
+        nll, slopes = self.likelihood.nll_and_slope(outputs, targets, self.scale)
+        return -(nll[..., None] * real).sum((1, 2)), slopes * real
 
 
 def _padded(values: Tensor, n: int) -> Tensor:

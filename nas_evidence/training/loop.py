@@ -25,11 +25,9 @@ import torch
 from torch import Tensor
 
 from nas_evidence.data.augmentation import moves_of_epoch
-from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import Likelihood, likelihood
 from nas_evidence.models.modes import in_training_mode
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.network import Network
@@ -41,22 +39,19 @@ from nas_evidence.training.together import (
 
 #: Factor on the learning rate at each milestone.
 DECAY = 0.1
-#: A run counts as diverged if it is this many times worse than a constant prediction.
-_ABSURD = 1e4
-#: Noise at which the loss of a network that predicts its own noise is judged.
-_SMALL_NOISE = 0.01
 
 
 class DivergedError(ArithmeticError):
-    """The training loss is not finite, or above `loss_limit`."""
+    """The training loss is not finite, or above the `loss_limit` of the likelihood."""
 
 
 def likelihood_of(plan: TrainingPlan, noise_std: float) -> Likelihood:
-    """Return the likelihood of the plan, of real targets with one noise with this one."""
-    if plan.likelihood == "heteroscedastic":
-        return Heteroscedastic()  # the network's outputs say how large the noise is
-    gaussian = plan.likelihood == "gaussian"
-    return Gaussian(noise_std) if gaussian else Categorical(plan.temperature)
+    """Return the likelihood of the plan, with this noise where the noise is learned."""
+    of = declared(plan.likelihood)
+    if of.scale is None:
+        return likelihood(plan.likelihood)
+    scale: float = noise_std if of.learned else getattr(plan, of.scale)
+    return likelihood(plan.likelihood, scale)
 
 
 def learning_rate(plan: TrainingPlan, epoch: int) -> float:
@@ -72,7 +67,7 @@ def train_epoch(network: Network, *, n_epochs: int = 1) -> None:
     """Run `train_epochs` of one network.
 
     Raises:
-        DivergedError: if the loss is not finite, or above `loss_limit`.
+        DivergedError: if the loss is not finite, or above the `loss_limit` of the likelihood.
     """
     error = train_epochs([network], n_epochs=n_epochs)[0]
     if error is not None:
@@ -140,7 +135,8 @@ def _epoch(networks: Sequence[Network], program: Program) -> Tensor:
         ]
     )
     program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
-    scale = None if all(s == 1 for s in scales) else program.theta.new_tensor(scales)
+    one = all(scale == 1 for scale in scales)
+    scale = None if one else program.theta.new_tensor(scales)[:, None]
     seen = [network.data for network in networks]
     moves = [moves_of_epoch(one.data, one, one.epoch + 1) for one in networks]
     totals = torch.zeros(len(networks), dtype=torch.float64, device=program.theta.device)
@@ -159,9 +155,8 @@ def _order(network: Network) -> Tensor:
 
 
 def _end_epoch(network: Network, mean: float, seconds: float) -> DivergedError | None:
-    plan, scale = network.plan, network.hyper.scale
-    epoch = network.epoch + 1
-    limit = loss_limit(plan, scale, network.data.n_outputs)
+    epoch, found = network.epoch + 1, network.likelihood
+    limit = found.loss_limit(network.data.n_outputs)
     if not mean <= limit:
         return DivergedError(
             f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, but at most "
@@ -173,30 +168,9 @@ def _end_epoch(network: Network, mean: float, seconds: float) -> DivergedError |
         CurvePoint(
             epoch=epoch,
             train_nll_per_datum=mean - network.data.log_jacobian / len(network.data.x_train),
-            learning_rate=learning_rate(plan, epoch),
+            learning_rate=learning_rate(network.plan, epoch),
             seconds=seconds,
-            noise_std=scale if plan.likelihood == "gaussian" else None,
-            temperature=plan.temperature if plan.likelihood == "categorical" else None,
+            **{} if (key := declared(found.name).scale) is None else {key: found.scale},
         )
     )
     return None
-
-
-def loss_limit(plan: TrainingPlan, noise_std: float, n_outputs: int) -> float:
-    """Return the nll per datum in nats above which a run counts as diverged.
-
-    For labels 10⁴ times that of equal probabilities, log C. For real targets, which have variance
-    1, that of 10⁴ times the squared error of a constant prediction, at the current noise; where
-    the noise is an output, at a noise of 0.01.
-
-    Args:
-        plan: its likelihood is read.
-        noise_std: of a likelihood with one noise.
-        n_outputs: classes, or real targets.
-    """
-    if plan.likelihood == "categorical":
-        return _ABSURD * math.log(n_outputs)
-    if plan.likelihood == "heteroscedastic":
-        noise_std = _SMALL_NOISE
-    log_variance = math.log(2 * math.pi * noise_std**2)
-    return 0.5 * n_outputs * (_ABSURD / noise_std**2 + log_variance)

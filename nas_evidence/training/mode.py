@@ -19,6 +19,7 @@ from torch import Tensor
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.curvature.products import LogJoint
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.structured import BlockDiagonal
@@ -26,7 +27,7 @@ from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import likelihood_at, passes_of
+from nas_evidence.training.online import passes_of
 
 #: Data times parameters up to which a network settles, and decrements are in float64.
 FULL_BATCH = 10**9
@@ -102,7 +103,7 @@ def log_joint(network: Network, *, double: bool) -> LogJoint:
         model.double() if double else model,
         data.x_train,
         data.y_train,
-        likelihood_at(network),
+        network.likelihood,
         precision.to(next(model.parameters()).device),
         network.plan.likelihood_power,
         rows_at_once(network.model, data.x_train),
@@ -111,10 +112,9 @@ def log_joint(network: Network, *, double: bool) -> LogJoint:
 
 def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     """Return the cost of an online curvature pass, in gradients: one per column."""
-    exact = CURVATURES[plan.online.curvature].columns == "exact"
-    if plan.likelihood == "heteroscedastic":
-        return 1.0 + (plan.head_width(data.n_outputs) if exact else 1)
-    return 1.0 + (max(1, data.n_outputs - 1) if exact else 1)
+    if CURVATURES[plan.online.curvature].columns != "exact":
+        return 2.0
+    return 1.0 + likelihood(plan.likelihood).n_roots(plan.head_width(data.n_outputs))
 
 
 def parameters_of(network: Network) -> Tensor:

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods import Likelihood, likelihood
+from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.optimiser import Optimiser
@@ -33,7 +36,7 @@ class Hyper:
     unit: tuple[float, ...] = ()
 
 
-class Fit(NamedTuple):
+class Trained(NamedTuple):
     """Parameters θ [P], float64, and hyperparameters of a network."""
 
     theta: Tensor
@@ -66,7 +69,7 @@ class Settling:
     seconds   spent so far
     """
 
-    scheduled: Fit
+    scheduled: Trained
     theta: Tensor
     pairs: Pairs
     cost: float
@@ -127,6 +130,13 @@ class Network:
         return settled and self.epoch >= self.plan.epochs
 
     @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood with the current noise or temperature."""
+        if self.hyper.unit:
+            return Gaussian(self.hyper.scale, self.hyper.unit)
+        return likelihood(self.plan.likelihood, self.hyper.scale)
+
+    @property
     def prior_precision(self) -> Tensor:
         """The precision of the prior, for scores of the user's; see `Hyper`."""
         return self.hyper.precision
@@ -165,5 +175,5 @@ def first_scale(plan: TrainingPlan) -> float:
     >>> first_scale(TrainingPlan(likelihood="gaussian", noise_std=0.5))
     0.5
     """
-    scales = {"gaussian": plan.noise_std, "categorical": plan.temperature}
-    return scales.get(plan.likelihood, 1.0)
+    key = declared(plan.likelihood).scale
+    return 1.0 if key is None else float(getattr(plan, key))

@@ -34,10 +34,10 @@ from nas_evidence.evidence.joint import (
 )
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.spec.study import TrainingPlan, derive_seed
-from nas_evidence.training.loop import DivergedError, likelihood_of
+from nas_evidence.spec.study import derive_seed
+from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Hyper, Network
 
 
@@ -122,15 +122,7 @@ def passes_of(network: Network, data: TensorData | None = None) -> "Passes":
         data = network.data
     elif len(data.x_train) < n_all:
         power = power * n_all / len(data.x_train)
-    return Passes(network, data_of_evidence(data, network), likelihood_at(network), power)
-
-
-def likelihood_at(network: Network) -> Likelihood:
-    """Return the likelihood of a network, with its noise or temperature."""
-    hyper = network.hyper
-    if hyper.unit:
-        return Gaussian(hyper.scale, hyper.unit)
-    return likelihood_of(network.plan, hyper.scale)
+    return Passes(network, data_of_evidence(data, network), network.likelihood, power)
 
 
 @dataclass
@@ -232,15 +224,13 @@ def update_hyperparameters(passes: Passes) -> Passes:
     """
     network, plan, held = passes.network, passes.network.plan, passes.network.hyper
     found, pass_ = _most_evidence(passes), passes.online
-    targets = passes.data.y_train
-    if isinstance(passes.likelihood, Gaussian):
-        targets = passes.likelihood.of_unit(targets)
-    gain = passes.power * gain_over_a_constant(pass_, targets, plan)
+    learned = plan.online.learn_noise
+    gain = passes.power * passes.likelihood.gain(pass_, passes.data.y_train, learned=learned)
     if gain <= 0.5 * float((found.precision * squared_norms(network.model)).sum()):
         members = members_of(plan.online.prior_groups, len(held.precision))
         found = _most_evidence(passes, tied_precision(held.precision, members))
     network.hyper = found
-    likelihood = likelihood_at(network)
+    likelihood = network.likelihood
     if likelihood == passes.likelihood:
         return passes
     return Passes(network, passes.data, likelihood, passes.power)
@@ -256,7 +246,7 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> Hyper
     pass_, of_pass = passes.online, passes.power
     given = (pass_.curvature, squared_norms(network.model), hyper.precision)
     members = members_of(online.prior_groups, len(pass_.curvature.names))
-    if plan.likelihood == "gaussian" and online.learn_noise:
+    if declared(plan.likelihood).learned and online.learn_noise:
         noise = noise_of(online.curvature, pass_, scale)
         most = math.inf if highest is None else max(scale, network.constant_noise)
         precision, scale = fit_prior_and_noise(
@@ -272,31 +262,6 @@ def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> Hyper
         learning_rate=online.hyper_learning_rate,
     )  # fmt: skip
     return replace(hyper, precision=precision, scale=scale)
-
-
-def gain_over_a_constant(pass_: CurvaturePass, targets: torch.Tensor, plan: TrainingPlan) -> float:
-    """Return by how many nats the network fits the data better than the best constant.
-
-    For real targets with the noise of the plan or, if it is learned, the best noise for each. A
-    network that predicts its noise is compared with the best constant of mean and noise.
-    """
-    if plan.likelihood == "heteroscedastic":
-        variances = targets.double().var(0, correction=0)
-        if not bool((variances > 0).all()):
-            return -math.inf  # the constant is perfect
-        constant = -0.5 * len(targets) * float((2 * math.pi * math.e * variances).log().sum())
-        return pass_.log_likelihood - constant
-    if pass_.squared_error is None:
-        counts = torch.bincount(targets).double()
-        return pass_.log_likelihood - float(torch.xlogy(counts, counts / counts.sum()).sum())
-    squares = float((targets.double() - targets.double().mean(0)).square().sum())
-    if not plan.online.learn_noise:
-        return (squares - pass_.squared_error) / (2 * plan.noise_std**2)
-    if squares == 0:
-        return -math.inf  # the constant is perfect
-    if pass_.squared_error == 0:
-        return math.inf
-    return 0.5 * targets.numel() * math.log(squares / pass_.squared_error)
 
 
 def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:

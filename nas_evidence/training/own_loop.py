@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -30,13 +30,14 @@ from nas_evidence.evidence.estimate import checked_likelihood, noise_of_numbers
 from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.plumbing.user_error import UserError, meant
+from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.schedule import interval, is_due
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.network import Hyper, Network, begin
-from nas_evidence.training.online import Passes, likelihood_at, passes_of, update_and_follow
+from nas_evidence.training.online import Passes, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
 
 #: Noises in a sentence.
@@ -92,8 +93,8 @@ class OnlineLaplace:
         half the squared error, summed over outputs, mean over data, plus a constant. Either is the
         mean negative log likelihood times T² or σ², so that one learning rate fits all noises.
         """
-        likelihood = likelihood_at(self._network)
-        return self._network.hyper.scale**2 * likelihood.nll_mean(outputs, targets)
+        likelihood = self._network.likelihood
+        return likelihood.scale**2 * likelihood.nll_mean(outputs, targets)
 
     def after_epoch(self) -> float | None:
         """Count an epoch; if an update is due, learn the hyperparameters.
@@ -165,7 +166,7 @@ class OnlineLaplace:
     def _judged(self, passes: Passes) -> EvidenceEstimate:
         """Return the evidence, invalid with the reason where its noise is not a maximum."""
         found, plan = passes.followed, self._network.plan
-        if plan.likelihood != "gaussian" or not plan.online.learn_noise:
+        if not (declared(plan.likelihood).learned and plan.online.learn_noise):
             return found
         doubt = self._doubt_of_noise(passes, found)
         note = "; ".join(filter(None, (found.note, doubt)))
@@ -227,7 +228,7 @@ def online_laplace(
     optimiser: torch.optim.Optimizer,
     data: Any,
     *,
-    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
+    likelihood: str,
     every: int = 5,
     burn_in: int = 0,
     curvature: str = "kfac_ggn_mc",
@@ -284,7 +285,7 @@ def online_laplace(
         "learn_noise": learn_noise,
     }
     noise = None
-    if likelihood == "gaussian":
+    if likelihood in LIKELIHOODS and declared(likelihood).scale == "noise_std":
         given = noise_of_numbers(noise_std)
         noise_std, noise = given.noise_std, given if given.unit else None
     elif not (isinstance(noise_std, int | float) and noise_std == 1):
@@ -312,13 +313,13 @@ def online_laplace(
     x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
-    if likelihood != "categorical":
-        y = (y[:, None] if y.ndim == 1 else y).to(parameter.dtype)
-    elif not y.is_floating_point():
-        y = y.long()
+    asked = noise or likelihood_of(plan, plan.noise_std)
+    y = asked.shaped(y)
+    if declared(likelihood).task == "regression":
+        y = y.to(parameter.dtype)
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(
-        curvature, model, x[:128], y[:128], noise or likelihood_of(plan, plan.noise_std),
+        curvature, model, x[:128], y[:128], asked,
         batch_size=128, generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
     n_rows = len(x) * (1 if CURVATURES[curvature].columns == "residual" else tried.n_outputs)
@@ -328,7 +329,7 @@ def online_laplace(
             "own-loop-curvature-too-large"
         )
     data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
-    if likelihood == "gaussian":
+    if declared(likelihood).learned:
         # Twice the variance about the mean: where half of the targets go into parameters.
         scaled = y.double() if noise is None else noise.of_unit(y.double())
         constant = float((2 * (scaled - scaled.mean(0)).square().mean()).sqrt())

@@ -4,22 +4,20 @@
     G_L = ∂L/∂f     G_{l-1} = (G_l W_l) ∘ [h_{l-1} > 0]
     ∂L/∂W_l = G_lᵀ h_{l-1}        ∂L/∂b_l = 1ᵀ G_l
 
-    L  mean nll of a minibatch of one network, times σ² or T²: G_L = (f − y) / B for real targets,
-       T (softmax(f / T) − y) / B for labels as rows of 0 and 1, that of `Heteroscedastic` / B for
-       real targets with a noise of each datum
+    L  mean nll of a minibatch of one network, times the square of its scale; G_L is
+       `Likelihood.descent`: (f − y) / B for real targets, T (softmax(f / T) − y) / B for labels
 
 On few rows a step is a few dozen operators on small tensors, and what autograd does around each
 takes longer than the operator itself.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import Likelihood
 
 
 class Perceptrons:
@@ -28,13 +26,13 @@ class Perceptrons:
     Args:
         theta: parameters [K, P], weights and biases of layer after layer; read at each call.
         shapes: of the parameters.
-        pairs: whether there are two outputs for each real target, see `Heteroscedastic`.
+        likelihood: of the targets.
     """
 
     def __init__(
-        self, theta: Tensor, shapes: Sequence[torch.Size], *, pairs: bool = False
+        self, theta: Tensor, shapes: Sequence[torch.Size], likelihood: Likelihood
     ) -> None:
-        self._of_reals = _pairs if pairs else _reals
+        self._likelihood = likelihood
         self._gradient = torch.zeros_like(theta)
         self._layers = [
             _Layer(weight, bias[:, None], into, bias_into)
@@ -45,17 +43,17 @@ class Perceptrons:
 
     @torch.no_grad()
     def descent(
-        self, x: Tensor, y: Tensor, is_real: Tensor | None, spread: Tensor | None
+        self, x: Tensor, y: Tensor, is_real: Tensor | None, scale: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the mean nll of the first n networks in nats [n], and their gradients [n, P].
 
-        The gradients are those of σ² or T² times the mean nll; overwritten by the next call.
+        The gradients are those of scale² times the mean nll; overwritten by the next call.
 
         Args:
             x: inputs [n, B, ...].
-            y: labels [n, B], or real targets [n, B, C].
+            y: targets [n, B], or [n, B, C].
             is_real: [n, B], 0 for rows to leave out; None for none.
-            spread: noise standard deviations or softmax temperatures [n]; None if all are 1.
+            scale: noise standard deviations or softmax temperatures [n, 1]; None if all are 1.
         """
         n, last = len(x), len(self._layers) - 1
         layers = [layer.first(n) for layer in self._layers]
@@ -64,8 +62,7 @@ class Perceptrons:
             sums = torch.baddbmm(layer.bias, hidden[-1], layer.weight.mT)
             hidden.append(sums.relu_() if at < last else sums)
         shares = _shares(hidden[-1], is_real)
-        of_outputs = _labels if y.ndim == 2 else self._of_reals
-        nll, back = of_outputs(hidden.pop(), y, shares, spread)
+        nll, back = self._likelihood.descent(hidden.pop(), y, shares, scale)
         for at in range(last, -1, -1):
             torch.bmm(back.mT, hidden[at], out=layers[at].into)
             torch.sum(back, 1, out=layers[at].bias_into)
@@ -103,36 +100,3 @@ def _shares(outputs: Tensor, is_real: Tensor | None) -> Tensor | float:
         return 1 / outputs.shape[1]
     weights = is_real.to(outputs.dtype)
     return (weights / weights.sum(1, keepdim=True))[:, :, None]
-
-
-def _labels(
-    outputs: Tensor, y: Tensor, shares: Tensor | float, spread: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return the mean nll [n] and G_L [n, B, C] for labels."""
-    units = None if spread is None else spread[:, None, None]
-    logs = (outputs if units is None else outputs / units).log_softmax(-1)
-    index = y[:, :, None]
-    nll = -(logs.gather(-1, index) * shares).sum((1, 2))
-    back = logs.exp_().scatter_add_(-1, index, logs.new_full((1, 1, 1), -1).expand(index.shape))
-    back.mul_(shares)
-    return nll, back if units is None else back.mul_(units)
-
-
-def _reals(
-    outputs: Tensor, y: Tensor, shares: Tensor | float, spread: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return the mean nll [n] and G_L [n, B, C] for real targets."""
-    residuals = outputs - y
-    back = residuals * shares
-    half_squares = 0.5 * (residuals * back).sum((1, 2))
-    variance = torch.ones_like(half_squares) if spread is None else spread.square()
-    constant = 0.5 * outputs.shape[-1] * (2 * math.pi * variance).log()
-    return half_squares / variance + constant, back
-
-
-def _pairs(
-    outputs: Tensor, y: Tensor, shares: Tensor | float, spread: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return the mean nll [n] and G_L [n, B, 2 C] for real targets with a noise of each datum."""
-    nll, slope = Heteroscedastic().nll_and_slope(outputs, y)
-    return (nll[:, :, None] * shares).sum((1, 2)), slope.neg_().mul_(shares)

@@ -53,6 +53,7 @@ from torch import Tensor
 
 from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
 from nas_evidence.maths.full_precision import full_precision
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.schedule import interval, learns
 from nas_evidence.training.log_joints import LogJoints
 from nas_evidence.training.loop import DivergedError
@@ -67,7 +68,7 @@ from nas_evidence.training.mode import (
     preconditioner,
     write_parameters,
 )
-from nas_evidence.training.network import Fit, Network, Settling
+from nas_evidence.training.network import Network, Settling, Trained
 from nas_evidence.training.online import (
     Passes,
     passes_of,
@@ -116,7 +117,7 @@ def begin_settling(network: Network, budget: float) -> Settling:
             the budget, unless it saw augmented images. Above `FULL_BATCH` the budget is 0.
     """
     theta = parameters_of(network)
-    scheduled, cost = Fit(theta, network.hyper), gradient_cost(network)
+    scheduled, cost = Trained(theta, network.hyper), gradient_cost(network)
     found = network.settling = Settling(scheduled, theta, Pairs.none(theta), cost, budget)
     if _is_convex(network) and not network.plan.augment:
         found.budget = max(budget, _CONVEX_GRADIENTS * found.cost)
@@ -132,7 +133,12 @@ def _of(network: Network) -> Settling:
 
 def _is_convex(network: Network) -> bool:
     """Tell whether the loss is convex in the weights; with a noise of each row it is not."""
-    return network.family == "linear" and network.plan.likelihood != "heteroscedastic"
+    return network.family == "linear" and declared(network.plan.likelihood).convex
+
+
+def _is_judged_far(network: Network) -> bool:
+    """Tell whether the evidence may judge it far from a mode."""
+    return _is_convex(network) or declared(network.plan.likelihood).judged_far
 
 
 def _affordable(network: Network) -> int:
@@ -200,8 +206,7 @@ def _end_round(network: Network, end: _End) -> bool:
             settling.first, settling.first_evidence = settling.theta, settling.evidence
             settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
-            labels = plan.likelihood == "categorical" and not _is_convex(network)
-            if labels and _decrement_near_a_mode(network) is None:
+            if not _is_judged_far(network) and _decrement_near_a_mode(network) is None:
                 return True
         elif _is_in_vain(network):
             return True
@@ -226,7 +231,7 @@ def _is_in_vain(network: Network) -> bool:
     """Tell whether the way to a mode of real targets leads to too little evidence."""
     settling, plan = _of(network), network.plan
     scheduled = settling.scheduled_evidence
-    if plan.likelihood == "categorical" or _is_convex(network) or scheduled is None:
+    if not _is_judged_far(network) or _is_convex(network) or scheduled is None:
         return False
     before, evidence = settling.evidence, _evidence(network)
     settling.evidence = evidence
@@ -288,7 +293,7 @@ def _begin_descent(network: Network) -> tuple[LogJoint, Start]:
         settling.pairs,
         inverse,
         precision=joint.precision,
-        likelihood_scale=plan.likelihood_power / network.hyper.scale**2,
+        likelihood_scale=plan.likelihood_power / joint.likelihood.scale**2,
         n_gradients=max(_FEWEST_GRADIENTS, round(left / settling.cost)),
         # Far enough below the tolerance, where a preconditioner stands for H.
         small_slope=0.1 * _tolerance(network),
@@ -310,7 +315,7 @@ def _finish(network: Network) -> None:
     settling = _of(network)
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
-    anywhere = _is_convex(network) or network.plan.likelihood != "categorical"
+    anywhere = _is_judged_far(network)
     for candidate, evidence in _candidates(network):
         _put(candidate, network)
         decrement = None if anywhere else _decrement_near_a_mode(network)
@@ -332,12 +337,12 @@ def _finish(network: Network) -> None:
         )
 
 
-def _put(state: Fit, network: Network) -> None:
+def _put(state: Trained, network: Network) -> None:
     network.hyper = state.hyper
     write_parameters(network, state.theta)
 
 
-def _candidates(network: Network) -> list[tuple[Fit, float]]:
+def _candidates(network: Network) -> list[tuple[Trained, float]]:
     """Return the end of the alternation, if it has more evidence than the scheduled state.
 
     Where the loss is convex also if it has less, and the mode at the scheduled hyperparameters.
@@ -352,7 +357,7 @@ def _candidates(network: Network) -> list[tuple[Fit, float]]:
         (settling.theta, network.hyper, settling.evidence, bool(settling.rounds)),
     ):
         if is_one and theta is not None and evidence is not None:
-            found.append((Fit(theta, hyper), evidence))
+            found.append((Trained(theta, hyper), evidence))
     least = settling.scheduled_evidence
     if least is not None and not convex:
         found = [one for one in found if one[1] > least]
@@ -375,7 +380,7 @@ def _decrement_near_a_mode(network: Network) -> float | None:
     """Return the decrement of a settled state, None if it is too far to replace the scheduled."""
     settling = _of(network)
     if settling.scheduled_decrement is None:
-        settled = Fit(parameters_of(network), network.hyper)
+        settled = Trained(parameters_of(network), network.hyper)
         _put(settling.scheduled, network)
         settling.scheduled_decrement = _decrement(network)
         _put(settled, network)

@@ -16,7 +16,6 @@ others go on. With one network the same program is the plain training.
 A step reads no number from the device and copies nothing to or from it.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -24,13 +23,12 @@ from functools import cached_property
 from types import TracebackType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import likelihood
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
@@ -211,26 +209,6 @@ def _padded(x: Tensor, n: int) -> Tensor:
     return x if len(x) == n else torch.cat([x, x[:1].expand(n - len(x), *x.shape[1:])])
 
 
-def nll_means(outputs: Tensor, batch: Batch, plan: TrainingPlan, spread: Tensor | None) -> Tensor:
-    """Return −(1/n) Σ_n log p(y_n|f_n) of each network in nats [K], differentiable.
-
-    Args:
-        outputs: f [K, B, C].
-        batch: the targets.
-        plan: its likelihood is read.
-        spread: noise standard deviations or softmax temperatures [K]; None if all are 1.
-    """
-    if plan.likelihood == "heteroscedastic":
-        return batch.mean(Heteroscedastic().nll(outputs, batch.y))
-    if plan.likelihood == "categorical":
-        scaled = outputs if spread is None else outputs / spread[:, None, None]
-        flat = F.cross_entropy(scaled.flatten(0, 1), batch.y.flatten(), reduction="none")
-        return batch.mean(flat.view(batch.y.shape))
-    each = batch.mean((batch.y - outputs).square().sum(-1))
-    variance = torch.ones_like(each) if spread is None else spread.square()
-    return 0.5 * each / variance + 0.5 * outputs.shape[-1] * (2 * math.pi * variance).log()
-
-
 class Program(AbstractContextManager["Program"]):
     """The parameters of K networks as rows of one matrix, and their optimiser.
 
@@ -245,6 +223,7 @@ class Program(AbstractContextManager["Program"]):
         plan: TrainingPlan,
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
+        self._likelihood = likelihood(plan.likelihood)  # at the scale 1; `step` is given others
         self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
         self.sizes = [parameter.numel() for parameter in self.parameters[0]]
         self.stacks = is_stacked(models[0], len(models))
@@ -265,8 +244,7 @@ class Program(AbstractContextManager["Program"]):
         compiled = self.plan.compile and self.theta.device.type == "cuda"
         if is_perceptron(self.models[0]) and self.plan.precision == "float32" and not compiled:
             shapes = [parameter.shape for parameter in self.parameters[0]]
-            pairs = self.plan.likelihood == "heteroscedastic"
-            self._perceptrons = Perceptrons(self.theta, shapes, pairs=pairs)
+            self._perceptrons = Perceptrons(self.theta, shapes, self._likelihood)
         return self
 
     def __exit__(
@@ -353,19 +331,19 @@ class Program(AbstractContextManager["Program"]):
             ]
         return self._leaves[n]
 
-    def step(self, batch: Batch, spread: Tensor | None) -> Tensor:
+    def step(self, batch: Batch, scale: Tensor | None) -> Tensor:
         """Take the step of a minibatch; return the mean nll of each network before it [K], nats.
 
         Args:
             batch: the data.
-            spread: noise standard deviations or softmax temperatures [K]; None if all are 1.
+            scale: noise standard deviations or softmax temperatures [K, 1]; None if all are 1.
         """
         n = len(batch.sizes)
         if self._perceptrons is not None:
-            nll, gradient = self._perceptrons.descent(batch.x, batch.y, batch.is_real, spread)
+            nll, gradient = self._perceptrons.descent(batch.x, batch.y, batch.is_real, scale)
         else:
-            means = nll_means(self.outputs(batch.x), batch, self.plan, spread)
-            loss = means if spread is None else spread.square() * means
+            means = self._likelihood.nll(self.outputs(batch.x), batch.y, scale, batch.mean)
+            loss = means if scale is None else scale[:, 0].square() * means
             parts = torch.autograd.grad(loss.sum(), self.leaves(n), materialize_grads=True)
             nll = means.detach()
             gradient = torch.cat([part.reshape(n, -1) for part in parts], 1)

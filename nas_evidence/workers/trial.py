@@ -24,9 +24,7 @@ import torch
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.maths.decisions import accuracy, decided
-from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.spread_factor import log_densities
+from nas_evidence.likelihoods.predictive import joined
 from nas_evidence.models import infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
@@ -53,11 +51,11 @@ from nas_evidence.training.checkpoint import (
 )
 from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_costly
 from nas_evidence.training.life import advance
-from nas_evidence.training.loop import DivergedError, likelihood_of
+from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.parts import new_network
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 12
@@ -266,8 +264,7 @@ class Trial:
                 "epochs": network.epoch,
                 "best_epoch": network.best_epoch,
                 "best_evidence": network.best_evidence,
-                "noise_std": hyper.scale if plan.likelihood == "gaussian" else None,
-                "temperature": plan.temperature if plan.likelihood == "categorical" else None,
+                **({key: hyper.scale} if (key := plan.declared.scale) else {}),
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(network.curve, len(self.data.x_train)),
                 "train_seconds": network.train_seconds,
@@ -351,7 +348,9 @@ class Trial:
         header = {
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(network.epoch),
-            "noise_std": repr(hyper.scale if plan.likelihood == "gaussian" else plan.noise_std),
+            "noise_std": repr(
+                hyper.scale if plan.declared.scale == "noise_std" else plan.noise_std
+            ),
             "temperature": repr(plan.temperature),
             "assignment": self.assignment.model_dump_json(),
             "curvature_batch": str(rows_at_once(network.model, self.data.x_train)),
@@ -437,36 +436,18 @@ def _test(network: Network, factor: float) -> dict[str, float]:
     data, plan = network.data, network.plan
     if not len(data.y_test):
         return {}
-    spread = predictive_spread(network, data.x_train, data.y_train, most_std=data.most_std)
-    likelihood = likelihood_of(plan, network.hyper.scale)
-    model = network.model
-    model.eval()
-    nll, chosen, own = 0.0, [], data.own
-    total = np.zeros(data.n_outputs)
+    predict = predict_rows(network, data.x_train, data.y_train, data.own)
+    nll, parts, own = 0.0, [], data.own
     if own is not None:
         nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
-        x, y = data.x_test[rows], data.y_test[rows]
-        with torch.no_grad(), full_precision():
-            outputs = predicted_means(model(x), likelihood)
-            outputs = outputs if own is None else own.held(outputs)
-        scale = factor * spread(x)
-        nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
-        if plan.likelihood == "categorical":
-            probabilities = (outputs.cpu().double() / scale.double()).softmax(1).numpy()
-            chosen.append(decided(probabilities, class_weights=data.class_weights))
-        elif own is None:
-            delivered = torch.maximum(outputs.cpu().double(), torch.as_tensor(data.y_least))
-            total += ((delivered - y.cpu()) * data.y_std).square().sum(0).numpy()
-        else:
-            total += np.square(own.density(outputs, scale).mean - own.test[rows]).sum(0)
-    measures = {"test_nll_per_datum": nll / len(data.y_test)}
-    if not math.isfinite(nll):  # a test target outside the support of the scale
-        measures = {}
-    if plan.likelihood == "categorical":
-        truth = data.y_test.cpu().numpy()
-        return measures | {
-            "test_accuracy": accuracy(np.concatenate(chosen), truth, data.class_weights)
-        }
-    return measures | {"test_rmse": float(np.sqrt(total / len(data.y_test)).mean())}
+        part = predict(data.x_test[rows]).at(factor)
+        nll -= float(part.log_density(data.y_test[rows].cpu()).sum())
+        parts.append(part)
+    scale, truth, unit = data.tested
+    delivered = joined(parts).delivered(scale)
+    of_nll, column = plan.declared.kind.tests
+    usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
+    # Without the log loss where a test target is outside the support of the scale.
+    return {column: usual} | ({of_nll: nll / len(data.y_test)} if math.isfinite(nll) else {})

@@ -71,7 +71,7 @@ def test_kfac_of_a_grouped_convolution_is_that_of_its_groups() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_log_likelihood_and_hits_come_out_of_the_pass(name: str) -> None:
+def test_log_likelihood_and_squared_error_come_out_of_the_pass(name: str) -> None:
     c = case(name)
     passed = run("diag_ef", c)
     c.model.eval()
@@ -79,8 +79,8 @@ def test_log_likelihood_and_hits_come_out_of_the_pass(name: str) -> None:
     expected = reference.log_likelihood(outputs, c.y, c.noise_std)
     assert_close(passed.log_likelihood, expected, rtol=1e-12, atol=0)
     assert passed.n_data == len(c.x)
-    hits = None if c.noise_std else int((outputs.argmax(1) == c.y).sum())
-    assert passed.n_correct == hits
+    squares = float((outputs - c.y).square().sum()) if c.noise_std else None
+    assert passed.squared_error == (None if squares is None else pytest.approx(squares))
 
 
 @pytest.mark.slow

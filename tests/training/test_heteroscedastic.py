@@ -15,14 +15,13 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import likelihood_of, loss_limit, train_epoch
+from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.online import (
-    gain_over_a_constant,
     passes_of,
     update_hyperparameters,
 )
 from nas_evidence.training.parts import new_network, part_of
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
 
@@ -86,21 +85,20 @@ def test_the_gain_is_over_the_best_constant_mean_and_noise() -> None:
     )
     y = data.y_train.double()
     best = Normal(y.mean(), y.std(correction=0)).log_prob(y).sum()
-    found = gain_over_a_constant(pass_, data.y_train, given.plan)
+    found = Heteroscedastic().gain(pass_, data.y_train, learned=True)
     assert found == pytest.approx(pass_.log_likelihood - float(best))
     constant = torch.ones_like(data.y_train)
-    assert gain_over_a_constant(pass_, constant, given.plan) == -math.inf
+    assert Heteroscedastic().gain(pass_, constant, learned=True) == -math.inf
 
 
 def test_only_absurd_losses_are_divergence() -> None:
-    plan = TrainingPlan(likelihood="heteroscedastic")
     y = torch.zeros(4, 2).double()
 
     tau = 0.01**-2  # far from 0 softplus is the identity
     for error, absurd in ((90.0, False), (110.0, True)):
         outputs = torch.tensor([[tau * error] * 2 + [tau] * 2]).double().expand(4, 4)
         loss = float(Heteroscedastic().nll_mean(outputs, y))
-        assert (loss > loss_limit(plan, 1.0, 2)) == absurd
+        assert (loss > Heteroscedastic().loss_limit(2)) == absurd
 
 
 def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> None:
@@ -123,9 +121,9 @@ def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> Non
     precision = columns.mT @ columns + prior.diag()
     of_mean = torch.einsum("nc,ncp->np", slopes, j)
     of_mean = torch.einsum("np,pq,nq->n", of_mean, torch.linalg.inv(precision), of_mean)
-    spread = predictive_spread(state, x, data.y_train.double())
+    predict = predict_rows(state, x, data.y_train.double())
     assert_close(
-        spread(x)[:, 0],
+        predict(x).spread[:, 0],
         (Heteroscedastic().variance(outputs)[:, 0] + of_mean).sqrt(),
         rtol=1e-6,
         atol=0,
@@ -174,12 +172,9 @@ def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
         trial = pairs[f"{likelihood} None"]
         data, state = trial.data, trial.network
         assert state is not None
-        spread = predictive_spread(state, data.x_train, data.y_train)
-        wide = trial.record.spread_factor * spread(data.x_test)[:, 0]  # type: ignore[attr-defined]
-        with torch.no_grad():
-            outputs = state.model(data.x_test)
-        likelihood_ = likelihood_of(trial.assignment.plan, state.noise_std)
-        mean = predicted_means(outputs, likelihood_)[:, 0].double()
+        predict = predict_rows(state, data.x_train, data.y_train)
+        found = predict(data.x_test).at(trial.record.spread_factor)  # type: ignore[attr-defined]
+        mean, wide = found.outputs[:, 0].double(), found.spread[:, 0]
         covered = ((data.y_test[:, 0].double() - mean) / wide).abs() < 1.6449
         # Quarters by the predicted spread; of one noise by x, with which the true noise grows.
         by = wide if likelihood == "heteroscedastic" else data.x_test[:, 0]
@@ -212,9 +207,8 @@ def test_scores_and_metrics_of_several_targets_are_those_of_their_definition(
     means = Heteroscedastic().mean(outputs)
     error = (means - data.y_test) * data.y_std
     assert record.test_rmse == pytest.approx(float(error.square().mean(0).sqrt().mean()), rel=1e-5)
-    spread = record.spread_factor * predictive_spread(state, data.x_train, data.y_train)(
-        data.x_test
-    )
+    predict = predict_rows(state, data.x_train, data.y_train)
+    spread = record.spread_factor * predict(data.x_test).spread
     nll = -Normal(means, spread).log_prob(data.y_test.double()).sum(1).mean()
     assert record.test_nll_per_datum == pytest.approx(float(nll), rel=1e-5)
     assert (record.noise_std, record.temperature) == (None, None)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import Case, case, laplace_value
+from cases import case, laplace_value
 from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
@@ -23,7 +23,6 @@ from nas_evidence.evidence.joint import (
     noise_of,
 )
 from nas_evidence.evidence.laplace import squared_norms
-from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.blocks import Dense
 from nas_evidence.maths.structured import BlockDiagonal, FullKernel, FullMatrix
@@ -329,10 +328,3 @@ def test_a_perfect_fit_stops_at_the_bound_of_the_noise() -> None:
         curvature, torch.ones(1), torch.ones(1), members=(0,), noise=noise
     )
     assert_close(2 * math.log(std), LOG_VARIANCE_RANGE[0])
-
-
-def test_labels_have_no_noise() -> None:
-    c: Case = case("mlp")
-    passed = curvature_pass("diag_ef", c.model, c.x, c.y, Categorical(), batch_size=4)
-    with pytest.raises(ValueError, match="real targets"):
-        noise_of("diag_ef", passed, 1.0)

@@ -19,14 +19,15 @@ from torch.testing import assert_close
 from nas_evidence import estimate_evidence
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.schedule import stops
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
+from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.testing.executor_contract import without_times
-from nas_evidence.training.loop import loss_limit, train_epoch
+from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.network import Network, begin
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
 GAUSSIAN = {"likelihood": "gaussian"}
@@ -306,8 +307,8 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     rmse = (own - truth).square().mean(0).sqrt().mean()
     assert_close(record.test_rmse, rmse.item(), rtol=1e-5, atol=0)
     assert record.noise_std is not None
-    spread = predictive_spread(trial.network, data.x_train, data.y_train)
-    wide = Normal(outputs.double(), spread(data.x_test))
+    predict = predict_rows(trial.network, data.x_train, data.y_train)
+    wide = Normal(outputs.double(), predict(data.x_test).spread)
     nll = -wide.log_prob(data.y_test.double()).sum(1).mean().item()
     assert_close(record.test_nll_per_datum, nll, rtol=1e-6, atol=0)
     assert (record.test_accuracy, record.temperature) == (None, None)
@@ -316,13 +317,12 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("noise_std", [1.0, 0.1])
 def test_absurd_losses_are_divergence_at_any_noise(noise_std: float) -> None:
-    plan = TrainingPlan(likelihood="gaussian", noise_std=noise_std)
-    limit = loss_limit(plan, noise_std, 2)
+    limit = Gaussian(noise_std).loss_limit(2)
     y = torch.ones(5, 2).double()  # a constant prediction of 0 has a squared error of 1
     for factor, absurd in ((90.0, False), (110.0, True)):
         loss = Gaussian(noise_std).nll_mean(y * (1 + factor), y).item()
         assert (loss > limit) == absurd
-    assert loss_limit(TrainingPlan(), 1.0, 10) == pytest.approx(1e4 * math.log(10))
+    assert Categorical().loss_limit(10) == pytest.approx(1e4 * math.log(10))
 
 
 def test_a_finite_but_absurd_run_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

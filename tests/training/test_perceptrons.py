@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nas_evidence.curvature.layers import is_perceptron
+from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.categorical import Categorical
+from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training import together
 from nas_evidence.training.optimiser import Optimiser
 from nas_evidence.training.perceptrons import Perceptrons
-from nas_evidence.training.together import Batch, Program, nll_means
+from nas_evidence.training.together import Batch, Program
 
 
 def perceptron(*widths: int) -> nn.Sequential:
@@ -26,10 +29,13 @@ def perceptron(*widths: int) -> nn.Sequential:
     return nn.Sequential(*parts[:-1])
 
 
-def written_out(models: list[nn.Sequential]) -> tuple[Perceptrons, Tensor]:
+def written_out(
+    models: list[nn.Sequential], likelihood: Likelihood | None = None
+) -> tuple[Perceptrons, Tensor]:
     parameters = [list(model.parameters()) for model in models]
     theta = torch.stack([torch.cat([p.detach().flatten() for p in row]) for row in parameters])
-    return Perceptrons(theta, [p.shape for p in parameters[0]]), theta
+    likelihood = Categorical() if likelihood is None else likelihood
+    return Perceptrons(theta, [p.shape for p in parameters[0]], likelihood), theta
 
 
 @pytest.mark.slow
@@ -50,14 +56,14 @@ def test_it_equals_autograd_for_any_shape_spread_and_padding(
     x = torch.randn(n, 4, widths[0], dtype=torch.float64)
     y = torch.randint(widths[-1], (n, 4)) if labels else torch.randn(n, 4, widths[-1]).double()
     is_real = torch.tensor([[1.0, 1, 1, k % 2] for k in range(n)]).double() if padded else None
-    units = None if spread is None else torch.full((n,), spread, dtype=torch.float64)
-    plan = TrainingPlan(likelihood="categorical" if labels else "gaussian")
+    scale = None if spread is None else torch.full((n, 1), spread, dtype=torch.float64)
+    likelihood = Categorical() if labels else Gaussian(1.0)
     batch = Batch(0, x, y, (4,) * n, is_real)
     outputs = torch.stack([model(each) for model, each in zip(models, x, strict=True)])
-    expected = nll_means(outputs, batch, plan, units)
-    loss = expected if units is None else units.square() * expected
+    expected = likelihood.nll(outputs, y, scale, batch.mean)
+    loss = expected if scale is None else scale[:, 0].square() * expected
     parts = torch.autograd.grad(loss.sum(), [p for model in models for p in model.parameters()])
-    nll, gradient = written_out(models)[0].descent(x, y, is_real, units)
+    nll, gradient = written_out(models, likelihood)[0].descent(x, y, is_real, scale)
     torch.testing.assert_close(nll, expected.detach())
     torch.testing.assert_close(gradient.flatten(), torch.cat([part.flatten() for part in parts]))
 
@@ -70,16 +76,14 @@ def test_it_equals_autograd_for_outputs_of_mean_and_noise(padded: bool) -> None:
     if is_real is not None:
         is_real[1, 4:] = 0
     batch = Batch(0, x, y, (6, 6), is_real)
-    plan = TrainingPlan(likelihood="heteroscedastic")
     outputs = torch.stack([model(each) for model, each in zip(models, x, strict=True)])
-    expected = nll_means(outputs, batch, plan, None)
+    expected = Heteroscedastic().nll(outputs, y, mean=batch.mean)
     for k, n in enumerate((6, 4 if padded else 6)):
         one = Heteroscedastic().nll_mean(outputs[k, :n], y[k, :n])
         torch.testing.assert_close(expected[k], one)
     parameters = [p for model in models for p in model.parameters()]
     parts = torch.autograd.grad(expected.sum(), parameters)
-    shapes = [p.shape for p in models[0].parameters()]
-    written = Perceptrons(written_out(models)[1], shapes, pairs=True)
+    written = written_out(models, Heteroscedastic())[0]
     nll, gradient = written.descent(x, y, is_real, None)
     torch.testing.assert_close(nll, expected.detach())
     torch.testing.assert_close(gradient.flatten(), torch.cat([part.flatten() for part in parts]))
@@ -100,7 +104,7 @@ def test_one_linear_layer_on_one_datum_has_the_gradient_of_the_closed_form() -> 
 
 def test_fewer_networks_than_all_are_the_first_ones() -> None:
     models = [perceptron(3, 4, 2) for _ in range(3)]
-    together_, _ = written_out(models)
+    together_, _ = written_out(models, Gaussian(1.0))
     x, y = torch.randn(3, 5, 3), torch.randn(3, 5, 2)
     _, all_three = together_.descent(x, y, None, None)
     expected = all_three[:2].clone()

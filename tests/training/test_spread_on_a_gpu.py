@@ -13,7 +13,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.network import begin
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 
 pytestmark = pytest.mark.slow
 
@@ -44,14 +44,15 @@ def test_the_posterior_is_fitted_where_the_network_is_with_the_values_of_a_cpu(n
         model = build(spec, shape, plan.head_width(2), start).to(device)
         x_train, y_train = rows(x.to(device)), y.to(device)
         network = begin(model, cast(TensorData, None), plan, 0)
-        found = predictive_spread(network, x_train, y_train)
-        return found(rows(x[:9].to(device)))
+        found = predict_rows(network, x_train, y_train)(rows(x[:9].to(device)))
+        assert found.outputs.device.type == "cpu"
+        return found.spread
 
     expected = spread("cpu")
     with FakeGpu() as gpu:
         found = spread("cuda")
         assert found.device.type == "cpu"
-        copied = [line for line in gpu.reads if "predictive.py" in line]
+        copied = [line for line in gpu.reads if "likelihoods/predictive.py" in line]
     assert gpu.launches["_linalg_eigh"]
     assert len(copied) == 1, copied  # the spread alone
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
