@@ -57,7 +57,7 @@ from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import FINALISTS
 
 RESULTS = Path(__file__).parent / "results"
-#: Most rows of a pool, and the score and prior that rank there.
+#: Maximum number of rows of a pool, and the score and prior that rank there.
 MOST_ROWS, SCORE = 1000, "mean5"
 Row = dict[str, Any]
 

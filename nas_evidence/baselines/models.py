@@ -101,15 +101,14 @@ def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
 
 
 def _classes_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
-    probabilities, _ = model(x, arrays.y_train, x_test, arrays.n_outputs)
-    return prediction_of(arrays, Delivered(probabilities=probabilities))
+    found = model(x, arrays.y_train, x_test, arrays.n_outputs)
+    return prediction_of(arrays, Delivered(probabilities=found[0]))
 
 
 def _reals_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
     everything = [(np.arange(len(x)), np.arange(len(x_test)))]
     [one] = _on_better_scale(arrays, model, x, everything, x_test)
-    density = one.scale.density(one.means, one.noise)
-    return prediction_of(arrays, Delivered(density=density))
+    return prediction_of(arrays, Delivered(density=one.scale.density(one.means, one.noise)))
 
 
 @dataclass(frozen=True)

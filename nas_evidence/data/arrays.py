@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Inputs: in memory, or rows of a file that are read when indexed.
 Inputs = Array | MappedRows
 
-#: Most rows and elements of a slice processed at once, so that no copy of all data is made.
+#: Maximum number of rows and of elements processed at once, so that no copy of all data is made.
 SLICE_ROWS = 4096
 SLICE_ELEMENTS = 1 << 22
 

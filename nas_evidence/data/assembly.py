@@ -39,7 +39,7 @@ from nas_evidence.spec.dataset import NEEDS_CLASSES
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
-#: Fewest training rows of a table.
+#: Minimum number of training rows of a table.
 FEWEST_ROWS = 10
 #: Mean, in standard deviations, from which float32 keeps under three digits; columns named.
 _FAR, _LISTED = 1e4, 3

@@ -32,7 +32,7 @@ from nas_evidence.plumbing.parsing import parsed_json
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
 READ = "nas_evidence: how it was read"
 _WRITTEN = "nas_evidence: how its numbers are written"
-#: Share of the cells of a column of text that must be numbers, or dates; most other words in it.
+#: Minimum share of numbers, or of dates, in a column of text; maximum number of other words in it.
 MOSTLY, MOST_WORDS = 0.9, 3
 _SIGNS = "$€£¥%"
 # Digits of other scripts become those of ASCII in `_bare`.
@@ -41,7 +41,7 @@ _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+|[+-]?\d{1,3}(\.\d{3})+", 
 _GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", re.ASCII)
 _ONLY_COMMA = re.compile(r"[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)")
 _UNIT = re.compile(r"\d[.,]?\s*((?:[^\W\d_]|°)[^\d\s,;:]{0,9})$")
-#: Most units of a column that is said to have several.
+#: Maximum number of units of a column that is said to have several.
 _MOST_UNITS = 5
 _DURATION = re.compile(
     r"-?\d+ days?,? [+-]?\d\d?:\d\d:\d\d(\.\d+)?|[+-]?P(?=T?\d)(\d+D)?(T[\dHMS.]+)?"

@@ -24,7 +24,7 @@ from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most columns listed in a message.
+#: Maximum number of columns listed in a message.
 _LISTED = 12
 _EMPTY = "the new data have no rows, so there is nothing to predict"
 

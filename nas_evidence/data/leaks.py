@@ -27,9 +27,9 @@ from nas_evidence.data.mapped import Array
 _STRAIGHT = 1e-6
 #: Least AUROC, and rank correlation, of a feature that orders the target.
 _ORDERS = 0.995
-#: Least rows, and rows of a class, for that; most rows that are looked at.
+#: Minimum number of rows, and of rows of a class, for that; maximum number of rows looked at.
 _ROWS, _OF_CLASS, _MOST_ROWS = 50, 5, 20_000
-#: Most quantiles of a number, and most values of one that is a code.
+#: Maximum number of quantiles of a number, and of values of one that is a code.
 _QUANTILES, _OF_CODE = 100, 10
 
 

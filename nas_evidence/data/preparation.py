@@ -48,7 +48,7 @@ from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortene
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most categories of a column with a feature of their own.
+#: Maximum number of categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
 #: Share of values that must be numbers, or dates, for the column to be taken as that.
 _MOSTLY = 0.9

@@ -87,7 +87,7 @@ _OTHERS = {
 }
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
-#: Most columns of a CSV file, and the length of its first line, characters.
+#: Maximum number of columns of a CSV file, and of characters of its first line.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
 #: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
 _SEPARATORS = ",;\t|"
@@ -124,7 +124,7 @@ _MISSING_WORDS = (
 _OPEN = re.compile(r"EOF inside string starting at row (\d+)")
 #: From so many columns on, rows are counted before all is read.
 _MANY = 1000
-#: Most cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
+#: Maximum number of cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
 
 

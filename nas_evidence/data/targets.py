@@ -23,9 +23,9 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind, Task
 
-#: Most different whole numbers that are taken for classes.
+#: Maximum number of different whole numbers that are taken for classes.
 MOST_CLASSES = 20
-#: Most different whole numbers from 0 or 1 on that are never taken for counts.
+#: Maximum number of different whole numbers from 0 or 1 on that are never taken for counts.
 MOST_RANKS = 10
 #: Class names listed in a sentence.
 LISTED = 8

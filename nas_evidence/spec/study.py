@@ -754,11 +754,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def preset_overrides(name: str | None) -> list[str]:
-    """Return the keys of a preset as `--set` takes them, before it; none without a preset.
-
-    >>> preset_overrides("quick")
-    ['n_trials=8', 'plan.folds=2', 'finalists=0']
+def preset_keys(name: str | None) -> Mapping[str, Any]:
+    """Return the keys of a preset with their values; none without a preset.
 
     Raises:
         ValueError: for an unknown name.
@@ -767,8 +764,7 @@ def preset_overrides(name: str | None) -> list[str]:
         raise UserError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}").with_code(
             "unknown-preset"
         )
-    keys = {} if name is None else PRESETS[name]
-    return [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+    return {} if name is None else PRESETS[name]
 
 
 class Assignment(Frozen):

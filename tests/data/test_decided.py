@@ -11,6 +11,7 @@ from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.decided import grouped, how_read_of
 from nas_evidence.data.said import Said
 from nas_evidence.data.source import source_in_memory
+from nas_evidence.plumbing.seals import seal_object
 from nas_evidence.spec.how_read import HowRead
 from nas_evidence.storage.kept_how_read import FILE, keep_how_read, read_how_read
 
@@ -121,7 +122,10 @@ def test_what_is_kept_of_a_reading_is_what_is_shown(tmp_path: Any) -> None:
     assert read_how_read(tmp_path) == found
     keep_how_read(tmp_path, HowRead(("other",)))  # of a study that goes on
     assert read_how_read(tmp_path) == found
-    (tmp_path / FILE).write_text('{"decided": 3}')
+    path = tmp_path / FILE
+    path.write_text(path.read_text().replace("dates", "rates"))
+    assert read_how_read(tmp_path) is None
+    path.write_text(seal_object('{"decided": 3}'))
     assert read_how_read(tmp_path) is None
 
 

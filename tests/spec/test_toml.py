@@ -3,7 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import study_reference
@@ -15,6 +15,7 @@ from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
 from nas_evidence.spec.toml import (
     TABLES,
+    Override,
     StudyError,
     differences,
     dump_study,
@@ -399,3 +400,27 @@ def test_the_rows_of_an_update_are_a_key_that_is_stored(tmp_path: Path) -> None:
     path.write_text(dump_study(study))
     assert re.search(r"^rows = 100$", path.read_text(), re.M)
     assert load_study(path) == study
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.5, True, "a,b", "", 'é "quoted"\t', [1, [2]], {"a b": {"c": [True, "x"]}}, 10**30],
+)
+def test_what_is_typed_and_what_python_gives_are_one_value(value: Any) -> None:
+    given = Override.given("plan.key", value)
+    assert (given.key, given.value) == ("plan.key", value)
+    assert Override.typed(given.said) == given
+
+
+@pytest.mark.parametrize("value", [None, {"a": None}, [object()], 1j])
+def test_a_value_that_no_study_file_holds_is_no_override(value: Any) -> None:
+    with pytest.raises(TypeError):
+        Override.given("plan.key", value)
+
+
+def test_a_table_given_by_python_stays_as_it_was() -> None:
+    online = {"burn_in": 1}
+    overrides = [Override.given("plan.online", online), "plan.online.every=2"]
+    study = parse_study(GOOD, "own.toml", overrides)
+    assert (study.plan.online.burn_in, study.plan.online.every) == (1, 2)
+    assert online == {"burn_in": 1}

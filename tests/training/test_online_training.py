@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lone_trials import evaluated
+from lone_trials import evaluated, run
 from records import asked
 from safetensors import safe_open
 from scipy.optimize import minimize
@@ -21,7 +21,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.testing.executor_contract import without_times
@@ -84,12 +84,6 @@ def trained(model: nn.Module, data: TensorData, given: Assignment) -> Network:
         train_epoch(state, n_epochs=stop.epoch - state.epoch)
         evaluated(state, given)
     return state
-
-
-def run(given: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    trial = Trial.start(given, data, folder)
-    trial.advance(given.plan.epochs)
-    return trial.finish()
 
 
 def _in_double(data: TensorData) -> TensorData:
