@@ -69,7 +69,7 @@ from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.loop import train_epochs
-from nas_evidence.training.parts import new_run, part_of
+from nas_evidence.training.parts import new_network, part_of
 from nas_evidence.workers.trial import Trial
 
 Row = dict[str, Any]
@@ -393,14 +393,14 @@ def density(n: int, width: int, n_classes: int) -> Row:
     )  # fmt: skip
     values = {"depth": 1, "width": width, "shape": "constant"}
     given = assignment(("mlp", values), plan)
-    run = new_run(*part_of(torch.arange(n_early), data, given, "fold"))
+    run = new_network(*part_of(torch.arange(n_early), data, given, "fold"))
     member = [run]
     each = [
         seconds_of(lambda: train_epochs(member), time.thread_time)
         for _ in range(max(3, min(epochs, 2000 * 128 // n)))
     ]
     training = epochs * sum(each[1:]) / (len(each) - 1)
-    model = run.training.model.eval()
+    model = run.model.eval()
     precision = torch.full((len(list(model.parameters())),), PRECISION)
     likelihood: Likelihood = Categorical() if n_classes else Gaussian(0.5)
     started = time.thread_time()

@@ -50,6 +50,7 @@ from _common import (
 from _networks import Network, assignment, plain_epoch
 
 import nas_evidence.scores.folds
+import nas_evidence.training.life
 import nas_evidence.workers.trial
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
@@ -61,6 +62,8 @@ from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.log import events
 from nas_evidence.storage.tables import read_table
 from nas_evidence.training import loop, together
+from nas_evidence.training.network import Network as TrainedNetwork
+from nas_evidence.training.network import begin
 from nas_evidence.workers.trial import Trial
 
 
@@ -94,7 +97,7 @@ def groups(options: argparse.Namespace) -> dict[str, Any]:
             one = assignment(given, study.plan, seed, study.estimators)
             generator = torch.Generator().manual_seed(seed)
             model = build(one.architecture, data.input_shape, data.n_outputs, generator)
-            members.append(loop.Member(loop.begin(model, one.plan), data, one))
+            members.append(begin(model, data, one.plan, one.seed))
             bare = partial(plain_epoch, model, data.x_train, data.y_train, 0.01)
         runs = {str(k): partial(_epoch, members[:k]) for k in (1, *SIZES)}
         seconds = in_turn({"bare": bare, **runs}, options.repeats, least=0.1)
@@ -104,9 +107,9 @@ def groups(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _epoch(members: list[loop.Member]) -> None:
+def _epoch(members: list[TrainedNetwork]) -> None:
     for member in members:
-        member.training.epoch = 0  # at the first learning rate for ever
+        member.epoch = 0  # at the first learning rate for ever
     loop.train_epochs(members)
 
 
@@ -128,9 +131,9 @@ TRIALS: dict[str, Network] = {
 }
 #: Part -> where it is called.
 PARTS = {
-    "training": (nas_evidence.workers.trial, "train_epoch"),
+    "training": (nas_evidence.training.life, "train_epochs"),
     "folds": (nas_evidence.scores.folds.Folds, "advance"),
-    "updates": (nas_evidence.workers.trial, "update_and_follow"),
+    "updates": (nas_evidence.training.life, "update_and_follow"),
     "evaluations": (nas_evidence.workers.trial, "evaluate"),
 }
 

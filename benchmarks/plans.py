@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -39,10 +40,12 @@ from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import Member, Training, likelihood_of
+from nas_evidence.training import settling as module
+from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.mode import newton_decrement
-from nas_evidence.training.parts import new_run, part_of, train_slices
-from nas_evidence.training.settling import begin_settling, settle_slice
+from nas_evidence.training.network import Network as Trained
+from nas_evidence.training.parts import new_network, part_of, train_slices
+from nas_evidence.training.settling import begin_settling, settle_slices
 from nas_evidence.workers.trial import Trial
 
 Row = dict[str, Any]
@@ -61,7 +64,7 @@ def data_of(name: str, root: Path, n_train: int, n_test: int, seed: int | list[i
 
 
 @torch.no_grad()
-def tested(state: Training, data: TensorData, plan: TrainingPlan) -> tuple[float, float]:
+def tested(state: Trained, data: TensorData, plan: TrainingPlan) -> tuple[float, float]:
     """Return test nll per datum, and accuracy or the root mean squared error, standardised."""
     likelihood = likelihood_of(plan, state.noise_std)
     outputs = state.model.eval()(data.x_test)
@@ -107,21 +110,28 @@ def settled(network: Network, seed: int, data: TensorData) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial.start(given, data, Path(folder))
         trial.advance(plan.epochs)
-    training = trial.training
+    training = trial.network
     assert training is not None, trial.cause
     before = copy.deepcopy(training)
-    settling = begin_settling(Member(training, data, given), plan.epochs)
-    while not settle_slice(settling):
-        pass
+    settling, ends = begin_settling(training, plan.epochs), list[Trained]()
+    finish = module._finish
+
+    def end(one: Trained) -> None:
+        ends.append(copy.deepcopy(one))
+        finish(one)
+
+    with patch.object(module, "_finish", end):
+        while not settle_slices([training])[0]:
+            pass
     row: Row = {"network": str(network), "kept": settling.kept, "moved": settling.moved}
     # "after" is the end of the alternation, whether it is kept or not.
-    states = dict(zip(STATES, (before, settling.working.training, training), strict=True))
+    states = dict(zip(STATES, (before, *ends, training), strict=True))
     for at, state in states.items():
         row[f"test_nll_{at}"], row[f"test_measure_{at}"] = tested(state, data, plan)
     evidences = settling.scheduled_evidence, settling.evidence
     for at, evidence in zip(STATES, evidences, strict=False):
         row[f"evidence_{at}"] = float("nan") if evidence is None else evidence / n_data
-        row[f"decrement_{at}"] = newton_decrement(Member(states[at], data, given))[0] / n_data
+        row[f"decrement_{at}"] = newton_decrement(states[at])[0] / n_data
     return row | {
         "converged": settling.converged,
         "train_seconds": training.train_seconds + training.evidence_seconds,
@@ -216,13 +226,13 @@ def plan_of(data: TensorData, text: str) -> TrainingPlan:
 def cell(data: TensorData, network: Network, plan: TrainingPlan) -> Row:
     """Return test log loss, error and kept state of each seed, and the CPU seconds of all."""
     parts = [part_of(None, data, assignment(network, plan), f"s{k}") for k in range(N_SEEDS)]
-    runs = [new_run(*part) for part in parts]
+    runs = [new_network(*part) for part in parts]
     started, left = time.process_time(), list(range(N_SEEDS))
     while left:
         over = train_slices([runs[k] for k in left])
         left = [k for k, is_over in zip(left, over, strict=True) if not is_over]
     seconds = time.process_time() - started
-    found = [tested(run.training, data, plan) for run in runs]
+    found = [tested(run, data, plan) for run in runs]
     return {
         "cpu_seconds": seconds, "log_loss": [nll for nll, _ in found],
         "error": [error for _, error in found],

@@ -31,7 +31,7 @@ from pools import KEY, POOLS, drawn, planned
 from nas_evidence.models import build
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, derive_seed
-from nas_evidence.training.loop import begin
+from nas_evidence.training.network import begin
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -77,7 +77,7 @@ def measure(root: Path) -> None:
                     random = torch.Generator().manual_seed(given.derived_seed("init"))
                     width = given.plan.head_width(data.n_outputs)
                     model = build(one, data.input_shape, width, random)
-                    context = Context(begin(model, given.plan), data, given)
+                    context = Context(begin(model, data, given.plan, given.seed), given)
                     found = [f"{example[proxy](context):.6g}" for proxy in PROXIES]
                     writer.writerow([name, *(row[key] for key in KEY), *found])
             print(name, flush=True)

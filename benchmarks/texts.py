@@ -56,7 +56,7 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.reading import rows_of_table
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.study import DatasetSpec
-from nas_evidence.training.parts import new_run, part_of, train_slices
+from nas_evidence.training.parts import new_network, part_of, train_slices
 
 N_TRAIN, N_TEST = 300, 400
 #: Buckets and features.
@@ -295,11 +295,10 @@ def losses(data: TensorData, seed: int) -> Iterator[tuple[float, float]]:
     """Yield test log loss and error of each network."""
     for network in networks("mlp", (1, 16), (2, 32)):
         plan = plan_of(data, "proposed")
-        part = part_of(None, data, assignment(network, plan), f"s{seed}")
-        run = new_run(part)
-        while not all(train_slices([run], [part])):
+        run = new_network(*part_of(None, data, assignment(network, plan), f"s{seed}"))
+        while not all(train_slices([run])):
             pass
-        yield tested(run.training, data, plan)
+        yield tested(run, data, plan)
 
 
 def compared(name: str, frame: pd.DataFrame, n_splits: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ WORDS: Mapping[str, str] = {
     "score": "A number that a trial computes from the training data alone; larger is better.",
     "seed noise": "How much a score or a loss differs between seeds of one architecture.",
     "settling": "Optimising on to a mode after the last epoch.",
-    "slice": "The part of a training up to the next evaluation; a crash loses at most one.",
+    "slice": "A training up to its next update or evaluation; a crash loses at most one.",
     "study": "One search: its file, its trials and its results, in one folder.",
     "trial": "One training of one architecture, with its scores.",
     "winner's curse": "The best of many noisy scores is partly lucky, and falls when repeated.",

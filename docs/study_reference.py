@@ -29,11 +29,32 @@ from nas_evidence.spec.domains import (
     described,
     keys_of,
 )
-from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, PRESETS, TrainingPlan
+from nas_evidence.spec.likelihoods import LIKELIHOODS, TARGET_KINDS
+from nas_evidence.spec.study import (
+    FAMILY_DEFAULTS,
+    FAMILY_PARAMETERS,
+    PRESETS,
+    StudySpec,
+    TrainingPlan,
+)
 from nas_evidence.spec.toml import TABLES
 
 #: Keys that a study file leaves to the data: their value in the types is for plans made in Python.
 _AUTOMATIC = {(TrainingPlan, "epochs")}
+#: What the declarations say of a key, after its meaning.
+_DECLARED = {
+    (TrainingPlan, "likelihood"): [
+        f'"{name}": {one.summary}.' for name, one in LIKELIHOODS.items()
+    ],
+    (TrainingPlan, "folds"): [
+        "Few are under "
+        + " or ".join(f"{kind.few:,} of {kind.targets}" for kind in TARGET_KINDS.values())
+        + "."
+    ],
+    (StudySpec, "metric"): [
+        f"Of {kind.targets}: {', '.join(kind.metrics)}." for kind in TARGET_KINDS.values()
+    ],
+}
 #: Longer lists of names are not shown in a row.
 _MOST_NAMES = 8
 
@@ -329,7 +350,8 @@ def _table(kind: type[Frozen]) -> Iterator[str]:
     for name in keys(kind):
         field = kind.model_fields[name]
         default = '`"auto"`' if (kind, name) in _AUTOMATIC else _default(field)
-        cells = (f"`{name}`", _type(field), default, _unit(field), meaning[name])
+        said = " ".join([meaning[name], *_DECLARED.get((kind, name), [])])
+        cells = (f"`{name}`", _type(field), default, _unit(field), said)
         yield "| " + " | ".join(cells) + " |"
     yield ""
 

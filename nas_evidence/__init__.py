@@ -12,7 +12,8 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.control import Status, cancel, status
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
     from nas_evidence.api.prediction import predict
-    from nas_evidence.api.studies import Study, load, resume, search
+    from nas_evidence.api.results import Study
+    from nas_evidence.api.studies import load, resume, search
     from nas_evidence.api.submission import resubmit, submit
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.own_posterior import ModelPosterior, posterior
@@ -55,7 +56,7 @@ _EXPORTS = {
     "repair": "nas_evidence.api.checks",
     "Watcher": "nas_evidence.workers.executor",
     "compare": "nas_evidence.reporting.compare",
-    "Study": "nas_evidence.api.studies",
+    "Study": "nas_evidence.api.results",
     "Predictor": "nas_evidence.exporting.predictor",
     "EvidenceClassifier": "nas_evidence.api.estimators",
     "EvidenceRegressor": "nas_evidence.api.estimators",

@@ -45,14 +45,9 @@ from torch import nn
 from nas_evidence import estimate_evidence
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.schedule import stops
-from nas_evidence.spec.study import (
-    ArchitectureSpec,
-    Assignment,
-    DatasetSpec,
-    OnlinePlan,
-    TrainingPlan,
-)
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.spec.study import OnlinePlan, TrainingPlan
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import begin
 from nas_evidence.training.online import update_and_follow
 
 quick = os.environ.get("NAS_EVIDENCE_NOTEBOOK_QUICK") == "1"  # set where notebooks are tested
@@ -76,19 +71,15 @@ def train(model, x, y, *, epochs=epochs, **plan):
         epochs=epochs, batch_size=len(x), optimiser="adam", learning_rate=0.01,
         schedule="constant", **plan,
     )  # fmt: skip
-    assignment = Assignment(
-        trial_id=0, attempt=1, replicate=0, seed=0, plan=plan, estimators=[curvature],
-        architecture=ArchitectureSpec(family="mlp", values={}), dataset=DatasetSpec(name="digits"),
-    )  # fmt: skip
     real, zero = plan.likelihood == "gaussian", torch.zeros(1, dtype=torch.float64)
     tensors = TensorData(
         x, y, x, y, task="real" if real else "labels", n_outputs=1 if real else 2,
         input_shape=tuple(x.shape[1:]), y_mean=zero, y_std=zero + 1,
     )  # fmt: skip
-    state, path = begin(model, plan), []
+    state, path = begin(model, tensors, plan, seed=0), []
     for stop in stops(plan):
-        train_epoch(state, tensors, assignment, n_epochs=stop.epoch - state.epoch)
-        passes = update_and_follow(state, tensors, assignment, due=stop.update)
+        train_epoch(state, n_epochs=stop.epoch - state.epoch)
+        passes = update_and_follow(state, due=stop.update)
         evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
         path.append((float(state.prior_precision[0]), evidence))
     return state, np.array(path)

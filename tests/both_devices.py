@@ -90,21 +90,21 @@ def small(name: str, n: int = 90) -> ArrayData:
 
 def _reached(trial: Trial, where: Where) -> bool:
     """Tell whether a trial is in the middle of what `where` names."""
-    training = trial.training
-    assert training is not None
+    network = trial.network
+    assert network is not None
     if where == "folds":
-        return training.epoch == 0
+        return network.epoch == 0
     if where == "training":
-        return 0 < training.epoch < trial.assignment.plan.epochs
-    return trial.settling is not None and len(trial.settling.pairs.steps) > 0
+        return 0 < network.epoch < trial.assignment.plan.epochs
+    return network.settling is not None and len(network.settling.pairs.steps) > 0
 
 
 def _run(given: Assignment, data: TensorData, folder: Path, parked: Where | None) -> Trial:
     """Run a trial; where it is parked, the next attempt continues from its checkpoint."""
     trial, attempt = Trial.start(given, data, folder / "1"), 1
     while trial.status is TrialStatus.RUNNING:
-        assert trial.training is not None
-        trial.advance(trial.training.epoch + 1)
+        assert trial.network is not None
+        trial.advance(trial.network.epoch + 1)
         if trial.status is TrialStatus.RUNNING and parked and _reached(trial, parked):
             parked, attempt = None, 2
             again = given.model_copy(update={"attempt": attempt})
@@ -132,10 +132,10 @@ def outcome(
         trial = _run(given, to_tensors(double, device), folder, parked)
         record = trial.finish()
         assert record.status is TrialStatus.COMPLETE, record.error or record.cause
-        training = trial.training
-        assert training is not None
-        weights = {name: one.detach().cpu() for name, one in training.model.named_parameters()}
-        weights["prior precision"] = training.prior_precision.cpu()
+        network = trial.network
+        assert network is not None
+        weights = {name: one.detach().cpu() for name, one in network.model.named_parameters()}
+        weights["prior precision"] = network.hyper.precision.cpu()
     return Outcome(record, _numbers(record), weights)
 
 

@@ -14,7 +14,8 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.loop import Member, begin, train_epochs
+from nas_evidence.training.loop import train_epochs
+from nas_evidence.training.network import Network, begin
 
 #: Network -> what is done with 128 images of CIFAR's size -> launches.
 MEASURED: dict[str, dict[str, int]] = {
@@ -61,7 +62,7 @@ def data_of(n: int, image: tuple[int, ...], *, seed: int = 0) -> TensorData:
 def members_of(
     family: str, values: dict[str, object], sizes: tuple[int, ...], image: tuple[int, ...],
     **plan: object,
-) -> list[Member]:  # fmt: skip
+) -> list[Network]:  # fmt: skip
     """Return trainings of one architecture on the GPU, of some numbers of images each."""
     members = []
     for k, size in enumerate(sizes):
@@ -75,11 +76,11 @@ def members_of(
         )  # fmt: skip
         draw = torch.Generator().manual_seed(k)
         model = build(given.architecture, image, CLASSES, draw).to("cuda")
-        members.append(Member(begin(model, given.plan), data_of(size, image), given))
+        members.append(begin(model, data_of(size, image), given.plan, given.seed))
     return members
 
 
-def traffic_of_epochs(gpu: FakeGpu, members: list[Member], n_epochs: int) -> list[Traffic]:
+def traffic_of_epochs(gpu: FakeGpu, members: list[Network], n_epochs: int) -> list[Traffic]:
     """Return what each of some epochs does, after a first one."""
     assert train_epochs(members) == [None] * len(members)
     found = []
@@ -99,7 +100,7 @@ def launches_of(network: str) -> dict[str, int]:
             (member,) = members_of(family, values, (n_steps * ROWS,), IMAGE, batch_size=ROWS)
             epochs.append(traffic_of_epochs(gpu, [member], 1)[0].launches)
         found = {STEP: epochs[1] - epochs[0]}
-        model, data = member.training.model.eval(), data_of(2 * ROWS, IMAGE)
+        model, data = member.model.eval(), data_of(2 * ROWS, IMAGE)
         for kind in KINDS:
             passes = [_launches_of_pass(gpu, kind, model, data, n * ROWS) for n in (1, 2)]
             found[kind] = passes[1] - passes[0]

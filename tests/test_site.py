@@ -92,7 +92,7 @@ def test_the_site_builds_and_shows_every_page(site: Path) -> None:
     for page in BUILT:
         assert (site / page).with_suffix(".html").is_file(), page
     text = (site / "reference" / "api.html").read_text(encoding="utf-8")
-    for name in ("nas_evidence.api.studies.search", "nas_evidence.api.studies.Study.predict"):
+    for name in ("nas_evidence.api.studies.search", "nas_evidence.api.results.Study.predict"):
         assert f'id="{name}"' in text
 
 

@@ -47,7 +47,7 @@ def test_mypy_on_a_program_that_uses_the_package_sees_its_types(tmp_path: Path) 
     ).stdout  # fmt: skip
     told = [line for line in found.splitlines() if "consumer.py:" in line]
     lines = {line.partition("consumer.py:")[2].partition(":")[0]: line for line in told[::-1]}
-    assert 'Revealed type is "nas_evidence.api.studies.Study"' in lines["3"], found
+    assert 'Revealed type is "nas_evidence.api.results.Study"' in lines["3"], found
     assert 'Revealed type is "float | None"' in lines["4"], found
     assert 'Revealed type is "nas_evidence.exporting.predicted.Prediction"' in lines["5"], found
     assert 'Argument "target" to "search" has incompatible type "int"' in lines["6"], found

@@ -12,7 +12,7 @@ from records import at, laplace, mlp, record_with
 from searched import build_report
 
 import nas_evidence
-from nas_evidence.api.studies import Study
+from nas_evidence.api.results import Study
 from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.folder import rank_of
 from nas_evidence.reporting.study_tables import load_study_tables

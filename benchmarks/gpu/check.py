@@ -128,7 +128,7 @@ def trained(name: str, device: torch.device, *, park: bool = False) -> tuple[Tri
     data, folder = to_tensors(arrays, device), Path(tempfile.mkdtemp())
     trial, n_slices = Trial.start(given, data, folder / "attempt-1"), 0
     while trial.status is TrialStatus.RUNNING:
-        trial.advance(trial.training.epoch + 2 if trial.training else 2)
+        trial.advance(trial.network.epoch + 2 if trial.network else 2)
         n_slices += 1
         if park and n_slices == 2 and trial.status is TrialStatus.RUNNING:
             again = given.model_copy(update={"attempt": 2})
@@ -136,9 +136,9 @@ def trained(name: str, device: torch.device, *, park: bool = False) -> tuple[Tri
                 again, data, folder / "attempt-2", resume_from=folder / "attempt-1"
             )
     record = trial.finish()
-    if record.status is not TrialStatus.COMPLETE or not trial.training:
+    if record.status is not TrialStatus.COMPLETE or not trial.network:
         raise RuntimeError(f"{record.status.value}: {record.cause}\n{record.error}")
-    weights = (p.detach().cpu().numpy().tobytes() for p in trial.training.model.parameters())
+    weights = (p.detach().cpu().numpy().tobytes() for p in trial.network.model.parameters())
     return record, hashlib.sha256(b"".join(weights)).hexdigest()
 
 

@@ -47,7 +47,9 @@ from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models.layout import laid_out
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import cost_of
-from nas_evidence.training.loop import Member, begin, train_epochs
+from nas_evidence.training.loop import train_epochs
+from nas_evidence.training.network import Network as Trained
+from nas_evidence.training.network import begin
 from nas_evidence.training.online import update
 from nas_evidence.workers.worker import make_reproducible
 
@@ -128,12 +130,12 @@ class Probe:
         return round(1e3 * seconds_of_epoch / (self.n_rows / 128), 3)
 
 
-def member(name: str, data: TensorData, seed: int = 0, **changes: Any) -> Member:
+def member(name: str, data: TensorData, seed: int = 0, **changes: Any) -> Trained:
     """Return a training of a network; its learning rate is small, so that nothing diverges."""
     given = NETWORKS[name]
     plan = TrainingPlan(epochs=1000, learning_rate=1e-3, schedule="constant", settle=0, **changes)
     model = network(given, COLOUR, seed).to(data.x_train.device)
-    return Member(begin(model, plan), data, assignment_of(given, plan, seed))
+    return begin(model, data, plan, assignment_of(given, plan, seed).seed)
 
 
 def estimate_mb(name: str, plan: TrainingPlan, n_rows: int) -> float:
@@ -165,7 +167,7 @@ def steps(probe: Probe, name: str) -> None:
         with probe.peak() as peak:
             one = member(name, data, **changes)
             if how == "channels first":
-                laid_out(one.training.model, channels_last=False)
+                laid_out(one.model, channels_last=False)
             if how == "free kernels":
                 torch.use_deterministic_algorithms(False)
                 torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, True
@@ -187,16 +189,16 @@ def memory(probe: Probe, name: str) -> None:
         with probe.peak() as peak:
             one = member(name, data, batch_size=batch, online={"every": 1})
             train_epochs([one])
-            update(one.training, data, one.assignment)
+            update(one)
             found = peak()
-        estimate = estimate_mb(name, one.assignment.plan, probe.n_rows)
+        estimate = estimate_mb(name, one.plan, probe.n_rows)
         probe.say("memory", network=name, batch=batch, peak_mb=found, estimate_mb=estimate)
 
 
 def passes(probe: Probe, name: str) -> None:
     """Curvature passes."""
     data = probe.data
-    model = member(name, data).training.model
+    model = member(name, data).model
     for kind in ("diag_ef", "kfac_ggn_mc"):
         with probe.peak() as peak:
             seconds = probe.seconds(pass_over(kind, model, data.x_train, data.y_train), 1)
@@ -212,7 +214,7 @@ def updates(probe: Probe, name: str) -> None:
     for kind in ("diag_ef", "kfac_ggn_mc"):
         one = member(name, data, online={"every": 1, "curvature": kind})
         train_epochs([one])
-        run = partial(update, one.training, data, one.assignment)
+        run = partial(update, one)
         probe.say("updates", network=name, kind=kind, seconds=round(probe.seconds(run, 1), 3))
 
 

@@ -28,7 +28,8 @@ from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.scores.folds import Folds, FoldTask, cross_fitted, restored
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.network import Network
 from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
@@ -163,7 +164,7 @@ class Found:
     plain: list[float] = field(default_factory=list)
     tested: list[float] = field(default_factory=list)
 
-    def take(self, data: TensorData, trial: Trial, task: FoldTask, training: Training) -> None:
+    def take(self, data: TensorData, trial: Trial, task: FoldTask, training: Network) -> None:
         """Take the network trained without a fold."""
         plan = trial.assignment.plan
         likelihood = likelihood_of(plan, training.noise_std)
@@ -190,10 +191,10 @@ class Found:
             self.unseen[name][task.predicted] = table
 
 
-def test_loss(training: Training, data: TensorData, trial: Trial, task: FoldTask) -> float:
+def test_loss(training: Network, data: TensorData, trial: Trial, task: FoldTask) -> float:
     """Return the test log loss of a network without a fold, with a factor that the fold fits."""
     seen, y = select(data.x_train, task.trained), data.y_train[task.trained]
-    predict = predict_rows(training, trial.assignment.plan, seen, y)
+    predict = predict_rows(training, seen, y)
     held = predict(select(data.x_train, task.predicted))
     tested = predict(data.x_test).at(held.factor(data.y_train[task.predicted]))
     return -float(tested.log_density(data.y_test).mean())
@@ -217,7 +218,7 @@ def watched(trial: Trial) -> Found | None:
         return None
     found, before = Found(len(trial.data.x_train)), folds._predict
 
-    def predicted(training: Training, data: TensorData, task: FoldTask) -> dict[str, Any]:
+    def predicted(training: Network, data: TensorData, task: FoldTask) -> dict[str, Any]:
         if task.score == folds.given:
             try:
                 found.take(trial.data, trial, task, training)
@@ -242,7 +243,7 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     e5_k, plain5_k  of each fold, nats
     without_k     test log loss of the network trained without fold k, as a hold-out delivers it
     """
-    n, data, training = found.n, trial.data, trial.training
+    n, data, training = found.n, trial.data, trial.network
     folds = next(s for s in trial.scorers.values() if isinstance(s, Folds))
     assert training is not None
     y, y_test = data.y_train, data.y_test

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from nas_evidence import models
 from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.training import loop, parts
-from nas_evidence.workers import trial
 
 WAYS = ("shared", "averaged", "steps")
 #: The widest MLP of the pools, and the deepest.
@@ -31,10 +30,9 @@ def way(name: str) -> Iterator[None]:
     """Train by one of `WAYS`; by none if the name is empty."""
     with ExitStack() as stack:
         if name == "shared":
-            for module in (trial, parts):
-                stack.enter_context(patch.object(module, "build", _cut))
+            stack.enter_context(patch.object(parts, "build", _cut))
         if name == "averaged":
-            stack.enter_context(patch.object(loop._Group, "epoch", _averaged(loop._Group.epoch)))
+            stack.enter_context(patch.object(loop, "_epoch", _averaged(loop._epoch)))
         if name == "steps":
             stack.enter_context(patch("nas_evidence.scores.folds.part_of", _longer))
         yield
@@ -63,15 +61,15 @@ def _cut(
 def _averaged(epoch: Any) -> Any:
     """Return an epoch of a group whose last one leaves the average."""
 
-    def one(self: Any) -> Tensor:
-        sums: Tensor = epoch(self)
-        for k, member in enumerate(self.members):
-            state, last = member.training, member.assignment.plan.epochs
-            if state.epoch + 1 > _BEFORE * last:
-                total, count = getattr(state, "average", (0.0, 0))
-                state.average = total, count = total + self.program.theta[k], count + 1
-                if state.epoch + 1 == last:
-                    self.program.theta[k] = total / count
+    def one(networks: Any, program: Any) -> Tensor:
+        sums: Tensor = epoch(networks, program)
+        for k, network in enumerate(networks):
+            last = network.plan.epochs
+            if network.epoch + 1 > _BEFORE * last:
+                total, count = getattr(network, "average", (0.0, 0))
+                network.average = total, count = total + program.theta[k], count + 1
+                if network.epoch + 1 == last:
+                    program.theta[k] = total / count
         return sums
 
     return one

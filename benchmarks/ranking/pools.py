@@ -418,11 +418,11 @@ def of_record(pool: Pool, trial: Trial, record: TrialRecord) -> dict[str, Any]:
     }  # fmt: skip
     if "conditional_evidence" in pool.scores:
         row |= conditional(record, n, str(trial.assignment.plan.n_folds(n)))
-    if trial.training is not None and record.status is TrialStatus.COMPLETE:
+    if trial.network is not None and record.status is TrialStatus.COMPLETE:
         rows = n * (trial.data.n_outputs - (trial.data.task == "labels"))
         small = min(rows, record.n_parameters or 0) <= FULL
         kinds = [k for k in LAPLACE if k in pool.scores and (small or k != "full_ggn")]
-        passes = passes_of(trial.training, trial.data, trial.assignment)
+        passes = passes_of(trial.network)
         found |= {e.estimator: e for e in laplace_estimates(kinds, passes)}
     for name in (*TRAINED[1:], *LAPLACE, *(s for s in FREE_SCORES if s != "n_parameters")):
         one = found.get(name)

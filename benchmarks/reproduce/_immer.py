@@ -25,9 +25,10 @@ from nas_evidence.spec.study import (
     OnlinePlan,
     TrainingPlan,
 )
-from nas_evidence.training.loop import Member, Training, begin, likelihood_of, train_epoch
+from nas_evidence.training.loop import likelihood_of, train_epoch
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import update_and_follow
-from nas_evidence.training.settling import begin_settling, settle_slice
+from nas_evidence.training.settling import begin_settling, settle_slices
 
 #: Work of settling in full-batch gradients, where it is asked for.
 SETTLING = 500.0
@@ -41,7 +42,7 @@ class Fitted:
     learned precisions is the one with fixed ones.
     """
 
-    state: Training
+    state: Network
     data: TensorData
     assignment: Assignment
     path: list[tuple[int, float, float]]
@@ -149,15 +150,15 @@ def fit(
         architecture=ArchitectureSpec(family="mlp", values={}),
         dataset=DatasetSpec(name="digits"),
     )
-    state = begin(model, whole)
+    state = begin(model, data, whole, seed)
     fitted = Fitted(state, data, assignment, [], [])
     kind = whole.online.curvature
     for epoch in range(1, whole.epochs + 1):
-        train_epoch(state, data, assignment)
+        train_epoch(state)
         state.epoch = epoch
         if is_due(epoch, interval(whole), whole.online.burn_in):
             before = state.prior_precision
-            passes = update_and_follow(state, data, assignment)
+            passes = update_and_follow(state)
             if fitted.moved_at is None and not torch.allclose(state.prior_precision, before):
                 fitted.moved_at = epoch
             value = passes.estimate(kind, passes.of(kind)[0]).value
@@ -170,8 +171,8 @@ def fit(
 
 def settle(fitted: Fitted) -> None:
     """Go on to a mode and to the maximum of the evidence there, in place."""
-    settling = begin_settling(Member(fitted.state, fitted.data, fitted.assignment), SETTLING)
-    while not settle_slice(settling):
+    begin_settling(fitted.state, SETTLING)
+    while not settle_slices([fitted.state])[0]:
         pass
 
 

@@ -26,7 +26,8 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import begin
 from nas_evidence.workers.trial import Trial
 from nas_evidence_reproduce._published import Cell, Reproduction, Row
 
@@ -166,8 +167,8 @@ def trained(
     while trial.status is TrialStatus.RUNNING:
         if time.monotonic() > end:
             return None
-        assert trial.training is not None
-        trial.advance(trial.training.epoch + 1)
+        assert trial.network is not None
+        trial.advance(trial.network.epoch + 1)
         write_whole(used, f"{before + time.process_time() - begun}")
     record = trial.finish()
     estimate = record.final_estimate("diag_ef")
@@ -206,10 +207,10 @@ def step_seconds(one: Published, data: TensorData, n_steps: int = 3) -> float:
         data.x_train[:128], data.y_train[:128], data.x_test[:0], data.y_test[:0], "labels",
         data.n_outputs, data.input_shape, data.y_mean, data.y_std,
     )  # fmt: skip
-    state, found = begin(model, given.plan), []
+    state, found = begin(model, batch, given.plan, given.seed), []
     for _ in range(n_steps):
         begun = time.process_time()
-        train_epoch(state, batch, given)
+        train_epoch(state)
         found.append(time.process_time() - begun)
     return min(found)
 

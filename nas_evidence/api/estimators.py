@@ -20,7 +20,7 @@ from nas_evidence.spec.dataset import AskedScale
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
 
 if TYPE_CHECKING:
-    from nas_evidence.api.studies import Study
+    from nas_evidence.api.results import Study
     from nas_evidence.exporting.predictor import Prediction, Predictor
 
 

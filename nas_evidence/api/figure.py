@@ -15,7 +15,7 @@ from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.svg import WIDTH, Key, Panel, axis_of, colour, plot
 from nas_evidence.reporting.templating import caption as caption_of
 from nas_evidence.reporting.words import CALIBRATED
-from nas_evidence.spec.likelihoods import TargetKind
+from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
 
 if TYPE_CHECKING:  # it imports torch
     from nas_evidence.exporting.predictor import Metrics
@@ -165,8 +165,13 @@ def importance_of(found: Importance, kind: TargetKind) -> Figure:
 def calibration_of(found: "Metrics") -> Figure:
     """Return the figure of stated probabilities against what is true, of labelled data."""
     assert found.reliability is not None
-    words = CALIBRATED["probabilities" if found.labels else "intervals"]
+    confidence = TARGET_KINDS[found.task].confidence
+    words = CALIBRATED[confidence]
     drawn = draw.calibration_of(points_of(found.reliability), words)
-    error = f" Calibration error: {found.reliability.error:.3f}." if found.labels else ""
+    error = (
+        f" Calibration error: {found.reliability.error:.3f}."
+        if confidence == "probabilities"
+        else ""
+    )
     caption = caption_of(words.caption)
     return Figure("calibration", f"{caption} Of {found.n:,} rows.{error}", drawn)

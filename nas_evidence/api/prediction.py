@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from nas_evidence.api.python_words import speaking_python, warn_user
 from nas_evidence.api.request import check_one
+from nas_evidence.api.results import Study, seen_in_training
 from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
-from nas_evidence.api.studies import Study, seen_in_training
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
@@ -131,7 +131,7 @@ def predict(
     options.pop("quantiles", None)
     for doubt in rows.warnings:
         warn(doubt)
-    metrics = Metrics({}, n=0, labels=bool(predictor.classes))
+    metrics = Metrics({}, n=0, task=predictor.meaning["task"])
     if given.truth is not None:
         try:
             metrics = predictor.evaluate(given, predicted=rows, **cast("JudgeOptions", options))

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_ty
 from nas_evidence.api.runs import Audience
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.spec.dataset import AskedScale
+from nas_evidence.spec.likelihoods import Task
 from nas_evidence.workers.executor import MakeExecutor, Watcher
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -112,7 +113,7 @@ class DataOptions(TypedDict, total=False):
 
     target: Annotated[Sequence[str] | str | None, Meant(
         "Column of a table to predict; several if real.", "COL")]
-    task: Annotated[Literal["classification", "regression"] | None, Meant(
+    task: Annotated[Task | None, Meant(
         "What the targets are; by default inferred from their values.")]
     test: Annotated[str | Path | None, Meant(
         "A table of test rows, used only in the report.", "FILE")]

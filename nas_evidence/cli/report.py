@@ -14,7 +14,7 @@ import nas_evidence
 from nas_evidence.api.control import opened
 from nas_evidence.api.python_words import option_of, speaking_commands
 from nas_evidence.api.request import check_one
-from nas_evidence.api.studies import Part, Study
+from nas_evidence.api.results import Part, Study
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_parameters_of
 from nas_evidence.cli.terminal import (
     err,

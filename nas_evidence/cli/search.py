@@ -41,7 +41,7 @@ from nas_evidence.spec.record import TrialStatus, n_searched
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import data readers and stores
-    from nas_evidence.api.studies import Part, Study
+    from nas_evidence.api.results import Part, Study
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.reporting.contents import Report
 

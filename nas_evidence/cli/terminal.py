@@ -25,7 +25,7 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import pandas, which slows the start
-    from nas_evidence.api.studies import Study
+    from nas_evidence.api.results import Study
     from nas_evidence.reporting.contents import Report
     from nas_evidence.reporting.study_tables import RankedArchitecture
 
@@ -108,7 +108,7 @@ def ranking_rows(
         columns["front"] = lambda r: "yes" if r.on_front else "no"
     kind = study.plan.declared.kind
     for one in kind.tests[1:]:
-        columns[words_of(one)] = lambda r, one=one: score_text(r.tested(one))  # type: ignore[misc]
+        columns[words_of(one)] = lambda r, one=one: score_text(getattr(r, one))  # type: ignore[misc]
     columns[f"test {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll_per_datum)
     columns["SOTL"] = lambda r: score_text(r.sotl)
     for name, column in _parameter_columns(study, {*first, *columns}).items():

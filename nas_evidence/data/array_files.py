@@ -71,8 +71,8 @@ def rows_of_arrays(
         raise UserError(f"{path} has {has} but no {lacks}; add it, or leave out both").with_code(
             "npz-half-of-a-pair"
         )
-    x, y = part_of(arrays, "train", path)
-    x_test, y_test = part_of(arrays, "test", path) if tested else (None, None)
+    x, y = arrays_of_part(arrays, "train", path)
+    x_test, y_test = arrays_of_part(arrays, "test", path) if tested else (None, None)
     if x_test is not None and (
         x.shape[1:] != x_test.shape[1:] or (x.dtype == np.uint8) != (x_test.dtype == np.uint8)
     ):
@@ -127,7 +127,9 @@ def _said_images(x: Array) -> tuple[Said, ...]:
     return tuple(map(Said, said))
 
 
-def part_of(arrays: Mapping[str, Array], part: str, path: Path) -> tuple[Inputs, Array | None]:
+def arrays_of_part(
+    arrays: Mapping[str, Array], part: str, path: Path
+) -> tuple[Inputs, Array | None]:
     """Return inputs of one part, [n, d] or [n, C, H, W], and its targets if there are any.
 
     Raises:

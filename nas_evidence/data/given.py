@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nas_evidence.data.array_files import as_frame, part_of
+from nas_evidence.data.array_files import arrays_of_part, as_frame
 from nas_evidence.data.arrays import ArrayData, Inputs, slices
 from nas_evidence.data.cells import TEXT, Written, how_read, with_numbers_read
 from nas_evidence.data.image_reading import ImageReading
@@ -104,7 +104,7 @@ def features_of(
         raise UserError(
             f"{path} must have an array x, x_test or x_train; write it with numpy.savez"
         ).with_code("npz-without-arrays")
-    x, y = part_of(found, part, path)
+    x, y = arrays_of_part(found, part, path)
     counts = found.get(weights or "")
     of_rows = counts is not None and counts.shape == x.shape[:1]
     column = pd.Series(counts, name=weights) if of_rows else None

@@ -54,7 +54,7 @@ class VisitedRows:
     shorter: tuple[Tensor, Tensor] | None = None
 
 
-def rows_of(data: Any) -> VisitedRows:
+def visited_rows(data: Any) -> VisitedRows:
     """Return the rows of a DataLoader, a data set, a list of pairs, or tensors (x, y).
 
     The state of global random generators and of those of the loader is left as it was.

@@ -377,7 +377,7 @@ def _decided(
     if forced is None and (order := order_of(present)):
         return _date(name, values, order)
     if forced == "category":
-        return _category(name, values)
+        return [_category(name, values)], None
     if forced == "number" or (forced is None and not _is_text(values)):
         return _number(name, values, forced, where)
     if forced is None:
@@ -408,7 +408,7 @@ def _decided(
     elif forced and not _is_text(values):
         change = f"--numeric {option(name)} to change"
         said = Said("is a category of numbers, read as categories", name, remedy=change)
-    return _category(name, values)[0], said
+    return [_category(name, values)], said
 
 
 def _number(
@@ -509,12 +509,12 @@ def _is_index(name: str, numbers: Array) -> bool:
     return name == "Unnamed: 0" and bool(whole.all()) and len(np.unique(numbers)) == len(numbers)
 
 
-def _category(name: str, values: pd.Series) -> tuple[list[Column], str]:
+def _category(name: str, values: pd.Series) -> Column:
     counts = _texts(values).value_counts().drop(OTHER, errors="ignore")  # the last one is that
     # By frequency, ties by name, so that the order does not depend on the order of the rows.
     ordered = sorted(counts.index, key=lambda value: (-counts[value], value))
     kept = tuple(ordered[:MOST_CATEGORIES])
-    return [Column(name, "category", categories=kept)], ""
+    return Column(name, "category", categories=kept)
 
 
 def _categories(values: pd.Series, column: Column) -> pd.Series:

@@ -20,7 +20,13 @@ from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.likelihoods import LIKELIHOODS, default_of
 from nas_evidence.spec.schedule import interval
-from nas_evidence.spec.study import ESTIMATED, StudySpec, TrainingPlan
+from nas_evidence.spec.study import (
+    ESTIMATED,
+    StudySpec,
+    TrainingPlan,
+    preferred,
+    usual_estimators,
+)
 from nas_evidence.spec.toml import toml_line
 
 #: Rows that a training is shown in all, its least steps, and the bounds of its epochs; measured by
@@ -48,6 +54,7 @@ def proposed_text(
     shape = " x ".join(map(str, arrays.input_shape))
     kind = arrays.kind
     likelihood = default_of(kind.task)
+    estimators = usual_estimators(TrainingPlan.model_validate({"likelihood": likelihood}))
     said = [f"# {on_one_line(sentence)}" for sentence in arrays.meaning.said]
     lines = [
         f"# A study of {arrays.n_train} rows, inputs {shape}, "
@@ -57,8 +64,8 @@ def proposed_text(
         toml_line("name", name),
         f"seed = {seed}",
         f"n_trials = {n_trials}                    # trials = architecture x replicate",
-        'objective = "conditional_evidence"  # which score ranks',
-        'estimators = ["diag_ef", "kfac_ggn", "conditional_evidence", "elpd"]',
+        f"{toml_line('objective', preferred(estimators))}  # which score ranks",
+        toml_line("estimators", estimators),
         "",
         "[dataset]",
         *_dataset_lines(dataset, arrays),

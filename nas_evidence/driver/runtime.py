@@ -26,7 +26,8 @@ from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.schedule import interval, on_a_part, stops
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
-from nas_evidence.training.loop import Member, Training, begin, train_epochs
+from nas_evidence.training.loop import train_epochs
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.workers.choice import FEW_WORKERS
 from nas_evidence.workers.trial import device_for
@@ -35,7 +36,7 @@ from nas_evidence.workers.trial import device_for
 TIMED_PER_FAMILY = 3
 #: Seconds of work, by default, after which one architecture of each further family is timed.
 _PATIENCE = 6.0
-#: Maximum number of epochs timed in a row: a trial runs as many as its evaluations are apart.
+#: Maximum number of epochs timed in a row: a trial runs as many as its stops are apart.
 _EPOCHS = 4
 #: Seconds after which what is timed has taken long enough.
 _ENOUGH = 0.03
@@ -115,8 +116,7 @@ def trial_seconds(
     planned = stops(plan)
     parts, _ = _parts(plan, estimators, n_data)
     epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
-    updates = sum(stop.update for stop in planned)
-    updates += parts * sum(on_a_part(stop, plan).update for stop in planned)
+    updates = sum(stop.update + parts * on_a_part(stop, plan).update for stop in planned)
     evaluations = sum(stop.evaluate for stop in planned)
     return epochs + updates * pieces.update + evaluations * pieces.evaluation
 
@@ -144,26 +144,31 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     (given,) = plan_trials([point], (), study.model_copy(update={"n_trials": 1, "replicates": 1}))
     n_epochs = min(_EPOCHS, interval(plan))
 
-    def new() -> Training:
+    def new() -> Network:
         generator = torch.Generator().manual_seed(0)
         width = plan.head_width(data.n_outputs)
         model = build(point, data.input_shape, width, generator)
-        return begin(model.to(data.x_train.device), plan)
+        return begin(model.to(data.x_train.device), data, plan, given.seed)
 
     alone, (_, n_parts) = new(), _parts(plan, study.estimators, n)
     together = [new() for _ in range(n_parts)]
 
-    def train(networks: Sequence[Training], rows: TensorData) -> None:
+    def train(networks: Sequence[Network], rows: TensorData) -> None:
         for network in networks:
             network.epoch = 0  # the plan may have a single one
-        members = [Member(network, rows, given) for network in networks]
-        train_epochs(members, n_epochs=n_epochs)
+            network.data = rows
+        train_epochs(networks, n_epochs=n_epochs)
 
     def evaluate(rows: TensorData) -> None:
-        passes = passes_of(alone, rows, given)
+        alone.data = rows
+        passes = passes_of(alone)
         for kind in sorted({*study.estimators} & {*CURVATURES} - {plan.online.curvature}):
             for draw in passes.of(kind, draws_of(kind)):
                 passes.estimate(kind, draw)
+
+    def move(rows: TensorData) -> None:
+        alone.data = rows
+        update_hyperparameters(passes_of(alone))
 
     def timed(work: Callable[[TensorData], object], most: int) -> float:
         def seconds(n_rows: int) -> float:
@@ -177,10 +182,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     return Pieces(
         epoch=timed(lambda rows: train([alone], rows), n) / n_epochs,
         beside=timed(lambda rows: train(together, rows), n // n_parts) / n_epochs,
-        update=timed(
-            lambda rows: update_hyperparameters(passes_of(alone, rows, given)),
-            min(n, plan.online.rows),
-        ),
+        update=timed(move, min(n, plan.online.rows)),
         evaluation=timed(evaluate, n),
     )
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nas_evidence.curvature.capture import undisturbed
 from nas_evidence.curvature.refusals import UnsupportedLayerError
 from nas_evidence.curvature.rows_alone import check_padding
-from nas_evidence.data.loaders import rows_of
+from nas_evidence.data.loaders import visited_rows
 from nas_evidence.evidence.estimate import (
     PriorPrecision,
     check_data,
@@ -276,7 +276,7 @@ def posterior(
     check_model(model)
     noise = checked_likelihood(likelihood, noise_std, temperature)
     power = positive("likelihood_power", likelihood_power)
-    free, rows = free_parameters(model), rows_of(data)
+    free, rows = free_parameters(model), visited_rows(data)
     names, sizes = tuple(free), tuple(p.numel() for p in free.values())
     x = _inputs(model, rows.x)
     check_data(x, rows.y)

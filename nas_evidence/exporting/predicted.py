@@ -37,7 +37,7 @@ from nas_evidence.maths.metrics import (
 )
 from nas_evidence.plumbing.foreign_text import on_lines, shortened
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 _TRUTHS = {"true": 1.0, "false": 0.0}
 
@@ -337,10 +337,10 @@ class Metrics(dict[str, float]):
     """Metrics of labelled data by name, as `maths/metrics.py` defines them.
 
     n            labelled rows
-    labels       whether they are of classes
+    task         what the targets are, as in a study file
     reliability  confidence and accuracy by bin, or probability and coverage of intervals
 
-    >>> Metrics({"accuracy": 0.912, "log_loss": 0.25}, n=125, labels=True)
+    >>> Metrics({"accuracy": 0.912, "log_loss": 0.25}, n=125, task="classification")
     accuracy                            0.9120
     log loss                            0.2500
     of 125 labelled rows
@@ -351,15 +351,15 @@ class Metrics(dict[str, float]):
         found: Mapping[str, float],
         *,
         n: int,
-        labels: bool,
+        task: str,
         reliability: Reliability | None = None,
     ) -> None:
         super().__init__(found)
-        self.n, self.labels, self.reliability = n, labels, reliability
+        self.n, self.task, self.reliability = n, task, reliability
 
     def lines(self) -> list[tuple[str, float]]:
         """Return each metric by the words of the report; coverage once for each level."""
-        names, asked = METRICS["categorical" if self.labels else "gaussian"], self.get("level")
+        names, asked = TARGET_KINDS[self.task].metrics, self.get("level")
         lines = []
         for key, value in self.items():
             name, of, target = key.partition(" of ")

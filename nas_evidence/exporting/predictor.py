@@ -356,7 +356,7 @@ class Predictor:
         return Metrics(
             predicted.measures(labelled.truth),
             n=len(labelled.inputs),
-            labels=bool(self.classes),
+            task=self.meaning["task"],
             reliability=predicted.reliability(labelled.truth),
         )
 

@@ -118,7 +118,7 @@ class Warp:
 
 
 @dataclass(frozen=True)
-class Hyper:
+class Kernel:
     """b, t and s in units of the spread, and l of each coordinate [d]."""
 
     amplitude: float
@@ -149,7 +149,7 @@ class ArchitecturePosterior:
         points: ArrayLike,
         ordered: ArrayLike,
         replicates: Sequence[ArrayLike],
-        hyper: Hyper | None = None,
+        hyper: Kernel | None = None,
         *,
         prior: Prior = Prior(),
         most_known: int = MOST_KNOWN,
@@ -359,7 +359,7 @@ def _inverse(factor: Floats) -> Floats:
     return lower + np.tril(lower, -1).T
 
 
-def _fitted(data: _Observations, distances: Floats, trend: Floats, prior: Prior) -> Hyper:
+def _fitted(data: _Observations, distances: Floats, trend: Floats, prior: Prior) -> Kernel:
     """Return the hyperparameters of the largest marginal likelihood times prior."""
     medians, _ = prior.of_logarithms(len(distances))
     bounds = [(median - 5.0, median + 5.0) for median in medians]
@@ -373,7 +373,7 @@ def _fitted(data: _Observations, distances: Floats, trend: Floats, prior: Prior)
         options={"maxiter": 40},
     )
     b, t, s = np.exp(found.x[:3])
-    return Hyper(float(b), float(t), float(s), np.exp(found.x[3:]))
+    return Kernel(float(b), float(t), float(s), np.exp(found.x[3:]))
 
 
 def _loss(

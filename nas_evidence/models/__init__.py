@@ -30,7 +30,7 @@ from nas_evidence.spec.study import (
     FAMILY_DEFAULTS,
     FAMILY_PARAMETERS,
     ArchitectureSpec,
-    parameters_of,
+    domains_of_family,
 )
 
 Values = Mapping[str, ParameterValue]
@@ -150,7 +150,7 @@ def _outside_obstacle(
     architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
 ) -> str | None:
     """Return why a family from outside the package cannot build the network, or None."""
-    domains = parameters_of(architecture.family)
+    domains = domains_of_family(architecture.family)
     for name in architecture.values:
         if name not in domains:
             return f"{architecture.family} has no parameter '{name}'"

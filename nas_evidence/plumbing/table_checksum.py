@@ -1,8 +1,9 @@
 """A checksum of a table's content in its own metadata.
 
-Parquet's page checksums cover the pages, not the footer: a flipped bit there can rename a column
-or change a type. This one covers what a reader gets: names, types and values, in order. It does
-not depend on how a file was cut into pages, nor on the version of the library that wrote it.
+It covers what a reader gets: names, types and values, in order. It does not depend on how a file
+was cut into pages, nor on the version of the library that wrote it. Parquet's own page checksums
+would add nothing: they leave out the footer, where a flipped bit can rename a column or change a
+type (docs/decisions).
 """
 
 import hashlib

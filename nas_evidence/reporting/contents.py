@@ -56,8 +56,12 @@ def _is_rival(score: str) -> bool:
     return score in SCORES and SCORES[score].baseline
 
 
-def _fact(function: Callable[[RankedStudy], Fact]) -> cached_property[Fact]:
-    return cached_property(lambda report: function(report.study))
+class StoredFact(cached_property[Fact]):
+    """A fact of a report that report.json has, too."""
+
+
+def _fact(function: Callable[[RankedStudy], Fact]) -> StoredFact[Fact]:
+    return StoredFact(lambda report: function(report.study))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +126,7 @@ class Report:
         judged, winner = self.comparison, self.study.winner
         return judged if judged and winner and judged.trial_id == winner.trial_id else None
 
-    @cached_property
+    @StoredFact
     def headline(self) -> Headline:
         """The sentences of the first screen."""
         return headline(
@@ -130,17 +134,17 @@ class Report:
             metric=self.metric, trust=self.trust,
         )  # fmt: skip
 
-    @cached_property
+    @StoredFact
     def verdict(self) -> str:
         """The same in one sentence."""
         return trust_verdict(self.study, self.trust)
 
-    @property
+    @StoredFact
     def importance(self) -> str:
         """The same in one sentence."""
         return importance_sentence(self.importances)
 
-    @cached_property
+    @StoredFact
     def why(self) -> str:
         """What the score is and what sets the first two apart."""
         return explanation(self.study, self.compared)

@@ -299,7 +299,7 @@ def scatter(report: Report) -> Markup | None:
     found = [
         (one, score, sign * value)
         for one in study.ranking
-        if (score := study.value(one)) is not None and (value := one.tested(target)) is not None
+        if (score := study.value(one)) is not None and (value := getattr(one, target)) is not None
     ]
     if not found:
         return None

@@ -34,7 +34,7 @@ from nas_evidence.reporting.words import NATS, counted, loss_text, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.registry import declared
-from nas_evidence.spec.study import parameters_of
+from nas_evidence.spec.study import domains_of_family
 
 #: Standard deviation, over data, of the difference of the losses of two good models, nats; where
 #: only means are stored (of many data without a test split).
@@ -522,7 +522,7 @@ def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float
         return
     step = domain.step if isinstance(domain, IntRange) else 0.01 * (high - low)
     whole = int if isinstance(domain, IntRange) else float
-    widest = parameters_of(family).get(name)
+    widest = domains_of_family(family).get(name)
     if value + step > high:
         most = getattr(widest, "high", math.inf)
         word, end, beyond = "largest", "high", whole(min(2 * high, most))

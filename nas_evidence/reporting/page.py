@@ -16,7 +16,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.outputs import check_output, files_in, written_here, written_whole
 from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.sums import NAME, write_sums
-from nas_evidence.reporting.contents import Report
+from nas_evidence.reporting.contents import Report, StoredFact
 from nas_evidence.reporting.correlations import write_csv
 from nas_evidence.reporting.figures import figures_of
 from nas_evidence.reporting.study_tables import RankedArchitecture
@@ -25,9 +25,8 @@ from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 
 #: What report.json has of a report, beside its ranking.
 _FACTS = (
-    "headline", "certainty", "comparison", "metric", "trust", "verdict", "early", "importances",
-    "importance", "compared", "why", "pruning", "statuses", "problems", "flags",
-    "how_read",
+    "comparison", "metric", "how_read",
+    *(name for name, member in vars(Report).items() if isinstance(member, StoredFact)),
 )  # fmt: skip
 
 

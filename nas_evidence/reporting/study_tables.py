@@ -90,11 +90,6 @@ class RankedArchitecture:
     on_front: bool | None
     own: Mapping[str, ParameterValue] = field(default_factory=dict)
 
-    def tested(self, column: str) -> float | None:
-        """Return the mean of a column of test results."""
-        found: float | None = getattr(self, column)
-        return found
-
 
 #: The columns of `trials` of which the ranking has the mean.
 AVERAGED = tuple(

@@ -71,15 +71,14 @@ from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import Assignment, TrainingPlan
-from nas_evidence.training.loop import DivergedError, Member, Training, likelihood_of
+from nas_evidence.training.checkpoint import restore, state_of
+from nas_evidence.training.loop import DivergedError, likelihood_of
+from nas_evidence.training.network import Network
 from nas_evidence.training.parts import (
-    Run,
     cuts_of,
-    load_run,
-    new_run,
+    new_network,
     order_of_data,
     part_of,
-    run_state,
     seconds_of,
     train_slices,
 )
@@ -246,13 +245,13 @@ def log_predictive(
     )
 
 
-def density_of(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
+def density_of(task: FoldTask, trained: Network, of: Network) -> dict[str, Any]:
     """Return log q of a fold given the others, or why there is none: fields of a `Fold`.
 
     Args:
         task: the fold.
         trained: the network trained without it.
-        of: all data, and the plan and seeds of the trial.
+        of: that of the trial, on all data.
     """
     started = time.perf_counter()
     try:
@@ -262,19 +261,19 @@ def density_of(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
     return fields | {"density_seconds": time.perf_counter() - started}
 
 
-def _density(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
-    data, given = of.data, of.assignment
-    rows, plan = torch.cat([task.trained, task.predicted]), given.plan
+def _density(task: FoldTask, trained: Network, of: Network) -> dict[str, Any]:
+    data, plan = of.data, of.plan
+    rows = torch.cat([task.trained, task.predicted])
     seen, log_jacobian = data.seen_from(task.trained, rows)
-    layer = last_layer_of(trained.model, data.x_train, trained.prior_precision, rows)
+    layer = last_layer_of(trained.model, data.x_train, trained.hyper.precision, rows)
     with full_precision():
         found = late_given_early(
             layer,
             seen,
             len(task.trained),
-            likelihood_of(plan, trained.noise_std),
+            trained.likelihood,
             power=plan.likelihood_power,
-            seed=given.derived_seed(f"probes:{task.purpose}"),
+            seed=of.derived_seed(f"probes:{task.purpose}"),
         )
     late = float(log_jacobian[len(task.trained) :].sum())
     value, error = found.value + plan.likelihood_power * late, found.standard_error
@@ -394,10 +393,10 @@ class Folds(Scorer):
         self.kept_of = kept_division(plan, names, n)
         self.given = division_of(CONDITIONAL, plan, n) if CONDITIONAL in names else None
         if self.given:  # refuses networks whose outputs are not those of the last linear layer
-            x, precision = context.data.x_train[:1], context.training.prior_precision
+            x, precision = context.data.x_train[:1], context.training.hyper.precision
             last_layer_of(context.model, x, precision)
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
-        self.runs: dict[tuple[str, int], Run] = {}
+        self.runs: dict[tuple[str, int], Network] = {}
         self.unseen: Tensor | None = None
 
     def due(self) -> bool:
@@ -416,14 +415,14 @@ class Folds(Scorer):
             if over:
                 self._end(task, run, diverged=isinstance(over, DivergedError))
 
-    def _end(self, task: FoldTask, run: Run, *, diverged: bool) -> None:
+    def _end(self, task: FoldTask, run: Network, *, diverged: bool) -> None:
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))
         if not diverged:
             predicted = self._predict(run, self.context.data, task)
             fold = fold.model_copy(update=predicted)
         fold = fold.model_copy(update={"seconds": fold.seconds + seconds_of(run)})
         if task.score == self.given and fold.log_predictive is not None:
-            density = density_of(task, run.training, self.context)
+            density = density_of(task, run, self.context.training)
             fold = fold.model_copy(update=density)
         done = [*self.done[task.score], fold]
         self.done[task.score] = sorted(done, key=lambda fold: fold.number)
@@ -460,7 +459,7 @@ class Folds(Scorer):
         """Return the predicted folds, and the current trainings."""
         return {
             "done": {s: [f.model_dump_json() for f in folds] for s, folds in self.done.items()},
-            "runs": [[score, number, run_state(r)] for (score, number), r in self.runs.items()],
+            "runs": [[score, number, state_of(r)] for (score, number), r in self.runs.items()],
             "unseen": self.unseen,
         }
 
@@ -472,10 +471,10 @@ class Folds(Scorer):
         }
         self.unseen = state["unseen"]
         tasks = {(task.score, task.number): task for task in self._left()}
-        self.runs = {
-            (score, number): load_run(self._new_run(tasks[score, number]), kept)
-            for score, number, kept in state["runs"]
-        }
+        self.runs = {}
+        for score, number, kept in state["runs"]:
+            self.runs[score, number] = run = self._new_run(tasks[score, number])
+            restore(run, kept)
 
     def kept(self) -> dict[str, Tensor]:
         """Return outputs and spreads [n, S] of `unseen`, if they are few enough."""
@@ -494,9 +493,9 @@ class Folds(Scorer):
         data, given = self.context.data, self.context.assignment
         return _fitted(self.unseen, targets_of_folds(data, given).seen, given.plan)
 
-    def _new_run(self, task: FoldTask) -> Run:
+    def _new_run(self, task: FoldTask) -> Network:
         data, given = self.context.data, self.context.assignment
-        return new_run(*part_of(task.trained, data, given, task.purpose))
+        return new_network(*part_of(task.trained, data, given, task.purpose))
 
     def _left(self) -> list[FoldTask]:
         given = self.context.assignment
@@ -508,22 +507,19 @@ class Folds(Scorer):
             if task.number not in {fold.number for fold in self.done[score]}
         ]
 
-    def _predict(self, run: Run, data: TensorData, task: FoldTask) -> dict[str, Any]:
+    def _predict(self, run: Network, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
-        started, rows, trained = time.perf_counter(), task.predicted, run.training
+        started, rows = time.perf_counter(), task.predicted
         x, (y, log_jacobian) = select(data.x_train, rows), data.seen_from(task.trained, rows)
         if not np.isfinite(log_jacobian).all():
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
-        plan = self.context.assignment.plan
-        likelihood = likelihood_of(plan, trained.noise_std)
-        own = data.fitted_to(task.trained)
-        outputs = outputs_of(trained.model, x)
+        likelihood, own = run.likelihood, data.fitted_to(task.trained)
+        outputs = outputs_of(run.model, x)
         if own is not None:
             outputs = likelihood.held(outputs, own.held)
         if task.score == self.kept_of:
             seen = run.data.x_train, run.data.y_train  # no second copy of these rows
-            predict = predict_rows(trained, plan, *seen, own)
-            self._remember(rows.to("cpu"), predict(x))
+            self._remember(rows.to("cpu"), predict_rows(run, *seen, own)(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}
 
@@ -544,8 +540,8 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     name = kept_division(plan, assignment.estimators, n)
     plan = plan.model_copy(update={"folds": 2}) if name == "two_fold" else plan
     given = assignment.model_copy(update={"plan": plan, "estimators": (name,)})
-    whole = new_run(*part_of(None, data, given, "unseen")).training  # is not trained
-    folds = Folds([name], Context(whole, data, given))
+    whole = new_network(*part_of(None, data, given, "unseen"))  # is not trained
+    folds = Folds([name], Context(whole, given))
     folds.kept_of = name
     while folds.due():
         folds.advance()

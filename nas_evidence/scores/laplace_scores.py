@@ -39,10 +39,10 @@ def laplace_estimates(kinds: Sequence[str], passes: Passes) -> list[EvidenceEsti
     """
     if not kinds:
         return []
-    state, data = passes.state, passes.data
-    rows = rows_at_once(state.model, data.x_train)
+    model, data = passes.network.model, passes.data
+    rows = rows_at_once(model, data.x_train)
     gradient = log_likelihood_gradient(
-        state.model, data.x_train, data.y_train, passes.likelihood, batch_size=rows
+        model, data.x_train, data.y_train, passes.likelihood, batch_size=rows
     )
     estimates = []
     for name in kinds:

@@ -19,21 +19,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nas_evidence.data.tensors import TensorData
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import Evaluation, EvidenceEstimate
 from nas_evidence.spec.registry import SCORES, Score, declared, implementation_of
-from nas_evidence.training.loop import Member
+from nas_evidence.spec.study import Assignment
+from nas_evidence.training.network import Network
 from nas_evidence.training.online import Passes
 
 
 @dataclass
-class Context(Member):
-    """What a score may read: the training of a trial; a score changes only its own state.
+class Context:
+    """What a score may read of a trial; a score changes only its own state.
 
-    passes  curvature at the current parameters, each kind computed once; during evaluations
+    training    the network in training
+    assignment  of the trial: plan, scores and seeds
+    passes      curvature at the current parameters, each kind computed once; during evaluations
     """
 
+    training: Network
+    assignment: Assignment
     passes: Passes | None = None
+
+    @property
+    def data(self) -> TensorData:
+        """The data of the trial."""
+        return self.training.data
 
     @property
     def model(self) -> nn.Module:
@@ -222,16 +233,16 @@ def evaluate(
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
-    training, context.passes = context.training, passes
+    network, context.passes = context.training, passes
     started = time.perf_counter()
     found = [
-        Evaluation(epoch=training.epoch, estimate=estimate)
+        Evaluation(epoch=network.epoch, estimate=estimate)
         for scorer in scorers
         if last or declared(scorer.names[0]).taken != "end"
         for estimate in scorer.evaluate(last=last)
     ]
     context.passes = None
-    training.evidence_seconds += time.perf_counter() - started
+    network.evidence_seconds += time.perf_counter() - started
     return found
 
 

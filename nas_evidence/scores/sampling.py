@@ -16,7 +16,6 @@ import torch
 from nas_evidence.likelihoods import as_double
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.training.loop import likelihood_of
 
 #: Parameters times data: a few minutes on one core.
 LARGEST = 200_000
@@ -26,8 +25,8 @@ def sampled_score(
     name: str, estimator: Callable[..., EvidenceEstimate], context: Context
 ) -> EvidenceEstimate:
     """Return a sampled evidence of the trained network in nats; invalid if too expensive."""
-    state, data, plan = context.training, context.data, context.assignment.plan
-    count = sum(p.numel() for p in state.model.parameters()) * len(data.x_train)
+    network, data, plan = context.training, context.data, context.assignment.plan
+    count = sum(p.numel() for p in network.model.parameters()) * len(data.x_train)
     why = ""
     if plan.likelihood_power != 1:
         why = "sampled for likelihood_power = 1 only"
@@ -38,11 +37,11 @@ def sampled_score(
     device = data.x_train.device
     seed = context.assignment.derived_seed(f"sampled:{name}")
     found = estimator(
-        copy.deepcopy(state.model).double(),
+        copy.deepcopy(network.model).double(),
         data.x_train[:].double(),
         as_double(data.y_train),
-        likelihood=likelihood_of(plan, state.noise_std),
+        likelihood=network.likelihood,
         generator=torch.Generator(device).manual_seed(seed),
-        prior_precision=state.prior_precision.to(device),
+        prior_precision=network.hyper.precision.to(device),
     )
     return found.raised(data.log_jacobian, len(data.x_train))

@@ -26,7 +26,7 @@ from nas_evidence.maths.target_scale import CURVES, fit
 from nas_evidence.scores.folds import Folds
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
-from nas_evidence.training.parts import new_run, part_of
+from nas_evidence.training.parts import new_network, part_of
 
 #: Maximum number of training rows that the choice sees.
 MOST_ROWS = 1000
@@ -109,8 +109,8 @@ def _evidence(spec: StudySpec, arrays: ArrayData) -> float | None:
         dataset=spec.dataset, plan=with_numbers(plan, arrays.n_train), estimators=(_SCORE,),
     )  # fmt: skip
     data = to_tensors(arrays, "cpu")
-    whole = new_run(*part_of(None, data, given, "whole")).training  # is not trained
-    folds = Folds([_SCORE], Context(whole, data, given))
+    whole = new_network(*part_of(None, data, given, "whole"))  # is not trained
+    folds = Folds([_SCORE], Context(whole, given))
     while folds.due():
         folds.advance()
     found = next(one for one in folds.evaluate(last=False) if one.estimator == _SCORE)

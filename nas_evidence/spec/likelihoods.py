@@ -117,6 +117,7 @@ class Declared:
     """What a likelihood is.
 
     task            whose targets it describes
+    summary         what it is for
     implementation  `module:NAME` of the class in `likelihoods/`
     outputs         of the network for each class or real target
     scale           the number beside the outputs, a key of the plan and a column of the results;
@@ -133,6 +134,7 @@ class Declared:
     """
 
     task: Task
+    summary: str
     implementation: str
     outputs: int = 1
     scale: Literal["temperature", "noise_std"] | None = None
@@ -154,6 +156,7 @@ class Declared:
 LIKELIHOODS: Mapping[str, Declared] = {
     "categorical": Declared(
         task="classification",
+        summary="class labels",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
         averaged=False,
@@ -161,6 +164,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
     ),
     "gaussian": Declared(
         task="regression",
+        summary="real numbers with one noise for all rows",
         implementation="nas_evidence.likelihoods.gaussian:Gaussian",
         scale="noise_std",
         learned=True,
@@ -171,6 +175,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
     ),
     "heteroscedastic": Declared(
         task="regression",
+        summary="real numbers with a noise of each row, another output for each target",
         implementation="nas_evidence.likelihoods.heteroscedastic:Heteroscedastic",
         outputs=2,
         settles=True,

@@ -8,10 +8,8 @@ import re
 from collections.abc import Mapping
 
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.likelihoods import LIKELIHOODS, TARGET_KINDS, declared
+from nas_evidence.spec.likelihoods import TARGET_KINDS, declared
 
-#: Metrics that `--metric` can name, by likelihood, as shown.
-METRICS = {name: one.kind.metrics for name, one in LIKELIHOODS.items()}
 #: Metrics of which less is better; `coverage` is best at its level, of the others more is better.
 LESS_IS_BETTER = frozenset({"log_loss", "ece", "rmse", "mae", "crps"})
 #: Metrics by other names of theirs; or the nearest one that there is.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import type_of
 from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.study import StudySpec, parameters_of
+from nas_evidence.spec.study import StudySpec, domains_of_family
 
 #: Before the name of a parameter where the name alone is another column.
 ARCHITECTURE = "arch_"
@@ -96,7 +96,7 @@ def _types(study: StudySpec) -> Mapping[str, dict[str, type | None]]:
     """Return the types of each parameter by family."""
     found: dict[str, dict[str, type | None]] = {}
     for family, domains in study.family.items():
-        known = {} if is_outside(family) else parameters_of(family)
+        known = {} if is_outside(family) else domains_of_family(family)
         for name, domain in {**known, **domains}.items():
             found.setdefault(name, {})[family] = type_of(known.get(name, domain))
     return found

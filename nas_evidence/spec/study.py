@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from numbers import Integral
 from typing import Annotated, Any, Literal, Self
@@ -105,7 +105,7 @@ def defaults_of(family: str) -> Mapping[str, ParameterValue]:
     return FAMILY_DEFAULTS.get(family, {})
 
 
-def parameters_of(family: str) -> Mapping[str, Domain]:
+def domains_of_family(family: str) -> Mapping[str, Domain]:
     """Return the parameters of a family and the widest domain of each.
 
     Raises:
@@ -218,9 +218,7 @@ class TrainingPlan(Frozen):
     """How one architecture is trained; the prior is the only regulariser."""
 
     likelihood: LikelihoodName = "categorical"
-    """Type of the targets: "categorical" for class labels, "gaussian" for real numbers with one
-    noise for all rows, "heteroscedastic" for real numbers with a noise of each row: two outputs of
-    the network for each target."""
+    """What describes the targets."""
     noise_std: Annotated[Positive, Unit("standard deviations of the targets"), NoKey()] = 1.0
     """Noise of the targets before the first update; used with `likelihood = "gaussian"`."""
     temperature: Annotated[Positive, NoKey()] = 1.0
@@ -269,8 +267,8 @@ class TrainingPlan(Frozen):
     wait for launches. On a CPU it changes nothing."""
     folds: Annotated[Literal["auto", 1, 2, 5, 10], Unit("folds")] = "auto"
     """Folds of the score `conditional_evidence`, each predicted after a training without it; 1 for
-    one half only, of `two_fold` too. "auto": 5 below 1,000 labels or 5,000 real targets to train
-    on, else 2; stored as a number when the study begins."""
+    one half only, of `two_fold` too. "auto": 5 with few rows to train on, else 2; stored as a
+    number when the study begins."""
     online: OnlinePlan = OnlinePlan()
 
     @model_validator(mode="after")
@@ -531,16 +529,32 @@ FREE_KEYS = ("n_trials", "budget", "resources", "retries", "finalists", "race", 
 
 
 def _usual(data: Mapping[str, Any]) -> tuple[str, ...]:
-    plan = data.get("plan")
-    if plan and plan.augment:
-        return ("diag_ef", "kfac_ggn", "two_fold")
-    return ("diag_ef", "kfac_ggn", *ESTIMATED)
+    return usual_estimators(data.get("plan") or TrainingPlan())
+
+
+def usual_estimators(plan: TrainingPlan) -> tuple[str, ...]:
+    """Return the scores of a study that names none.
+
+    >>> usual_estimators(TrainingPlan(likelihood="heteroscedastic"))
+    ('diag_ef', 'kfac_ggn', 'conditional_evidence', 'elpd')
+    """
+    held_out = ("two_fold",) if plan.augment else ESTIMATED
+    found = ("diag_ef", "kfac_ggn", *held_out)
+    return tuple(name for name in found if name not in plan.declared.without)
 
 
 def _preferred(data: Mapping[str, Any]) -> str:
-    asked = [name for name in PREFERRED if name in data.get("estimators", ())]
-    others = [str(name) for name in data.get("estimators", ())]
-    return (*asked, *others, PREFERRED[-1])[0]
+    return preferred(data.get("estimators", ()))
+
+
+def preferred(estimators: Sequence[str]) -> str:
+    """Return the score of these that ranks if a study names none.
+
+    >>> preferred(["elpd", "kfac_ggn"])
+    'kfac_ggn'
+    """
+    asked = [name for name in PREFERRED if name in estimators]
+    return (*asked, *map(str, estimators), PREFERRED[-1])[0]
 
 
 class StudySpec(Frozen):
@@ -559,10 +573,8 @@ class StudySpec(Frozen):
     first is the best by the score with probability 0.9; 0 for none. If absent 5, but 0 with fewer
     than 20 trials or with `minimise`."""
     metric: str | None = None
-    """Metric to show first, of the winner's predictions in the report and in `predict`:
-    for classes log_loss, accuracy, balanced_accuracy, f1, roc_auc, average_precision or ece; for
-    real targets log_loss, rmse, mae, r2, crps or coverage. It ranks nothing; of two classes
-    `predict` chooses by the threshold that is best by it."""
+    """Metric to show first, of the winner's predictions in the report and in `predict`. It ranks
+    nothing; of two classes `predict` chooses by the threshold that is best by it."""
     minimise: tuple[Literal[*COSTS], ...] = ()  # type: ignore[valid-type]
     """Costs to trade off against the objective: the sampler then searches the Pareto front."""
     dataset: DatasetSpec

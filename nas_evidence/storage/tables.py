@@ -678,9 +678,7 @@ def _write_table(path: Path, table: pa.Table, compression: str = "zstd") -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = pa.BufferOutputStream()
     table = table.replace_schema_metadata(sealed(table))
-    pq.write_table(
-        table, content, compression=compression, use_dictionary=False, write_page_checksum=True
-    )
+    pq.write_table(table, content, compression=compression, use_dictionary=False)
     whole = memoryview(content.getvalue())
     write_whole(path, whole)
     return _digest(whole)
@@ -697,7 +695,7 @@ def _load(path: Path) -> pa.Table | UnreadableFile:
         content = path.read_bytes()  # Arrow opens no path that is not UTF-8
         if (written := _WRITTEN.get(_digest(content))) is not None:
             return _of_its_name(path, written)
-        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
+        with pq.ParquetFile(pa.BufferReader(content)) as file:
             table = file.read(use_threads=False)
         sound = is_sound(table)
     except FileNotFoundError:

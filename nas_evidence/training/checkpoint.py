@@ -18,40 +18,59 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.seals import sealed, unsealed
 from nas_evidence.spec.record import CurvePoint
-from nas_evidence.training.loop import Training
+from nas_evidence.training.network import Hyper, Network, Settling, Trained
+from nas_evidence.training.quasi_newton import Pairs
 
 _LOG = logging.getLogger(__name__)
-#: Numbers and flags of `Training`, written as they are.
-_PLAIN = (
-    "prior_precision",
-    "noise_std",
-    "epoch",
-    "best_epoch",
-    "best_evidence",
-    "train_seconds",
-    "evidence_seconds",
-)
+#: Numbers of a `Network`, written as they are.
+_PLAIN = ("epoch", "best_epoch", "best_evidence", "train_seconds", "evidence_seconds")
 _NAME = re.compile(r"epoch-(\d{6})\.pt")
 _ATTEMPT = re.compile(r"attempt-\d+")
 
 
-def state_of(training: Training) -> dict[str, Any]:
-    """Return the state of a training as tensors and plain values."""
+def state_of(network: Network) -> dict[str, Any]:
+    """Return all that a network needs to go on, as tensors and plain values."""
+    settling = network.settling
     return {
-        "model": training.model.state_dict(),
-        "optimiser": training.optimiser.state_dict(),
-        **{name: getattr(training, name) for name in _PLAIN},
-        "curve": [point.model_dump_json() for point in training.curve],
+        "model": network.model.state_dict(),
+        "optimiser": network.optimiser.state_dict(),
+        "hyper": dict(vars(network.hyper)),
+        **{name: getattr(network, name) for name in _PLAIN},
+        "curve": [point.model_dump_json() for point in network.curve],
+        "settling": None if settling is None else _packed(settling),
     }
 
 
-def restore(training: Training, state: Mapping[str, Any]) -> None:
-    """Restore the state from `state_of` in a training of the same model and plan."""
-    training.model.load_state_dict(state["model"])
-    training.optimiser.load_state_dict(state["optimiser"])
+def restore(network: Network, state: Mapping[str, Any]) -> None:
+    """Let a new network of the same plan go on from `state_of`."""
+    network.model.load_state_dict(state["model"])
+    network.optimiser.load_state_dict(state["optimiser"])
+    network.hyper = Hyper(**state["hyper"])
     for name in _PLAIN:
-        setattr(training, name, state[name])
-    training.curve = [CurvePoint.model_validate_json(t) for t in state["curve"]]
+        setattr(network, name, state[name])
+    network.curve = [CurvePoint.model_validate_json(t) for t in state["curve"]]
+    if state["settling"] is not None:
+        device = next(network.model.parameters()).device
+        network.settling = _unpacked(state["settling"], device)
+
+
+def _packed(settling: Settling) -> dict[str, Any]:
+    scheduled = [settling.scheduled.theta, dict(vars(settling.scheduled.hyper))]
+    pairs = [settling.pairs.steps, settling.pairs.changes]
+    return vars(settling) | {"scheduled": scheduled, "pairs": pairs}
+
+
+def _unpacked(state: Mapping[str, Any], device: torch.device) -> Settling:
+    theta, hyper = state["scheduled"]
+    steps, changes = state["pairs"]
+    first = state["first"]
+    tensors = {
+        "scheduled": Trained(theta.to(device), Hyper(**hyper)),
+        "theta": state["theta"].to(device),
+        "first": None if first is None else first.to(device),
+        "pairs": Pairs(steps.to(device), changes.to(device)),
+    }
+    return Settling(**{**state, **tensors})
 
 
 def save_checkpoint(folder: Path, epoch: int, state: Mapping[str, Any]) -> Path:

@@ -20,19 +20,17 @@ outputs, and κ means the same here as in the evidence.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nas_evidence.data.augmentation import moves_of_epoch
-from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods import Likelihood, likelihood
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
-from nas_evidence.spec.study import Assignment, TrainingPlan
-from nas_evidence.training.optimiser import Optimiser
+from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.training.network import Network
 from nas_evidence.training.together import (
     Program,
     minibatches,
@@ -45,45 +43,6 @@ DECAY = 0.1
 
 class DivergedError(ArithmeticError):
     """The training loss is not finite, or above the `loss_limit` of the likelihood."""
-
-
-@dataclass
-class Training:
-    """The state that the next epoch needs, and the `curve` so far.
-
-    prior_precision  one per parameter tensor [G], float64, > 0
-    noise_std        σ, of standardised targets
-    """
-
-    model: nn.Module
-    optimiser: Optimiser
-    prior_precision: Tensor
-    noise_std: float
-    epoch: int = 0
-    curve: list[CurvePoint] = field(default_factory=list)
-    best_epoch: int | None = None
-    best_evidence: float | None = None
-    train_seconds: float = 0.0
-    evidence_seconds: float = 0.0
-
-
-def begin(model: nn.Module, plan: TrainingPlan) -> Training:
-    """Return the state before the first epoch, with the optimiser of the plan."""
-    # Fixup scalars use a tenth of the learning rate (Zhang et al. 2019, section 4).
-    scalars = {
-        id(p)
-        for module in model.modules()
-        if hasattr(module, "elementwise_affine_scalar")
-        for p in module.parameters(recurse=False)
-    }
-    parameters = list(model.parameters())
-    relative = [0.1 if id(p) in scalars else 1.0 for p in parameters]
-    return Training(
-        model=model,
-        optimiser=Optimiser(parameters, relative),
-        prior_precision=torch.full((len(parameters),), plan.prior_precision, dtype=torch.float64),
-        noise_std=plan.noise_std,
-    )
 
 
 def likelihood_of(plan: TrainingPlan, noise_std: float) -> Likelihood:
@@ -104,161 +63,112 @@ def learning_rate(plan: TrainingPlan, epoch: int) -> float:
     return plan.learning_rate
 
 
-@dataclass
-class Member:
-    """A training, its data, and its plan and seeds."""
-
-    training: Training
-    data: TensorData
-    assignment: Assignment
-
-
-def train_epoch(
-    state: Training,
-    data: TensorData,
-    assignment: Assignment,
-    *,
-    n_epochs: int = 1,
-) -> None:
-    """Run epochs and append their points to the curve; losses are taken before each step.
-
-    Args:
-        state: of the training; advances by these epochs.
-        data: on the device of the model.
-        assignment: the plan and the seeds.
-        n_epochs: how many; between them nobody may read the parameters.
+def train_epoch(network: Network, *, n_epochs: int = 1) -> None:
+    """Run `train_epochs` of one network.
 
     Raises:
         DivergedError: if the loss is not finite, or above the `loss_limit` of the likelihood.
     """
-    member = Member(state, data, assignment)
-    error = train_epochs([member], n_epochs=n_epochs)[0]
+    error = train_epochs([network], n_epochs=n_epochs)[0]
     if error is not None:
         raise error
 
 
-def train_epochs(
-    members: Sequence[Member],
-    *,
-    n_epochs: int = 1,
-) -> list[DivergedError | None]:
-    """Run epochs of each of some trainings of one architecture and plan; see `train_epoch`.
+def train_epochs(networks: Sequence[Network], *, n_epochs: int = 1) -> list[DivergedError | None]:
+    """Run epochs of some networks of one architecture and plan; losses are before each step.
 
     They run as one program where that is faster, each with its own data, hyperparameters and
-    epoch. Which trainings are in a group determines the last digits of each, so the caller must
-    choose groups by the assignment alone. A group ends with the epoch in which a member diverges.
+    epoch. Which networks are in a group determines the last digits of each, so the caller must
+    choose groups by the assignment alone. A group ends with the epoch in which one diverges.
 
     Args:
-        members: the trainings; each advances by an epoch at least unless it diverges.
+        networks: each advances by an epoch at least unless it diverges.
         n_epochs: how many; between them nobody may read the parameters.
 
     Returns:
-        For each member the error if it diverged, else None.
+        For each the error if it diverged, else None.
     """
-    first, n = members[0], len(members)
-    size = n_together(
-        first.training.model, first.data.x_train[:1], first.assignment.plan.batch_size, n
-    )
-    groups = [members[start : start + size] for start in range(0, n, size)]
+    first, n = networks[0], len(networks)
+    size = n_together(first.model, first.data.x_train[:1], first.plan.batch_size, n)
+    groups = [networks[start : start + size] for start in range(0, n, size)]
     return [error for group in groups for error in _train_group(group, n_epochs)]
 
 
-def _train_group(members: Sequence[Member], n_epochs: int) -> list[DivergedError | None]:
-    """Run epochs of each as one program, up to one in which a member diverges."""
+def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedError | None]:
+    """Run epochs of each as one program, up to one in which a network diverges."""
     started = time.perf_counter()
-    counts = [len(member.data.x_train) for member in members]
+    counts = [len(network.data.x_train) for network in networks]
     # Those with fewer steps leave first, so that the others are always the first rows.
-    places = sorted(range(len(members)), key=lambda k: -counts[k])
-    chosen = [members[k] for k in places]
+    places = sorted(range(len(networks)), key=lambda k: -counts[k])
+    chosen = [networks[k] for k in places]
     errors: dict[int, DivergedError | None] = {}
-    group = _Group(chosen)
-    with group.program:
+    models = [in_training_mode(network.model) for network in chosen]
+    program = Program(models, [network.optimiser for network in chosen], chosen[0].plan)
+    with program:
         for _ in range(n_epochs):
-            sums = group.epoch().tolist()
+            sums = _epoch(chosen, program).tolist()
             seconds, started = time.perf_counter() - started, time.perf_counter()
             for k, nll_sum in zip(places, sums, strict=True):
                 share = seconds * counts[k] / sum(counts)
-                errors[k] = _end_epoch(members[k], nll_sum / counts[k], share)
+                errors[k] = _end_epoch(networks[k], nll_sum / counts[k], share)
             if any(errors.values()):
                 break
-    return [errors[k] for k in range(len(members))]
+    return [errors[k] for k in range(len(networks))]
 
 
-class _Group:
-    """Trainings whose parameters are one program while it is entered."""
+def _epoch(networks: Sequence[Network], program: Program) -> Tensor:
+    """Take the steps of an epoch; return the summed nll of each network [K], nats, float64.
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members, self.plan = members, members[0].assignment.plan
-        states = [member.training for member in members]
-        models = [in_training_mode(state.model) for state in states]
-        self.program = Program(models, [state.optimiser for state in states], self.plan)
-        self._decay: list[Tensor] = []  # as set last, one factor per prior precision
-
-    def epoch(self) -> Tensor:
-        """Take the steps of an epoch; return the summed nll of each member [K], nats, float64.
-
-        No number is read from the device; indices and scalars are copied to it once per epoch.
-        """
-        plan, program, members = self.plan, self.program, self.members
-        states = [member.training for member in members]
-        orders = [_order(member) for member in members]
-        rates = [learning_rate(plan, state.epoch + 1) for state in states]
-        scales = [likelihood_of(plan, state.noise_std).scale for state in states]
-        self._set_decay(states, scales, rates, [len(order) for order in orders])
-        program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
-        one = all(scale == 1 for scale in scales)
-        scale = None if one else program.theta.new_tensor(scales)[:, None]
-        seen = [member.data for member in members]
-        moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
-        totals = torch.zeros(len(members), dtype=torch.float64, device=program.theta.device)
-        for batch in minibatches(seen, orders, plan.batch_size, moves):
-            n = len(batch.sizes)
-            nll = program.step(batch, None if scale is None else scale[:n])
-            batch.add_sums(totals[:n], nll)
-        return totals
-
-    def _set_decay(
-        self,
-        states: Sequence[Training],
-        scales: Sequence[float],
-        rates: Sequence[float],
-        n_data: Sequence[int],
-    ) -> None:
-        """Give the program the factors of θ in the gradient, if they are others than before."""
-        power = self.plan.likelihood_power
-        # At most half the inverse learning rate: beyond it a step overshoots zero.
-        decay = [
-            (state.prior_precision * (scale**2 / (power * n))).clamp(max=0.5 / rate)
-            for state, scale, rate, n in zip(states, scales, rates, n_data, strict=True)
+    No number is read from the device; indices and scalars are copied to it once per epoch.
+    """
+    plan = program.plan
+    orders = [_order(network) for network in networks]
+    rates = [learning_rate(plan, network.epoch + 1) for network in networks]
+    scales = [network.hyper.scale for network in networks]
+    # At most half the inverse learning rate: beyond it a step overshoots zero.
+    program.set_decay(
+        [
+            (network.hyper.precision * (scale**2 / (plan.likelihood_power * len(order)))).clamp(
+                max=0.5 / rate
+            )
+            for network, scale, rate, order in zip(networks, scales, rates, orders, strict=True)
         ]
-        if not self._decay or not all(map(torch.equal, decay, self._decay)):
-            self._decay, sizes = decay, torch.tensor(self.program.sizes)
-            self.program.set_decay([d.repeat_interleave(sizes) for d in decay])
+    )
+    program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
+    one = all(scale == 1 for scale in scales)
+    scale = None if one else program.theta.new_tensor(scales)[:, None]
+    seen = [network.data for network in networks]
+    moves = [moves_of_epoch(one.data, one, one.epoch + 1) for one in networks]
+    totals = torch.zeros(len(networks), dtype=torch.float64, device=program.theta.device)
+    for batch in minibatches(seen, orders, plan.batch_size, moves):
+        n = len(batch.sizes)
+        nll = program.step(batch, None if scale is None else scale[:n])
+        batch.add_sums(totals[:n], nll)
+    return totals
 
 
-def _order(member: Member) -> Tensor:
+def _order(network: Network) -> Tensor:
     """Return the order of the data in the next epoch [n], the same for every device."""
-    seed = member.assignment.derived_seed("order", member.training.epoch + 1)
+    seed = network.derived_seed("order", network.epoch + 1)
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(len(member.data.x_train), generator=generator)
+    return torch.randperm(len(network.data.x_train), generator=generator)
 
 
-def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | None:
-    state, plan = member.training, member.assignment.plan
-    epoch, found = state.epoch + 1, likelihood_of(plan, state.noise_std)
-    limit = found.loss_limit(member.data.n_outputs)
+def _end_epoch(network: Network, mean: float, seconds: float) -> DivergedError | None:
+    epoch, found = network.epoch + 1, network.likelihood
+    limit = found.loss_limit(network.data.n_outputs)
     if not mean <= limit:
         return DivergedError(
             f"the training loss is {mean:.6g} nats per datum in epoch {epoch}, but at most "
             f"{limit:.3g} is allowed"
         )
-    state.epoch = epoch
-    state.train_seconds += seconds
-    state.curve.append(
+    network.epoch = epoch
+    network.train_seconds += seconds
+    network.curve.append(
         CurvePoint(
             epoch=epoch,
-            train_nll_per_datum=mean - member.data.log_jacobian / len(member.data.x_train),
-            learning_rate=learning_rate(plan, epoch),
+            train_nll_per_datum=mean - network.data.log_jacobian / len(network.data.x_train),
+            learning_rate=learning_rate(network.plan, epoch),
             seconds=seconds,
             **{} if (key := declared(found.name).scale) is None else {key: found.scale},
         )

@@ -26,7 +26,7 @@ from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import forward_pass
-from nas_evidence.training.loop import Member, Training, likelihood_of
+from nas_evidence.training.network import Network
 from nas_evidence.training.online import passes_of
 
 #: Data times parameters up to which a network settles, and decrements are in float64.
@@ -38,30 +38,30 @@ MOST_PRODUCTS = 100
 _FLOPS_OF_A_CALL = 1e6
 
 
-def gradient_cost(of: Member) -> float:
+def gradient_cost(network: Network) -> float:
     """Return the cost of a full-batch gradient, as a fraction of a scheduled epoch's cost.
 
     Both take N F flops plus the call overhead of their steps, of which an epoch has more. That
     float64 is two to three times slower on a CPU is not counted.
     """
-    model, x, batch_size = of.training.model, of.data.x_train, of.assignment.plan.batch_size
-    flops = len(x) * forward_pass(copy.deepcopy(model).eval(), of.data.input_shape).flops
+    model, x, batch_size = network.model, network.data.x_train, network.plan.batch_size
+    flops = len(x) * forward_pass(copy.deepcopy(model).eval(), network.data.input_shape).flops
     calls = _FLOPS_OF_A_CALL * sum(1 for _ in model.parameters())
     passes = -(-len(x) // rows_at_once(model, x))
     return (flops + calls * passes) / (flops + calls * -(-len(x) // batch_size))
 
 
 def newton_decrement(
-    of: Member,
+    network: Network,
     *,
     theta: Tensor | None = None,
     max_products: int = MOST_PRODUCTS,
     enough: float = math.inf,
 ) -> tuple[float, int]:
-    """Return gᵀ (κ H + Δ)⁻¹ g in nats at the parameters of a training.
+    """Return gᵀ (κ H + Δ)⁻¹ g in nats at the parameters of a network.
 
     Args:
-        of: the training, its data, and its plan and seeds.
+        network: at its hyperparameters.
         theta: the parameters before they were rounded to their dtype [P], float64, if known.
         max_products: most products with the exact Gauss-Newton matrix.
         enough: stop once the decrement is known to exceed this value.
@@ -70,43 +70,43 @@ def newton_decrement(
         A lower bound of the decrement, to about 1 % if `max_products` allows, and the number
         of products.
     """
-    theta = parameters_of(of.training) if theta is None else theta
-    inverse = preconditioner(of)
-    small = len(theta) * len(of.data.x_train) <= FULL_BATCH
+    theta = parameters_of(network) if theta is None else theta
+    inverse = preconditioner(network)
+    small = len(theta) * len(network.data.x_train) <= FULL_BATCH
     # The gradient is a sum that cancels at a mode; products do not cancel, so float32 is enough.
-    _, gradient = log_joint(of, double=small).value_and_gradient(theta)
-    product = log_joint(of, double=False).gauss_newton(theta)
+    _, gradient = log_joint(network, double=small).value_and_gradient(theta)
+    product = log_joint(network, double=False).gauss_newton(theta)
     found = solve(product, gradient, inverse, max_products=max_products, enough=enough)
     return found.quadratic, found.n_products
 
 
-def preconditioner(of: Member) -> BlockInverse:
+def preconditioner(network: Network) -> BlockInverse:
     """Return the inverse of a block Gauss-Newton matrix plus the prior precision."""
-    training, plan = of.training, of.assignment.plan
+    plan = network.plan
     kind = plan.online.curvature
     if CURVATURES[kind].is_full:  # only used for small networks
         kind = "block_ggn"
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
         kind = "diag_ggn_mc" if CURVATURES[kind].is_diagonal else "kfac_ggn_mc"
-    curvature = passes_of(training, of.data, of.assignment).of(kind)[0].curvature
+    curvature = passes_of(network).of(kind)[0].curvature
     assert isinstance(curvature, BlockDiagonal)
-    device = next(training.model.parameters()).device
-    return BlockInverse(curvature, training.prior_precision.to(device), plan.likelihood_power)
+    device = next(network.model.parameters()).device
+    return BlockInverse(curvature, network.hyper.precision.to(device), plan.likelihood_power)
 
 
-def log_joint(of: Member, *, double: bool) -> LogJoint:
-    """Return the loss of a training on a copy of its network, in its dtype or in float64."""
-    training, data, plan = of.training, of.data, of.assignment.plan
-    model, sizes = copy.deepcopy(training.model), [p.numel() for p in training.model.parameters()]
-    precision = training.prior_precision.repeat_interleave(torch.tensor(sizes))
+def log_joint(network: Network, *, double: bool) -> LogJoint:
+    """Return the loss of a network on a copy of it, in its dtype or in float64."""
+    data, sizes = network.data, [p.numel() for p in network.model.parameters()]
+    model = copy.deepcopy(network.model)
+    precision = network.hyper.precision.repeat_interleave(torch.tensor(sizes))
     return LogJoint(
         model.double() if double else model,
         data.x_train,
         data.y_train,
-        likelihood_of(plan, training.noise_std),
+        network.likelihood,
         precision.to(next(model.parameters()).device),
-        plan.likelihood_power,
-        rows_at_once(training.model, data.x_train),
+        network.plan.likelihood_power,
+        rows_at_once(network.model, data.x_train),
     )
 
 
@@ -117,14 +117,14 @@ def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     return 1.0 + likelihood(plan.likelihood).n_roots(plan.head_width(data.n_outputs))
 
 
-def parameters_of(training: Training) -> Tensor:
+def parameters_of(network: Network) -> Tensor:
     """Return θ [P], float64."""
-    return torch.cat([p.detach().double().flatten() for p in training.model.parameters()])
+    return torch.cat([p.detach().double().flatten() for p in network.model.parameters()])
 
 
-def write_parameters(training: Training, theta: Tensor) -> None:
+def write_parameters(network: Network, theta: Tensor) -> None:
     """Put θ [P], rounded to its dtype, into the network."""
-    parameters = list(training.model.parameters())
+    parameters = list(network.model.parameters())
     parts = torch.split(theta, [p.numel() for p in parameters])
     with torch.no_grad():
         for parameter, part in zip(parameters, parts, strict=True):

@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
-from nas_evidence.data.augmentation import Planned, data_of_evidence
+from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
@@ -34,27 +34,18 @@ from nas_evidence.evidence.joint import (
 )
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.spec.study import TrainingPlan, derive_seed
-from nas_evidence.training.loop import DivergedError, Training, likelihood_of
+from nas_evidence.spec.study import derive_seed
+from nas_evidence.training.loop import DivergedError
+from nas_evidence.training.network import Hyper, Network
 
 
-def update_and_follow(
-    state: Training,
-    data: TensorData,
-    assignment: Planned,
-    *,
-    due: bool = True,
-    follow: bool = False,
-) -> "Passes":
+def update_and_follow(network: Network, *, due: bool = True, follow: bool = False) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
 
     Args:
-        state: the training, after an epoch.
-        data: its training data.
-        assignment: its plan and seeds.
+        network: after an epoch.
         due: whether an update is due.
         follow: record the evidence even if no update is due.
 
@@ -65,61 +56,41 @@ def update_and_follow(
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    sample = passes_of(state, *sample_of(data, assignment))
+    sample = passes_of_sample(network)
     if due:
         sample = update_hyperparameters(sample)
     if due or follow:
         followed = sample.followed
-        if state.best_evidence is None or followed.value > state.best_evidence:
-            state.best_epoch, state.best_evidence = state.epoch, followed.value
-    state.evidence_seconds += time.perf_counter() - started
-    if len(data.x_train) <= assignment.plan.online.rows:
+        if network.best_evidence is None or followed.value > network.best_evidence:
+            network.best_epoch, network.best_evidence = network.epoch, followed.value
+    network.evidence_seconds += time.perf_counter() - started
+    if len(network.data.x_train) <= network.plan.online.rows:
         return sample
-    return passes_of(state, data, assignment)
+    return passes_of(network)
 
 
-def update(state: Training, data: TensorData, assignment: Planned) -> None:
+def update(network: Network) -> None:
     """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    update_hyperparameters(passes_of(state, *sample_of(data, assignment)))
-    state.evidence_seconds += time.perf_counter() - started
+    update_hyperparameters(passes_of_sample(network))
+    network.evidence_seconds += time.perf_counter() - started
 
 
-@dataclass(frozen=True)
-class Seeded:
-    """What updates need of an `Assignment`: the plan, and the seed of all random streams.
-
-    constant_noise  up to which the noise may rise while the network is no better than a constant
-                    prediction; 0 for targets of unit variance, whose noise starts at 1
-    unit            of the noise in each output, see `Gaussian`; empty for 1
-    """
-
-    plan: TrainingPlan
-    seed: int
-    constant_noise: float = 0.0
-    unit: tuple[float, ...] = ()
-
-    def derived_seed(self, purpose: str, counter: int = 0) -> int:
-        """Return the seed of one random stream."""
-        return derive_seed(self.seed, purpose, counter)
-
-
-def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planned]:
-    """Return the data that updates see, at most `plan.online.rows`, with a plan for them.
+def sample_of(data: TensorData, n: int) -> TensorData:
+    """Return the data that updates see, at most `n` rows.
 
         κ N/n (l_n − ...) − ½ log|κ N/n H_n + Δ|      l_n, H_n of the n drawn of N data
 
     estimates the evidence of all data. The draw depends on N and n alone, so that the evidences of
     a training can be compared, and the networks of a study are treated alike.
     """
-    plan, n_all = assignment.plan, len(data.x_train)
-    n = plan.online.rows
+    n_all = len(data.x_train)
     if n_all <= n:
-        return data, assignment
+        return data
     if (sample := data.made.get(("rows of updates", n))) is None:
         generator = torch.Generator().manual_seed(derive_seed("rows of updates", n_all, n))
         rows = torch.randperm(n_all, generator=generator)[:n].sort().values
@@ -130,44 +101,49 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
             own=None if data.own is None else data.own.at(rows.numpy()),
         )
         data.made["rows of updates", n] = sample
-    power = plan.likelihood_power * n_all / n
-    scaled = plan.model_copy(update={"likelihood_power": power})
-    unit = assignment.unit if isinstance(assignment, Seeded) else ()
-    return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment), unit)
+    found: TensorData = sample
+    return found
 
 
-def _likelihood(assignment: Planned, noise_std: float) -> Likelihood:
-    """Return the likelihood of the plan with this noise, in the units of a user's loop."""
-    if isinstance(assignment, Seeded) and assignment.unit:
-        return Gaussian(noise_std, assignment.unit)
-    return likelihood_of(assignment.plan, noise_std)
+def passes_of_sample(network: Network) -> "Passes":
+    """Return the curvature passes over the data that updates see, see `sample_of`."""
+    return passes_of(network, sample_of(network.data, network.plan.online.rows))
 
 
-def _constant_noise(assignment: Planned) -> float:
-    return assignment.constant_noise if isinstance(assignment, Seeded) else 0.0
+def passes_of(network: Network, data: TensorData | None = None) -> "Passes":
+    """Return the curvature passes of a network, computed on demand.
 
-
-def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
-    """Return the curvature passes of the current training, computed on demand."""
-    seen = data_of_evidence(data, assignment)
-    return Passes(state, seen, assignment, _likelihood(assignment, state.noise_std))
+    Args:
+        network: at its current parameters.
+        data: a sample of its data that stands for all of them; all of them if not given.
+    """
+    power, n_all = network.plan.likelihood_power, len(network.data.x_train)
+    if data is None:
+        data = network.data
+    elif len(data.x_train) < n_all:
+        power = power * n_all / len(data.x_train)
+    return Passes(network, data_of_evidence(data, network), network.likelihood, power)
 
 
 @dataclass
 class Passes:
-    """Curvature at the current parameters; every draw of a kind is computed once."""
+    """Curvature at the current parameters; every draw of a kind is computed once.
 
-    state: Training
+    data   as the evidence sees them
+    power  κ of each datum: of a sample the plan's times N/n, see `sample_of`
+    """
+
+    network: Network
     data: TensorData
-    assignment: Planned
     likelihood: Likelihood
+    power: float
     _done: dict[str, list[CurvaturePass]] = field(default_factory=dict)
     _random: dict[str, torch.Generator] = field(default_factory=dict)
 
     def of(self, kind: str, n_draws: int = 1) -> list[CurvaturePass]:
         """Return independent passes of a kind; the first does not depend on `n_draws`."""
         if kind not in self._random:
-            seed = self.assignment.derived_seed(f"curvature:{kind}", self.state.epoch)
+            seed = self.network.derived_seed(f"curvature:{kind}", self.network.epoch)
             # On the CPU: the same draws on every device.
             self._random[kind] = torch.Generator().manual_seed(seed)
         done = self._done.setdefault(kind, [])
@@ -177,30 +153,34 @@ class Passes:
 
     def estimate(self, kind: str, pass_: CurvaturePass) -> EvidenceEstimate:
         """Return the Laplace evidence from one pass, at the current hyperparameters."""
-        power = self.assignment.plan.likelihood_power
         return laplace_estimate(
             kind,
             pass_,
-            self.state.model,
-            self.state.prior_precision,
-            likelihood_power=power,
+            self.network.model,
+            self.network.hyper.precision,
+            likelihood_power=self.power,
             log_jacobian=self.data.log_jacobian,
         )
 
     @property
     def followed(self) -> EvidenceEstimate:
         """Return the Laplace evidence of the online curvature."""
-        kind = self.assignment.plan.online.curvature
-        return self.estimate(kind, self.of(kind)[0])
+        return self.estimate(self.network.plan.online.curvature, self.online)
+
+    @property
+    def online(self) -> CurvaturePass:
+        """Return the pass of the online curvature."""
+        return self.of(self.network.plan.online.curvature)[0]
 
     def _passes(self, kind: str, n_draws: int) -> list[CurvaturePass]:
+        model = self.network.model
         found = curvature_passes(
             kind,
-            self.state.model,
+            model,
             self.data.x_train,
             self.data.y_train,
             self.likelihood,
-            batch_size=rows_at_once(self.state.model, self.data.x_train),
+            batch_size=rows_at_once(model, self.data.x_train),
             n_draws=n_draws,
             generator=self._random[kind],
             kept=self.data.made.setdefault("input factors", {}),
@@ -210,7 +190,7 @@ class Passes:
             if not (math.isfinite(one.log_likelihood) and bool(trace.isfinite().all())):
                 raise DivergedError(
                     f"log likelihood {one.log_likelihood} or {kind} not finite after epoch "
-                    f"{self.state.epoch}"
+                    f"{self.network.epoch}"
                 )
         return found
 
@@ -242,50 +222,46 @@ def update_hyperparameters(passes: Passes) -> Passes:
 
     Returns the passes at the new likelihood.
     """
-    state, plan = passes.state, passes.assignment.plan
-    precision, noise_std = _most_evidence(passes)
-    pass_ = passes.of(plan.online.curvature)[0]
+    network, plan, held = passes.network, passes.network.plan, passes.network.hyper
+    found, pass_ = _most_evidence(passes), passes.online
     learned = plan.online.learn_noise
-    gain = passes.likelihood.gain(pass_, passes.data.y_train, learned=learned)
-    if plan.likelihood_power * gain <= 0.5 * float((precision * squared_norms(state.model)).sum()):
-        members = members_of(plan.online.prior_groups, len(state.prior_precision))
-        highest = tied_precision(state.prior_precision, members)
-        precision, noise_std = _most_evidence(passes, highest)
-    state.prior_precision, state.noise_std = precision, noise_std
-    likelihood = _likelihood(passes.assignment, state.noise_std)
+    gain = passes.power * passes.likelihood.gain(pass_, passes.data.y_train, learned=learned)
+    if gain <= 0.5 * float((found.precision * squared_norms(network.model)).sum()):
+        members = members_of(plan.online.prior_groups, len(held.precision))
+        found = _most_evidence(passes, tied_precision(held.precision, members))
+    network.hyper = found
+    likelihood = network.likelihood
     if likelihood == passes.likelihood:
         return passes
-    return Passes(state, passes.data, passes.assignment, likelihood)
+    return Passes(network, passes.data, likelihood, passes.power)
 
 
-def _most_evidence(
-    passes: Passes, highest: torch.Tensor | None = None
-) -> tuple[torch.Tensor, float]:
-    """Return the prior precisions [G] and the noise that maximise the evidence at fixed θ.
+def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> Hyper:
+    """Return the hyperparameters that maximise the evidence at fixed θ.
 
     With `highest` [G] no precision is above it, and the noise rises to `constant_noise` at most.
     """
-    state, plan = passes.state, passes.assignment.plan
-    online, scale, noise_std = plan.online, plan.likelihood_power, state.noise_std
-    pass_ = passes.of(online.curvature)[0]
-    given = (pass_.curvature, squared_norms(state.model), state.prior_precision)
+    network, plan, hyper = passes.network, passes.network.plan, passes.network.hyper
+    online, power, scale = plan.online, passes.power, hyper.scale
+    pass_, of_pass = passes.online, passes.power
+    given = (pass_.curvature, squared_norms(network.model), hyper.precision)
     members = members_of(online.prior_groups, len(pass_.curvature.names))
     if declared(plan.likelihood).learned and online.learn_noise:
-        noise = noise_of(online.curvature, pass_, noise_std)
-        free = highest is None
-        most = math.inf if free else max(noise_std, _constant_noise(passes.assignment))
-        precision, noise_std = fit_prior_and_noise(
-            *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
+        noise = noise_of(online.curvature, pass_, scale)
+        most = math.inf if highest is None else max(scale, network.constant_noise)
+        precision, scale = fit_prior_and_noise(
+            *given, members=members, noise=noise, likelihood_power=power, highest=highest,
             least_std=passes.data.least_noise, highest_std=most,
         )  # fmt: skip
         if online.hyper_step == "newton":
-            return precision, noise_std
-        scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
+            return replace(hyper, precision=precision, scale=scale)
+        of_pass *= (noise.pass_std / scale) ** (2 * noise.exponent)
     precision = fit_prior(
-        *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
-        steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
+        *given, members=members, curvature_scale=of_pass, highest=highest,
+        method=online.hyper_step, steps=online.hyper_steps,
+        learning_rate=online.hyper_learning_rate,
     )  # fmt: skip
-    return precision, noise_std
+    return replace(hyper, precision=precision, scale=scale)
 
 
 def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
@@ -301,9 +277,8 @@ def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
         held: δ of each tensor [G].
         passes: at the parameters.
     """
-    plan = passes.assignment.plan
-    curvature, power = passes.of(plan.online.curvature)[0].curvature, plan.likelihood_power
-    scatter = float((held * squared_norms(passes.state.model)).sum())
+    curvature, power = passes.online.curvature, passes.power
+    scatter = float((held * squared_norms(passes.network.model)).sum())
 
     def slope(x: float) -> float:
         factor = math.exp(x)

@@ -13,7 +13,7 @@ It is what the trials of a study do after an epoch, by the same functions (`onli
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,11 +24,10 @@ from nas_evidence.curvature import check_kind, curvature_pass
 from nas_evidence.curvature.refusals import refuse_batch_statistics
 from nas_evidence.curvature.rows_alone import check_padding
 from nas_evidence.curvature.wide import too_large_online
-from nas_evidence.data.loaders import rows_of
+from nas_evidence.data.loaders import visited_rows
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import checked_likelihood, noise_of_numbers
 from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
-from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
@@ -36,8 +35,9 @@ from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.schedule import interval, is_due
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
-from nas_evidence.training.loop import Training, begin, likelihood_of
-from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
+from nas_evidence.training.loop import likelihood_of
+from nas_evidence.training.network import Hyper, Network, begin
+from nas_evidence.training.online import Passes, passes_of, update_and_follow
 from nas_evidence.training.prior_in_steps import PriorInSteps, check_optimiser
 
 #: Noises in a sentence.
@@ -52,22 +52,20 @@ class OnlineLaplace:
     history   (epoch, log evidence in nats) of each update
     """
 
-    _state: Training
-    _data: TensorData
-    _planned: Seeded
+    _network: Network
     estimate: EvidenceEstimate | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
     _names: tuple[str, ...] = field(init=False)  # of the parameters with a prior
     _steps: PriorInSteps = field(init=False)
 
     def __post_init__(self) -> None:
-        self._names = tuple(free_parameters(self._state.model))
-        self._steps = PriorInSteps(self._state.model, self._names, self._decay)
+        self._names = tuple(free_parameters(self._network.model))
+        self._steps = PriorInSteps(self._network.model, self._names, self._decay)
 
     @property
     def prior_precision(self) -> dict[str, float]:
         """Return δ of each free parameter tensor by name."""
-        return dict(zip(self._names, self._state.prior_precision.tolist(), strict=True))
+        return dict(zip(self._names, self._network.hyper.precision.tolist(), strict=True))
 
     @property
     def noise_std(self) -> float | tuple[float, ...]:
@@ -75,18 +73,18 @@ class OnlineLaplace:
 
         It is one for each output if it was given so.
         """
-        common = self._state.noise_std
-        return tuple(common * unit for unit in self._planned.unit) or common
+        common = self._network.hyper.scale
+        return tuple(common * unit for unit in self._network.hyper.unit) or common
 
     @property
     def temperature(self) -> float:
         """Return the softmax temperature: 1."""
-        return self._planned.plan.temperature
+        return self._network.plan.temperature
 
     @property
     def epoch(self) -> int:
         """Return the number of epochs so far."""
-        return self._state.epoch
+        return self._network.epoch
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of a minibatch [], to be minimised without the prior.
@@ -95,10 +93,7 @@ class OnlineLaplace:
         half the squared error, summed over outputs, mean over data, plus a constant. Either is the
         mean negative log likelihood times T² or σ², so that one learning rate fits all noises.
         """
-        state, plan = self._state, self._planned.plan
-        likelihood = likelihood_of(plan, state.noise_std)
-        if unit := self._planned.unit:
-            likelihood = Gaussian(state.noise_std, unit)
+        likelihood = self._network.likelihood
         return likelihood.scale**2 * likelihood.nll_mean(outputs, targets)
 
     def after_epoch(self) -> float | None:
@@ -112,20 +107,20 @@ class OnlineLaplace:
             DivergedError: if the log likelihood or the curvature is not finite.
         """
         self._steps.count_steps()
-        self._state.epoch += 1
-        plan = self._planned.plan
-        if not is_due(self._state.epoch, interval(plan), plan.online.burn_in):
+        self._network.epoch += 1
+        plan = self._network.plan
+        if not is_due(self._network.epoch, interval(plan), plan.online.burn_in):
             return None
-        with constants_aside(self._state.model):
-            passes = update_and_follow(self._state, self._data, self._planned)
+        with constants_aside(self._network.model):
+            passes = update_and_follow(self._network)
             self.estimate = self._judged(passes)
-        self.history.append((self._state.epoch, self.estimate.value))
+        self.history.append((self._network.epoch, self.estimate.value))
         return self.estimate.value
 
     def log_evidence(self) -> float:
         """Return the log marginal likelihood in nats at the present parameters; no update."""
-        with constants_aside(self._state.model):
-            return passes_of(self._state, self._data, self._planned).followed.value
+        with constants_aside(self._network.model):
+            return passes_of(self._network).followed.value
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs, beside the model and the optimiser.
@@ -133,12 +128,12 @@ class OnlineLaplace:
         With a noise for each output `noise_std` is their common factor, and `noise_unit` the
         ratios.
         """
-        state = self._state
+        hyper = self._network.hyper
         return {
-            "prior_precision": state.prior_precision.clone(),
-            "noise_std": state.noise_std,
-            "noise_unit": self._planned.unit,
-            "epoch": state.epoch,
+            "prior_precision": hyper.precision.clone(),
+            "noise_std": hyper.scale,
+            "noise_unit": hyper.unit,
+            "epoch": self._network.epoch,
             "history": list(self.history),
         }
 
@@ -150,12 +145,12 @@ class OnlineLaplace:
                 ratios.
         """
         found = stored["prior_precision"]
-        if found.shape != self._state.prior_precision.shape:
+        if found.shape != self._network.hyper.precision.shape:
             raise UserError(
                 f"the stored state has {len(found)} prior precisions, but the model has "
-                f"{len(self._state.prior_precision)}; load it with the model it was made for"
+                f"{len(self._network.hyper.precision)}; load it with the model it was made for"
             ).with_code("own-loop-state")
-        unit, mine = tuple(stored.get("noise_unit", ())), self._planned.unit
+        unit, mine = tuple(stored.get("noise_unit", ())), self._network.hyper.unit
         if len(unit) != len(mine) or not all(map(_is_close, unit, mine)):
             common = float(stored["noise_std"])
             before = tuple(common * one for one in unit) or common
@@ -164,14 +159,13 @@ class OnlineLaplace:
                 f"{_shown(self.noise_std)}, of another number of outputs or other ratios; give "
                 "noise_std as when the state was made"
             ).with_code("own-loop-state-noise")
-        self._state.prior_precision = found.double().clone()
-        self._state.noise_std = float(stored["noise_std"])
-        self._state.epoch = int(stored["epoch"])
+        self._network.hyper = Hyper(found.double().clone(), float(stored["noise_std"]), mine)
+        self._network.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
 
     def _judged(self, passes: Passes) -> EvidenceEstimate:
         """Return the evidence, invalid with the reason where its noise is not a maximum."""
-        found, plan = passes.followed, self._planned.plan
+        found, plan = passes.followed, self._network.plan
         if not (declared(plan.likelihood).learned and plan.online.learn_noise):
             return found
         doubt = self._doubt_of_noise(passes, found)
@@ -180,7 +174,7 @@ class OnlineLaplace:
 
     def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
         """Return why the noise does not maximise the evidence, or ""."""
-        noise, plan = self._state.noise_std, self._planned.plan
+        noise, plan = self._network.hyper.scale, self._network.plan
         shown = _shown(self.noise_std)
         least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
         if noise <= least * (1 + 1e-6):
@@ -193,7 +187,7 @@ class OnlineLaplace:
         pass_ = passes.of(plan.online.curvature)[0]
         terms = noise_of(plan.online.curvature, pass_, noise)
         effective = sum(t.value for t in found.terms if t.term == "effective_parameters")
-        power = passes.assignment.plan.likelihood_power
+        power = passes.power
         count = power * terms.n_targets
         # 2 ∂ log q(y) / ∂ log σ², zero at a maximum; see `joint`.
         slope = power * terms.squared_error / noise**2 - count + terms.exponent * effective
@@ -207,11 +201,9 @@ class OnlineLaplace:
 
     def _decay(self) -> Tensor:
         """Return σ² δ / (κ N) of each parameter tensor [G]."""
-        state, plan = self._state, self._planned.plan
-        scale = likelihood_of(plan, state.noise_std).scale
-        return state.prior_precision * (
-            scale**2 / (plan.likelihood_power * len(self._data.x_train))
-        )
+        network = self._network
+        count = network.plan.likelihood_power * len(network.data.x_train)
+        return network.hyper.precision * (network.hyper.scale**2 / count)
 
 
 def _is_close(one: float, other: float) -> bool:
@@ -317,7 +309,7 @@ def online_laplace(
     check_optimiser(model, optimiser)
     refuse_batch_statistics(model)
     free = free_parameters(model)
-    parameter, rows = next(iter(free.values())), rows_of(data)
+    parameter, rows = next(iter(free.values())), visited_rows(data)
     x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
@@ -342,9 +334,11 @@ def online_laplace(
         scaled = y.double() if noise is None else noise.of_unit(y.double())
         constant = float((2 * (scaled - scaled.mean(0)).square().mean()).sqrt())
     with constants_aside(model):
-        state = begin(model, plan)
-    unit = () if noise is None else noise.unit
-    laplace = OnlineLaplace(state, data, Seeded(plan, seed, constant, unit))
+        network = begin(model, data, plan, seed)
+    network.constant_noise = constant
+    if noise is not None:
+        network.hyper = replace(network.hyper, unit=noise.unit)
+    laplace = OnlineLaplace(network)
     laplace._steps.join(optimiser)
     return laplace
 

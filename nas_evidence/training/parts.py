@@ -4,14 +4,11 @@ Each starts from a fresh initialisation and follows the plan of the main trainin
 score is of the whole procedure as used on all data. The order of the data is the same for every
 architecture, so that architectures are compared on the same parts, and differs between replicates.
 
-A slice goes up to the next stop, as in the main training: a killed trial loses at most one
-slice, and a slow one is not mistaken for a hung one. Trainings that do not depend on each other go
-side by side, as one program (`together.py`).
+Trainings that do not depend on each other go side by side, as one program (`together.py`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,19 +16,11 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.models import build
-from nas_evidence.spec.schedule import Stop, next_stop, on_a_part
+from nas_evidence.spec.schedule import next_stop, on_a_part
 from nas_evidence.spec.study import Assignment, derive_seed
-from nas_evidence.training.checkpoint import restore, state_of
-from nas_evidence.training.loop import DivergedError, Member, begin, train_epochs
-from nas_evidence.training.online import update
-from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slices
-
-
-@dataclass
-class Run(Member):
-    """A separate training on some of the data: its scheduled epochs, then its settling."""
-
-    settling: Settling | None = None
+from nas_evidence.training.life import advance
+from nas_evidence.training.loop import DivergedError
+from nas_evidence.training.network import Network, begin
 
 
 def order_of_data(n: int, assignment: Assignment, units: Units | None = None) -> Tensor:
@@ -76,89 +65,35 @@ def part_of(
     return data, alone
 
 
-def new_run(data: TensorData, given: Assignment) -> Run:
-    """Return a new run on all of some data, before its first epoch."""
+def new_network(data: TensorData, given: Assignment) -> Network:
+    """Return a new network for all of some data, before its first epoch."""
     generator = torch.Generator().manual_seed(given.derived_seed("init"))
-    width = given.plan.head_width(data.n_outputs)
-    model = build(given.architecture, data.input_shape, width, generator)
-    return Run(begin(model.to(data.x_train.device), given.plan), data, given)
+    width, architecture = given.plan.head_width(data.n_outputs), given.architecture
+    model = build(architecture, data.input_shape, width, generator).to(data.x_train.device)
+    return begin(model, data, given.plan, given.seed, family=architecture.family)
 
 
-def run_state(run: Run) -> dict[str, Any]:
-    """Return all of a run as tensors and plain values, for `load_run`."""
-    settling = None if run.settling is None else run.settling.state_dict()
-    return {"training": state_of(run.training), "settling": settling}
+def train_slices(networks: Sequence[Network]) -> list[bool | DivergedError]:
+    """Train up to the next stop side by side, or settle for a round; nothing is evaluated.
 
-
-def load_run(run: Run, state: Mapping[str, Any]) -> Run:
-    """Return a new run after it has continued from its `run_state`."""
-    restore(run.training, state["training"])
-    if state["settling"] is not None:
-        run.settling = load_settling(run, state["settling"])
-    return run
-
-
-def train_slices(runs: Sequence[Run]) -> list[bool | DivergedError]:
-    """Train up to the next stop side by side, or settle for a round.
-
-    Runs that have diverged or are over must not be passed again. The group, and with it the last
-    digits of each, is then a function of the assignment.
+    Networks that have diverged or are over must not be passed again.
 
     Args:
-        runs: of one architecture; those not settling must have done equally many epochs.
+        networks: of one architecture and plan, see `advance`.
 
     Returns:
         For each whether it is over, or the error if it diverged.
     """
-    settling = {k: run.settling for k, run in enumerate(runs) if run.settling is not None}
-    found: dict[int, bool | DivergedError] = {}
-    found |= zip(settling, settle_slices(list(settling.values())), strict=True)
-    training = {k: run for k, run in enumerate(runs) if run.settling is None}
-    if training:
-        first = next(iter(training.values()))
-        plan = first.assignment.plan
-        stop = on_a_part(next_stop(plan, first.training.epoch), plan)
-        for k, error in _train_to(stop.epoch, training).items():
-            try:
-                found[k] = _end_slice(runs[k], stop) if error is None else error
-            except DivergedError as late:
-                found[k] = late
-    return [found[k] for k in range(len(runs))]
+    first = networks[0]
+    stop = on_a_part(next_stop(first.plan, first.epoch), first.plan)
+    ends = advance(networks, stop)
+    return [
+        end if isinstance(end, DivergedError) else one.is_over
+        for one, end in zip(networks, ends, strict=True)
+    ]
 
 
-def _train_to(epoch: int, runs: Mapping[int, Run]) -> dict[int, DivergedError | None]:
-    """Train up to an epoch; return who diverged, and how."""
-    found: dict[int, DivergedError | None] = dict.fromkeys(runs)
-    while left := {k: epoch - run.training.epoch for k, run in runs.items() if found[k] is None}:
-        most = max(left.values())
-        if not most:
-            break
-        # A group in which one diverges is behind the others of its kind.
-        behind = [k for k in left if left[k] == most]
-        errors = train_epochs([runs[k] for k in behind], n_epochs=most)
-        found |= dict(zip(behind, errors, strict=True))
-    return found
-
-
-def _end_slice(run: Run, stop: Stop) -> bool:
-    """Update the hyperparameters; after the last epoch begin to settle. Tell if it is over."""
-    if stop.update:
-        update(run.training, run.data, run.assignment)
-    if not stop.last:
-        return False
-    run.settling = settling_after(run)
-    if run.settling is not None:
-        run.settling.reported = False
-    return run.settling is None
-
-
-def settling_after(of: Member) -> Settling | None:
-    """Return the settling of a training whose epochs are over, None if the plan has none."""
-    settling = begin_settling(of, of.assignment.plan.settle * of.training.epoch)
-    return settling if settling.budget else None
-
-
-def seconds_of(run: Run) -> float:
-    """Return the seconds of a run, including its updates and its settling."""
-    settling = 0.0 if run.settling is None else run.settling.seconds
-    return run.training.train_seconds + run.training.evidence_seconds + settling
+def seconds_of(network: Network) -> float:
+    """Return the seconds of a training, including its updates and its settling."""
+    settling = 0.0 if network.settling is None else network.settling.seconds
+    return network.train_seconds + network.evidence_seconds + settling

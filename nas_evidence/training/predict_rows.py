@@ -18,41 +18,37 @@ from nas_evidence.data.tensors import OwnTargets
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.spec.study import EVIDENCE_BATCH, TrainingPlan
-from nas_evidence.training.loop import Training, likelihood_of
+from nas_evidence.spec.study import EVIDENCE_BATCH
+from nas_evidence.training.network import Network
 
 #: Returns the distributions of the targets for inputs [m, ...], on the CPU.
 Predict = Callable[[Tensor], Predictive]
 
 
-def predict_rows(
-    training: Training, plan: TrainingPlan, x: Tensor, y: Tensor, own: OwnTargets | None = None
-) -> Predict:
+def predict_rows(network: Network, x: Tensor, y: Tensor, own: OwnTargets | None = None) -> Predict:
     """Return the predictions of a network as a function of the inputs.
 
     The posterior is fitted on the device of the network, where the inputs must be.
 
     Args:
-        training: the network and its hyperparameters.
-        plan: of the training.
+        network: at its hyperparameters.
         x: the preprocessed inputs that it was trained on.
         y: their targets.
         own: the targets with their scale, if that is no identity: it bounds means and their
             uncertainty.
     """
-    model = copy.deepcopy(training.model).eval()
-    likelihood = likelihood_of(plan, training.noise_std)
+    model, likelihood = copy.deepcopy(network.model).eval(), network.likelihood
     posterior = None
-    if plan.declared.averaged:
+    if network.plan.declared.averaged:
         names = [name for name, _ in model.named_parameters()]
-        precisions = training.prior_precision[:, None].unbind()
+        precisions = network.hyper.precision[:, None].unbind()
         posterior = fit_posterior(
             model,
             x,
             y,
             likelihood,
             dict(zip(names, precisions, strict=True)),
-            likelihood_power=plan.likelihood_power,
+            likelihood_power=network.plan.likelihood_power,
         )
 
     def predict(inputs: Tensor) -> Predictive:

@@ -37,17 +37,16 @@ By default networks settle where the targets are real numbers, and linear ones a
 (docs/experiments/settling.md).
 
 Work is counted, not timed, so that results do not depend on the machine or on interruptions. A
-slice is one round of (a) and (b). The training is not changed before the settling ends.
+slice is one round of (a) and (b). The scheduled state is kept until the settling ends.
 
 The networks of folds settle side by side: each takes its own steps, their losses are one program.
 """
 
-import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,9 +55,8 @@ from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.schedule import interval, learns
-from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import DivergedError, Member, Training, begin, likelihood_of
+from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.mode import (
     FULL_BATCH,
     MOST_PRODUCTS,
@@ -70,6 +68,7 @@ from nas_evidence.training.mode import (
     preconditioner,
     write_parameters,
 )
+from nas_evidence.training.network import Network, Settling, Trained
 from nas_evidence.training.online import (
     Passes,
     passes_of,
@@ -99,141 +98,59 @@ FREE_ROUNDS = 1
 _TEST_PRODUCTS = 30
 #: Products of a reported decrement, at least: three quarters of it on small ResNets.
 _FEWEST_PRODUCTS = 12
-#: Gradients of a round, at least, where the evaluation interval is short.
+#: Gradients of a round, at least, where the interval of updates is short.
 _FEWEST_GRADIENTS = 12
 #: What is tried beyond the budget where the loss is convex, in gradients.
 _CONVEX_GRADIENTS = 2000
 
-Kept = Literal["settled", "scheduled"]
 _NOT_FINITE = (DivergedError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
-@dataclass
-class Settling(Member):
-    """Where a settling stands; the last four are its results, once it is `done`.
-
-    training  does not change before the end
-    working   the training that settles, a copy; its model holds θ rounded to its dtype
-    theta     θ [P], float64
-    pairs     of the L-BFGS
-    cost      of a full-batch gradient, as a fraction of a scheduled epoch's
-    budget    work that is allowed, in epochs of the scheduled training
-    work      done so far, in the same unit
-    rounds    of (a) and (b)
-    double    float64 is needed
-    reported  somebody asks how far from a mode the state is that is kept
-    first     θ of the mode at the scheduled hyperparameters [P], once it is found
-    moved     largest move of a log hyperparameter in the last round
-    scheduled_evidence, first_evidence, evidence  of the three states, nats; None if not finite
-    scheduled_decrement  of the scheduled state, nats, once it is asked for
-    converged  the hyperparameters moved and came to rest, and the state that is kept is at a mode
-    kept      the state that the training has in the end
-    decrement_per_datum  of that state, nats; None with no budget
-    seconds   spent so far
-    """
-
-    working: Member
-    theta: Tensor
-    pairs: Pairs
-    cost: float
-    budget: float
-    work: float = 0.0
-    rounds: int = 0
-    double: bool = False
-    reported: bool = True
-    first: Tensor | None = None
-    moved: float = math.inf
-    scheduled_evidence: float | None = None
-    first_evidence: float | None = None
-    scheduled_decrement: float | None = None
-    evidence: float | None = None
-    done: bool = False
-    converged: bool = False
-    kept: Kept = "scheduled"
-    decrement_per_datum: float | None = None
-    seconds: float = 0.0
-
-    @property
-    def plan(self) -> TrainingPlan:
-        """The plan of the training."""
-        return self.assignment.plan
-
-    @property
-    def is_convex(self) -> bool:
-        """Whether the loss is convex in the weights; with a noise of each row it is not."""
-        convex = declared(self.plan.likelihood).convex
-        return self.assignment.architecture.family == "linear" and convex
-
-    @property
-    def is_judged_far(self) -> bool:
-        """Whether the evidence may judge it far from a mode."""
-        return self.is_convex or declared(self.plan.likelihood).judged_far
-
-    @property
-    def tolerance(self) -> float:
-        """The Newton decrement of what counts as a mode, nats."""
-        per_datum = _CONVEX_TOLERANCE if self.is_convex else DECREMENT_TOLERANCE
-        return per_datum * len(self.data.x_train)
-
-    @property
-    def affordable(self) -> int:
-        """The number of products that a quarter of the budget pays, five at least."""
-        return max(5, int(0.25 * self.budget / (PRODUCT_COST * self.cost)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all of it as tensors and plain values, for `load_settling`."""
-        return {name: getattr(self, name) for name in _PLAIN} | {
-            "theta": self.theta,
-            "steps": self.pairs.steps,
-            "changes": self.pairs.changes,
-            "prior_precision": self.working.training.prior_precision,
-            "noise_std": self.working.training.noise_std,
-        }
-
-
-#: Numbers, flags and `first`, written as they are.
-_PLAIN = ("budget", *(field.name for field in fields(Settling) if field.default is not MISSING))
-
-
-def begin_settling(of: Member, budget: float) -> Settling:
-    """Return the settling of a training before its first slice.
+def begin_settling(network: Network, budget: float) -> Settling:
+    """Begin to settle a network after its last epoch; return its settling before the first slice.
 
     Args:
-        of: a training after its last epoch; not changed here.
+        network: after its last epoch.
         budget: work in epochs of the scheduled training, `plan.settle` times the epochs; 0 for
             none. The decrement that is reported in the end comes on top, for a quarter of it, or
             twelve products. A linear network, whose loss is convex, reaches its optimum whatever
             the budget, unless it saw augmented images. Above `FULL_BATCH` the budget is 0.
     """
-    training, plan = of.training, of.assignment.plan
-    working = begin(copy.deepcopy(training.model), plan)
-    working.prior_precision = training.prior_precision.clone()
-    working.noise_std = training.noise_std
-    working.epoch = training.epoch  # on which the random signs depend
-    theta, copied = parameters_of(working), Member(working, of.data, of.assignment)
-    given = (training, of.data, of.assignment, copied, theta, Pairs.none(theta))
-    found = Settling(*given, gradient_cost(copied), budget)
-    if found.is_convex and not plan.augment:
+    theta = parameters_of(network)
+    scheduled, cost = Trained(theta, network.hyper), gradient_cost(network)
+    found = network.settling = Settling(scheduled, theta, Pairs.none(theta), cost, budget)
+    if _is_convex(network) and not network.plan.augment:
         found.budget = max(budget, _CONVEX_GRADIENTS * found.cost)
-    if len(of.data.x_train) * len(theta) > FULL_BATCH:
+    if len(network.data.x_train) * len(theta) > FULL_BATCH:
         found.budget = 0.0
     return found
 
 
-def load_settling(of: Member, state: Mapping[str, Any]) -> Settling:
-    """Return the settling of a training as it was at `state_dict`."""
-    settling = begin_settling(of, 0.0)
-    for name in _PLAIN:
-        setattr(settling, name, state[name])
-    device = settling.theta.device
-    settling.theta = state["theta"].to(device)
-    settling.first = None if settling.first is None else settling.first.to(device)
-    settling.pairs = Pairs(state["steps"].to(device), state["changes"].to(device))
-    working = settling.working.training
-    working.prior_precision = state["prior_precision"]
-    working.noise_std = state["noise_std"]
-    write_parameters(working, settling.theta)
-    return settling
+def _of(network: Network) -> Settling:
+    assert network.settling is not None
+    return network.settling
+
+
+def _is_convex(network: Network) -> bool:
+    """Tell whether the loss is convex in the weights; with a noise of each row it is not."""
+    return network.family == "linear" and declared(network.plan.likelihood).convex
+
+
+def _is_judged_far(network: Network) -> bool:
+    """Tell whether the evidence may judge it far from a mode."""
+    return _is_convex(network) or declared(network.plan.likelihood).judged_far
+
+
+def _affordable(network: Network) -> int:
+    """Return the number of products that a quarter of the budget pays, five at least."""
+    settling = _of(network)
+    return max(5, int(0.25 * settling.budget / (PRODUCT_COST * settling.cost)))
+
+
+def _tolerance(network: Network) -> float:
+    """Return the Newton decrement of what counts as a mode, nats."""
+    per_datum = _CONVEX_TOLERANCE if _is_convex(network) else DECREMENT_TOLERANCE
+    return per_datum * len(network.data.x_train)
 
 
 class _End(NamedTuple):
@@ -243,85 +160,83 @@ class _End(NamedTuple):
     stuck: bool
 
 
-def settle_slice(settling: Settling) -> bool:
-    """Do one round, and tell whether the settling is done; the training then has the kept state.
+def settle_slices(networks: Sequence[Network]) -> list[bool]:
+    """Do one round for each of some networks, and tell whose settling is done.
 
-    A round takes about as long as the epochs between two evaluations. A state that is not finite
-    ends the settling, and the scheduled one is kept.
-    """
-    return settle_slices([settling])[0]
+    Those have the state that is kept. A round takes about as long as the epochs between two
+    updates. A state that is not finite ends the settling, and the scheduled one is kept.
 
-
-def settle_slices(settlings: Sequence[Settling]) -> list[bool]:
-    """Do `settle_slice` for networks of one architecture, with their descents side by side.
-
-    The group determines the last digits of each, so it must be a function of the assignment.
+    Args:
+        networks: of one architecture, whose descents go side by side. The group determines the
+            last digits of each, so it must be a function of the assignment.
     """
     started = time.perf_counter()
-    live: dict[int, Settling] = {}
-    for k, settling in enumerate(settlings):
+    live: dict[int, Network] = {}
+    for k, network in enumerate(networks):
+        settling = _of(network)
         settling.done = settling.done or settling.budget <= 0
         if not settling.done:
-            live[k] = settling
+            live[k] = network
             if settling.scheduled_evidence is None:
-                settling.scheduled_evidence = _evidence(settling)
+                settling.scheduled_evidence = _evidence(network)
     ends = _descend(live)
-    for k, settling in live.items():
-        end = ends[k]
+    for k, network in live.items():
+        end, settling = ends[k], _of(network)
         try:
-            done = True if end is None else _end_round(settling, end)
+            done = True if end is None else _end_round(network, end)
         except _NOT_FINITE:
             done, end = True, None
         if end is None:
             settling.evidence, settling.moved = None, math.inf
         if done:
-            _finish(settling)
+            _finish(network)
     seconds = time.perf_counter() - started
-    for settling in live.values():
-        settling.seconds += seconds / len(live)
-    return [settling.done for settling in settlings]
+    for network in live.values():
+        _of(network).seconds += seconds / len(live)
+    return [_of(network).done for network in networks]
 
 
-def _end_round(settling: Settling, end: _End) -> bool:
+def _end_round(network: Network, end: _End) -> bool:
     """Move the hyperparameters after a descent; tell whether that was the last round."""
-    working, plan = settling.working.training, settling.plan
-    of_pass = pass_cost(plan, settling.data) * settling.cost
+    settling, plan = _of(network), network.plan
+    of_pass = pass_cost(plan, network.data) * settling.cost
     if settling.first is None:
         if end.at_rest or end.stuck or settling.work >= 0.5 * settling.budget:
-            settling.evidence = _evidence(settling)
+            settling.evidence = _evidence(network)
             settling.first, settling.first_evidence = settling.theta, settling.evidence
             settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
-            if not settling.is_judged_far and not _is_near_mode(settling, settling.working):
+            if not _is_judged_far(network) and _decrement_near_a_mode(network) is None:
                 return True
-        elif _is_in_vain(settling):
+        elif _is_in_vain(network):
             return True
         return settling.work >= settling.budget
-    before = _log_hyperparameters(working, plan)
-    settling.evidence = _evidence_of(_update(settling))
+    before = _log_hyperparameters(network)
+    settling.evidence = _evidence_of(_update(network))
     settling.work += of_pass
-    settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
+    settling.moved = float((_log_hyperparameters(network) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
         decrement, n_products = newton_decrement(
-            settling.working, theta=settling.theta,
-            max_products=min(_TEST_PRODUCTS, settling.affordable), enough=settling.tolerance,
+            network, theta=settling.theta,
+            max_products=min(_TEST_PRODUCTS, _affordable(network)), enough=_tolerance(network),
         )  # fmt: skip
         settling.work += PRODUCT_COST * n_products * settling.cost
-        if end.stuck or decrement < settling.tolerance:  # nothing more to be had
+        if end.stuck or decrement < _tolerance(network):  # nothing more to be had
             return True
     return settling.work >= settling.budget
 
 
-def _is_in_vain(settling: Settling) -> bool:
+def _is_in_vain(network: Network) -> bool:
     """Tell whether the way to a mode of real targets leads to too little evidence."""
-    plan, scheduled = settling.plan, settling.scheduled_evidence
-    if not settling.is_judged_far or settling.is_convex or scheduled is None:
+    settling, plan = _of(network), network.plan
+    scheduled = settling.scheduled_evidence
+    if not _is_judged_far(network) or _is_convex(network) or scheduled is None:
         return False
-    before, evidence = settling.evidence, _evidence(settling)
+    before, evidence = settling.evidence, _evidence(network)
     settling.evidence = evidence
-    settling.work += pass_cost(plan, settling.data) * settling.cost
-    n_data = len(settling.data.x_train)
+    settling.work += pass_cost(plan, network.data) * settling.cost
+    n_data = len(network.data.x_train)
     if evidence is None or evidence < scheduled - IN_VAIN * n_data:
         return True
     if before is None or before >= scheduled:
@@ -329,33 +244,33 @@ def _is_in_vain(settling: Settling) -> bool:
     return evidence < before - FURTHER_FALL * n_data
 
 
-def _update(settling: Settling) -> Passes:
+def _update(network: Network) -> Passes:
     """Move the hyperparameters as the plan has it; return the passes at what results."""
-    working = settling.working.training
-    passes = passes_of(working, settling.data, settling.assignment)
-    if learns(settling.plan):
-        held = working.prior_precision
+    passes = passes_of(network)
+    if learns(network.plan):
+        held = network.hyper.precision
         passes = update_hyperparameters(passes)
-        if settling.rounds >= FREE_ROUNDS:
-            working.prior_precision = rescaled_precision(held, passes)
+        if _of(network).rounds >= FREE_ROUNDS:
+            precision = rescaled_precision(held, passes)
+            network.hyper = replace(network.hyper, precision=precision)
     return passes
 
 
-def _descend(live: Mapping[int, Settling]) -> dict[int, _End | None]:
-    """Lower each loss at fixed hyperparameters for about an evaluation interval.
+def _descend(live: Mapping[int, Network]) -> dict[int, _End | None]:
+    """Lower each loss at fixed hyperparameters for about the interval of updates.
 
     Returns:
         How each ended; None for those that are not finite.
     """
     ends: dict[int, _End | None] = {}
     starts: dict[int, tuple[LogJoint, Start]] = {}
-    for k, settling in live.items():
+    for k, network in live.items():
         try:
-            starts[k] = _begin_descent(settling)
+            starts[k] = _begin_descent(network)
         except _NOT_FINITE:
             ends[k] = None
     # Formed before any descent: one that gets stuck in float32 turns to float64 in its next slice.
-    doubles = {k for k in starts if live[k].double}
+    doubles = {k for k in starts if _of(live[k]).double}
     for members in (starts.keys() - doubles, doubles):
         group = {k: both for k, both in starts.items() if k in members}
         losses = LogJoints({k: joint for k, (joint, _) in group.items()})
@@ -365,14 +280,14 @@ def _descend(live: Mapping[int, Settling]) -> dict[int, _End | None]:
     return ends
 
 
-def _begin_descent(settling: Settling) -> tuple[LogJoint, Start]:
+def _begin_descent(network: Network) -> tuple[LogJoint, Start]:
     """Return the loss of a descent, and where it begins."""
-    working, plan = settling.working, settling.plan
+    settling, plan = _of(network), network.plan
     left = min(interval(plan), settling.budget - settling.work)
-    inverse = preconditioner(working)
+    inverse = preconditioner(network)
     inverse(settling.theta)  # decomposed here, where it may fail
-    settling.work += pass_cost(plan, settling.data) * settling.cost
-    joint = log_joint(working, double=settling.double)
+    settling.work += pass_cost(plan, network.data) * settling.cost
+    joint = log_joint(network, double=settling.double)
     return joint, Start(
         settling.theta,
         settling.pairs,
@@ -381,107 +296,109 @@ def _begin_descent(settling: Settling) -> tuple[LogJoint, Start]:
         likelihood_scale=plan.likelihood_power / joint.likelihood.scale**2,
         n_gradients=max(_FEWEST_GRADIENTS, round(left / settling.cost)),
         # Far enough below the tolerance, where a preconditioner stands for H.
-        small_slope=0.1 * settling.tolerance,
+        small_slope=0.1 * _tolerance(network),
     )
 
 
-def _end_descent(settling: Settling, found: Descent, start: Start) -> _End:
+def _end_descent(network: Network, found: Descent, start: Start) -> _End:
+    settling = _of(network)
     settling.theta, settling.pairs = found.theta, found.pairs
     stuck = found.stuck and settling.double
     settling.double |= found.stuck
     settling.work += found.n_gradients * settling.cost
-    write_parameters(settling.working.training, settling.theta)
+    write_parameters(network, settling.theta)
     return _End(found.slope <= start.small_slope, stuck)
 
 
-def _finish(settling: Settling) -> None:
-    """Put the state that is kept into the training, and say how far from a mode it is if asked."""
+def _finish(network: Network) -> None:
+    """Give the network the state that is kept, and say how far from a mode it is if asked."""
+    settling = _of(network)
     settling.done = True
     settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
-    for candidate in _candidates(settling):
-        candidate.put_into(settling.working.training)
-        if settling.is_judged_far or _is_near_mode(settling, settling.working):
-            settling.kept, settling.evidence = "settled", candidate.evidence
+    anywhere = _is_judged_far(network)
+    for candidate, evidence in _candidates(network):
+        _put(candidate, network)
+        decrement = None if anywhere else _decrement_near_a_mode(network)
+        if anywhere or decrement is not None:
+            settling.kept, settling.evidence = "settled", evidence
             settling.theta = candidate.theta
-            candidate.put_into(settling.training)
             break
+    else:
+        _put(settling.scheduled, network)
+        decrement = settling.scheduled_decrement
     if not settling.reported:
         return
-    decrement = settling.scheduled_decrement
-    if settling.kept == "settled" or decrement is None:
-        decrement = _decrement(settling, settling)
+    decrement = _decrement(network) if decrement is None else decrement
     if math.isfinite(decrement):
-        settling.decrement_per_datum = decrement / len(settling.data.x_train)
-        at_rest = learns(settling.plan) and settling.moved < MOVE_TOLERANCE
+        settling.decrement_per_datum = decrement / len(network.data.x_train)
+        at_rest = learns(network.plan) and settling.moved < MOVE_TOLERANCE
         settling.converged = (
-            settling.kept == "settled" and at_rest and _is_mode(decrement, settling)
+            settling.kept == "settled" and at_rest and _is_mode(decrement, network)
         )
 
 
-class _Candidate(NamedTuple):
-    """A state that may be kept: parameters θ [P], hyperparameters, evidence in nats."""
-
-    theta: Tensor
-    prior_precision: Tensor
-    noise_std: float
-    evidence: float
-
-    def put_into(self, training: Training) -> None:
-        training.prior_precision = self.prior_precision.clone()
-        training.noise_std = self.noise_std
-        write_parameters(training, self.theta)
+def _put(state: Trained, network: Network) -> None:
+    network.hyper = state.hyper
+    write_parameters(network, state.theta)
 
 
-def _candidates(settling: Settling) -> list[_Candidate]:
+def _candidates(network: Network) -> list[tuple[Trained, float]]:
     """Return the end of the alternation, if it has more evidence than the scheduled state.
 
-    Where the loss is convex also if it has less, and the mode at the scheduled hyperparameters:
-    the state of more evidence first.
+    Where the loss is convex also if it has less, and the mode at the scheduled hyperparameters.
+
+    Returns:
+        Each with its evidence in nats; that of more evidence first.
     """
+    settling, convex = _of(network), _is_convex(network)
     found = []
-    for theta, of, evidence, is_one in (
-        (settling.first, settling.training, settling.first_evidence, settling.is_convex),
-        (settling.theta, settling.working.training, settling.evidence, bool(settling.rounds)),
+    for theta, hyper, evidence, is_one in (
+        (settling.first, settling.scheduled.hyper, settling.first_evidence, convex),
+        (settling.theta, network.hyper, settling.evidence, bool(settling.rounds)),
     ):
         if is_one and theta is not None and evidence is not None:
-            found.append(_Candidate(theta, of.prior_precision, of.noise_std, evidence))
+            found.append((Trained(theta, hyper), evidence))
     least = settling.scheduled_evidence
-    if least is not None and not settling.is_convex:
-        found = [candidate for candidate in found if candidate.evidence > least]
-    return sorted(found, key=lambda candidate: -candidate.evidence)
+    if least is not None and not convex:
+        found = [one for one in found if one[1] > least]
+    return sorted(found, key=lambda one: -one[1])
 
 
-def _is_mode(decrement: float, settling: Settling) -> bool:
+def _is_mode(decrement: float, network: Network) -> bool:
     """Tell whether the state that is kept is at a mode, before it was rounded if that is convex.
 
     With a noise of 3e-7 the rounding of the weights to float32 costs 0.005 to 0.013 nats per datum
     in the decrement, whatever the optimiser does.
     """
-    limit = settling.tolerance
-    if decrement < limit or not settling.is_convex:
+    limit = _tolerance(network)
+    if decrement < limit or not _is_convex(network):
         return decrement < limit
-    return _decrement(settling, settling, theta=settling.theta, enough=limit) < limit
+    return _decrement(network, theta=_of(network).theta, enough=limit) < limit
 
 
-def _is_near_mode(settling: Settling, candidate: Member) -> bool:
-    """Tell whether a settled state is near enough to a mode to replace the scheduled one."""
+def _decrement_near_a_mode(network: Network) -> float | None:
+    """Return the decrement of a settled state, None if it is too far to replace the scheduled."""
+    settling = _of(network)
     if settling.scheduled_decrement is None:
-        settling.scheduled_decrement = _decrement(settling, settling)
-    n_data = len(settling.data.x_train)
+        settled = Trained(parameters_of(network), network.hyper)
+        _put(settling.scheduled, network)
+        settling.scheduled_decrement = _decrement(network)
+        _put(settled, network)
+    n_data = len(network.data.x_train)
     limit = max(NEAR_MODE * n_data, CLOSER * settling.scheduled_decrement)
-    return _decrement(settling, candidate, enough=limit) <= limit
+    decrement = _decrement(network, enough=limit)
+    return decrement if decrement <= limit else None
 
 
 def _decrement(
-    settling: Settling, of: Member, *, theta: Tensor | None = None, enough: float = math.inf
+    network: Network, *, theta: Tensor | None = None, enough: float = math.inf
 ) -> float:
-    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, settling.affordable))
-    return newton_decrement(of, theta=theta, max_products=products, enough=enough)[0]
+    products = min(MOST_PRODUCTS, max(_FEWEST_PRODUCTS, _affordable(network)))
+    return newton_decrement(network, theta=theta, max_products=products, enough=enough)[0]
 
 
-def _evidence(settling: Settling) -> float | None:
-    working = settling.working
-    return _evidence_of(passes_of(working.training, working.data, working.assignment))
+def _evidence(network: Network) -> float | None:
+    return _evidence_of(passes_of(network))
 
 
 def _evidence_of(passes: Passes) -> float | None:
@@ -490,8 +407,8 @@ def _evidence_of(passes: Passes) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:
+def _log_hyperparameters(network: Network) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
-    last = math.log(likelihood_of(plan, training.noise_std).scale)
-    precision = training.prior_precision.detach().cpu().log()
+    last = math.log(network.hyper.scale)
+    precision = network.hyper.precision.detach().cpu().log()
     return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])

@@ -231,6 +231,7 @@ class Program(AbstractContextManager["Program"]):
         names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
         self._names = names if plan.optimiser == "adam" or plan.momentum else ()
         self._leaves: dict[int, list[Tensor]] = {}
+        self._set: Sequence[Tensor] = ()  # the decay as set last
         self._perceptrons: Perceptrons | None = None
 
     def __enter__(self) -> "Program":
@@ -265,8 +266,11 @@ class Program(AbstractContextManager["Program"]):
         return [optimiser.moment(name) for optimiser in self.optimisers]
 
     def set_decay(self, decay: Sequence[Tensor]) -> None:
-        """Set the weight decay of each network [P]."""
-        self._decay = torch.stack([part.to(self.theta) for part in decay])
+        """Set the weight decay of each network, one factor per parameter tensor [G]."""
+        if self._set and all(map(torch.equal, decay, self._set)):
+            return
+        self._set, sizes = decay, torch.tensor(self.sizes)
+        self._decay = torch.stack([d.repeat_interleave(sizes).to(self.theta) for d in decay])
 
     def begin_epoch(self, rates: Sequence[float], n_steps: Sequence[int]) -> None:
         """Set what is constant in an epoch.

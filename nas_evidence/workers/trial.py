@@ -25,7 +25,7 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.predictive import joined
-from nas_evidence.models import build, infeasible
+from nas_evidence.models import infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
@@ -42,7 +42,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import Stop, next_stop
-from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
+from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
     restore,
@@ -50,20 +50,15 @@ from nas_evidence.training.checkpoint import (
     state_of,
 )
 from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_costly
-from nas_evidence.training.loop import (
-    DivergedError,
-    Training,
-    begin,
-    likelihood_of,
-    train_epoch,
-)
-from nas_evidence.training.online import Passes, passes_of, update, update_and_follow
-from nas_evidence.training.parts import settling_after
+from nas_evidence.training.life import advance
+from nas_evidence.training.loop import DivergedError
+from nas_evidence.training.network import Network
+from nas_evidence.training.online import passes_of
+from nas_evidence.training.parts import new_network
 from nas_evidence.training.predict_rows import predict_rows
-from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 11
+CHECKPOINT_VERSION = 12
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -90,11 +85,14 @@ class Trial:
         self.started = time.perf_counter()
         self.cost: Cost | None = None
         self.latency_seconds: float | None = None
-        self.training: Training | None = None
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
-        self.settling: Settling | None = None
+
+    @property
+    def network(self) -> Network | None:
+        """The network in training; None where it cannot be built."""
+        return None if self.context is None else self.context.training
 
     @classmethod
     def start(
@@ -136,14 +134,11 @@ class Trial:
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason
             return
-        generator = torch.Generator().manual_seed(given.derived_seed("init"))
-        model = build(architecture, shape, width, generator).to(data.x_train.device)
-        self.training = begin(model, plan)
-        self.context = Context(self.training, data, given)
+        self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
         if resume_from is not None and self._restore(resume_from):
             return  # the first attempt already measured the latency
-        self.latency_seconds = measured_latency(model, data.x_train[:1])
+        self.latency_seconds = measured_latency(self.context.model, data.x_train[:1])
 
     def _exceeded_limit(self) -> str:
         """Return the first limit that the known costs exceed, or an empty string."""
@@ -163,59 +158,42 @@ class Trial:
             OSError: if the checkpoint cannot be written.
         """
         started = time.perf_counter()
-        known = len(self.training.curve) if self.training else 0, len(self.evaluations)
+        network = self.network
+        known = len(network.curve) if network else 0, len(self.evaluations)
         with _Failures(self):
-            context, plan = self.context, self.assignment.plan
-            if self.status is TrialStatus.RUNNING and context is not None:
-                training = context.training
-                last = min(until_epoch, plan.epochs)
+            if self.status is TrialStatus.RUNNING and network is not None:
+                last = min(until_epoch, self.assignment.plan.epochs)
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
                     before.advance()
                     if isinstance(before, Before) and not before.due():
                         self.evaluations += _at_start(before.found or [])
-                elif self.settling is not None:
-                    self._settle(context, self.settling)
-                while before is None and training.epoch < last:
-                    stop = next_stop(plan, training.epoch)
-                    left = min(last, stop.epoch) - training.epoch
-                    train_epoch(training, self.data, self.assignment, n_epochs=left)
-                    if training.epoch == stop.epoch:
-                        self._end_slice(context, stop)
-                self._checkpoint()
-                self._complete_if_done()
+                elif network.settling is not None:
+                    self._go_on(network, next_stop(network.plan, network.epoch))
+                while before is None and network.epoch < last:
+                    stop = next_stop(network.plan, network.epoch)
+                    if stop.epoch > last:
+                        stop = Stop(last, update=False, evaluate=False, last=False)
+                    self._go_on(network, stop)
+                self._checkpoint(network)
+                self._complete_if_done(network)
         self.slice_seconds = time.perf_counter() - started
         return self.report(known)
 
-    def _end_slice(self, context: Context, stop: Stop) -> None:
-        """Do what is due at a stop: update the hyperparameters; evaluate, or start to settle."""
-        training, given = context.training, self.assignment
-        if not stop.evaluate:
-            update(training, self.data, given)
-            return
-        follow = any(declared(name).is_laplace for name in given.estimators)
-        passes = update_and_follow(training, self.data, given, due=stop.update, follow=follow)
-        if stop.last:
-            self.settling = settling_after(context)
-        if self.settling is None:
-            self._evaluate(context, passes, last=stop.last)
-
-    def _settle(self, context: Context, settling: Settling) -> None:
-        """Settle for a round; after the last one, evaluate the state that is kept."""
-        training = context.training
-        if settle_slice(settling):
-            evidence, best = settling.evidence, training.best_evidence
-            more = evidence is not None and (best is None or evidence > best)
-            if settling.kept == "settled" and more:
-                training.best_epoch, training.best_evidence = training.epoch, evidence
-            self._evaluate(context, passes_of(training, self.data, self.assignment), last=True)
-
-    def _evaluate(self, context: Context, passes: Passes, *, last: bool) -> None:
-        self.evaluations += evaluate(context, self.scorers.values(), passes, last=last)
+    def _go_on(self, network: Network, stop: Stop) -> None:
+        """Take the network to a stop, or settle for a round; evaluate it there."""
+        assert self.context is not None
+        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
+        (end,) = advance([network], stop, follow=follow)
+        if isinstance(end, DivergedError):
+            raise end
+        if stop.evaluate and (network.is_over or not stop.last):
+            passes, scorers = end or passes_of(network), self.scorers.values()
+            self.evaluations += evaluate(self.context, scorers, passes, last=stop.last)
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before those of epochs, the folds known by then."""
-        if self.training is None or any(one.epoch for one in self.evaluations):
+        if self.network is None or any(one.epoch for one in self.evaluations):
             return self.evaluations
         return self.evaluations + [
             one
@@ -230,7 +208,7 @@ class Trial:
         Args:
             known: numbers of points of the curve and of evaluations that earlier reports had.
         """
-        training = self.training
+        network = self.network
         n_points, n_evaluations = known
         scores: dict[str, float] = {}
         for evaluation in self._known():
@@ -238,13 +216,13 @@ class Trial:
             per_datum = estimate.per_datum
             if estimate.valid:
                 scores[estimate.estimator] = estimate.value if per_datum is None else per_datum
-        losses = [point.train_nll_per_datum for point in training.curve] if training else []
+        losses = [point.train_nll_per_datum for point in network.curve] if network else []
         found = {"latency_seconds": self.latency_seconds, **_known(self.cost)}
         costs = {name: found.get(name) for name in COSTS}
         return SliceReport(
             trial_id=self.assignment.trial_id,
             attempt=self.assignment.attempt,
-            epoch=training.epoch if training else 0,
+            epoch=network.epoch if network else 0,
             epochs=self.assignment.plan.epochs,
             done=self.status is not TrialStatus.RUNNING,
             status=self.status,
@@ -252,7 +230,7 @@ class Trial:
             costs={name: cost for name, cost in costs.items() if cost is not None},
             sotl=sotl(losses) if losses else None,
             seconds=self.slice_seconds,
-            curve=tuple(training.curve[n_points:]) if training else (),
+            curve=tuple(network.curve[n_points:]) if network else (),
             evaluations=tuple(self.evaluations[n_evaluations:]),
         )
 
@@ -269,40 +247,38 @@ class Trial:
         if status is not None and self.status is TrialStatus.RUNNING:
             self.status, self.cause = status, cause
         tested: dict[str, float] = {}
+        network, given = self.network, self.assignment
         with _Failures(self):
-            if self.status is TrialStatus.COMPLETE and self.training is not None:
+            if self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
                 factor = next((one for one in factors if one is not None), 1.0)
                 tested = {"spread_factor": factor}
-                tested |= _test(self.training, self.data, self.assignment.plan, factor)
-                self._save_model(self.training)
-        training, given = self.training, self.assignment
+                tested |= _test(network, factor)
+                self._save_model(network)
         found: dict[str, object] = {}
-        if training is not None:
-            plan, of = given.plan, given.plan.declared
+        if network is not None:
+            plan, hyper, settling = given.plan, network.hyper, network.settling
+            if settling is not None and not settling.done:
+                hyper = settling.scheduled.hyper  # that of a settling that ends early is nowhere
             found = {
-                "epochs": training.epoch,
-                "best_epoch": training.best_epoch,
-                "best_evidence": training.best_evidence,
-                **(
-                    {name: likelihood_of(plan, training.noise_std).scale}
-                    if (name := of.scale)
-                    else {}
-                ),
+                "epochs": network.epoch,
+                "best_epoch": network.best_epoch,
+                "best_evidence": network.best_evidence,
+                **({key: hyper.scale} if (key := plan.declared.scale) else {}),
                 "evaluations": tuple(self._known()),
-                "curve": with_sums(training.curve, len(self.data.x_train)),
-                "train_seconds": training.train_seconds,
-                "evidence_seconds": training.evidence_seconds,
+                "curve": with_sums(network.curve, len(self.data.x_train)),
+                "train_seconds": network.train_seconds,
+                "evidence_seconds": network.evidence_seconds,
             }
-        if training is not None and self.status is TrialStatus.COMPLETE:
-            found |= {"converged": False, "kept": "scheduled"}
-        if (settling := self.settling) is not None:
-            found |= {
-                "converged": settling.converged,
-                "kept": settling.kept,
-                "decrement_per_datum": settling.decrement_per_datum,
-                "settle_seconds": settling.seconds,
-            }
+            if self.status is TrialStatus.COMPLETE:
+                found |= {"converged": False, "kept": "scheduled"}
+            if settling is not None:
+                found |= {
+                    "converged": settling.converged,
+                    "kept": settling.kept,
+                    "decrement_per_datum": settling.decrement_per_datum,
+                    "settle_seconds": settling.seconds,
+                }
         return TrialRecord.model_validate(
             {
                 "trial_id": given.trial_id,
@@ -324,37 +300,30 @@ class Trial:
             }
         )
 
-    def _complete_if_done(self) -> None:
-        training = self.training
-        assert training is not None
-        if self.settling is not None and not self.settling.done:
-            return
-        if training.epoch >= self.assignment.plan.epochs:
+    def _complete_if_done(self, network: Network) -> None:
+        if network.is_over:
             self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
         return self.earlier_seconds + time.perf_counter() - self.started
 
-    def _checkpoint(self) -> None:
-        training = self.training
-        assert training is not None
+    def _checkpoint(self, network: Network) -> None:
         state = {
             "version": CHECKPOINT_VERSION,
             "same_trial": _identity(self.assignment),
-            "training": state_of(training),
+            "network": state_of(network),
             "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
             "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
-            "settling": None if self.settling is None else self.settling.state_dict(),
             "latency_seconds": self.latency_seconds,
             "total_seconds": self._total_seconds(),
         }
-        save_checkpoint(self.folder, training.epoch, state)
+        save_checkpoint(self.folder, network.epoch, state)
 
     def _restore(self, folder: Path) -> bool:
         """Restore the newest checkpoint in `folder`; tell whether there was one of this trial."""
         state = load_checkpoint(folder)
-        context = self.context
-        assert context is not None
+        network = self.network
+        assert network is not None
         if state is None:
             return False
         same = state["same_trial"] == _identity(self.assignment)
@@ -364,30 +333,30 @@ class Trial:
         if state["version"] != CHECKPOINT_VERSION or not same or late:
             _LOG.warning("checkpoint_of_another_trial folder=%s", folder)
             return False
-        restore(context.training, state["training"])
+        restore(network, state["network"])
         for name, scorer in self.scorers.items():
             scorer.load_state_dict(scores[name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
-        if state["settling"] is not None:
-            self.settling = load_settling(context, state["settling"])
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # After a checkpoint of the last epoch there is nothing to train, only `finish`.
-        self._complete_if_done()
+        self._complete_if_done(network)
         return True
 
-    def _save_model(self, training: Training) -> None:
-        tensors = on_cpu(training.model.state_dict())
+    def _save_model(self, network: Network) -> None:
+        tensors, plan, hyper = on_cpu(network.model.state_dict()), network.plan, network.hyper
         header = {
             "trial_id": str(self.assignment.trial_id),
-            "epoch": str(training.epoch),
-            "noise_std": repr(training.noise_std),
-            "temperature": repr(self.assignment.plan.temperature),
+            "epoch": str(network.epoch),
+            "noise_std": repr(
+                hyper.scale if plan.declared.scale == "noise_std" else plan.noise_std
+            ),
+            "temperature": repr(plan.temperature),
             "assignment": self.assignment.model_dump_json(),
-            "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),
+            "curvature_batch": str(rows_at_once(network.model, self.data.x_train)),
         }
-        names = [name for name, _ in training.model.named_parameters()]
-        by_name = dict(zip(names, training.prior_precision.tolist(), strict=True))
+        names = [name for name, _ in network.model.named_parameters()]
+        by_name = dict(zip(names, hyper.precision.tolist(), strict=True))
         header["prior_precision"] = json.dumps(by_name)
         for scorer in self.scorers.values():
             kept = scorer.kept()
@@ -457,18 +426,17 @@ def _known(cost: Cost | None) -> dict[str, int]:
     return {name: getattr(cost, name) for name in names}
 
 
-def _test(
-    training: Training, data: TensorData, plan: TrainingPlan, factor: float
-) -> dict[str, float]:
+def _test(network: Network, factor: float) -> dict[str, float]:
     """Return the metrics of what is delivered on the test data, for reports only; none without.
 
     The nll per datum in nats, for standardised targets if they are real; and the accuracy as a
     fraction, weighted by the class weights; or the root mean squared error of the means of the
     predictive distributions, in the unit of the targets, its mean over several.
     """
+    data, plan = network.data, network.plan
     if not len(data.y_test):
         return {}
-    predict = predict_rows(training, plan, data.x_train, data.y_train, data.own)
+    predict = predict_rows(network, data.x_train, data.y_train, data.own)
     nll, parts, own = 0.0, [], data.own
     if own is not None:
         nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())

@@ -11,7 +11,7 @@ import pytest
 from fakes import FakeExecutor
 
 import nas_evidence
-from nas_evidence.api.studies import Study
+from nas_evidence.api.results import Study
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import Assignment, StudySpec
 from nas_evidence.spec.toml import dump_study

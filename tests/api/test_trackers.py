@@ -25,8 +25,8 @@ from wandb_files import wandb_runs
 
 import nas_evidence
 from nas_evidence.api import trackers
+from nas_evidence.api.results import Study
 from nas_evidence.api.runs import Run, UnfinishedStudy
-from nas_evidence.api.studies import Study
 from nas_evidence.api.trackers import check_track, tracker_of
 from nas_evidence.api.trackers.optuna import Optuna
 from nas_evidence.api.trackers.tracked import Tracked, Tracker

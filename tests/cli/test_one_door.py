@@ -8,7 +8,7 @@ import pytest
 import typer.main
 
 import nas_evidence
-from nas_evidence.api.studies import Study
+from nas_evidence.api.results import Study
 from nas_evidence.cli.main import MOVED, VERBS, app
 
 #: What Python calls an option, where it is not the same word.

@@ -5,7 +5,7 @@ an allocation is no launch. Networks are those of the published grid, images are
 """
 
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,10 +13,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nas_evidence.curvature import curvature_pass
+from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.models import skeleton
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
-from nas_evidence.training.loop import begin
+from nas_evidence.training.network import begin
 from nas_evidence.training.together import Batch, Program
 
 ROWS, SHAPE = 128, (3, 32, 32)
@@ -52,11 +53,11 @@ def resnet(depth: int, width: int) -> nn.Module:
 
 def launches_of_a_step(model: nn.Module) -> int:
     plan = TrainingPlan()
-    state = begin(model.train(), plan)
+    state = begin(model.train(), cast(TensorData, None), plan, 0)
     x = torch.empty(1, ROWS, *SHAPE, device="meta")
     y = torch.empty(1, ROWS, dtype=torch.int64, device="meta")
     with Program([model], [state.optimiser], plan) as program:
-        program.set_decay([torch.ones(program.theta.shape[1])])
+        program.set_decay([torch.ones(len(program.sizes))])
         program.begin_epoch([0.1], [1])
         with Launches() as launches:
             program.step(Batch(0, x, y, (ROWS,), None), None)

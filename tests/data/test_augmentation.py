@@ -34,7 +34,8 @@ from nas_evidence.spec.study import (
     TrainingPlan,
 )
 from nas_evidence.testing.executor_contract import without_times
-from nas_evidence.training.loop import Member, begin, train_epoch, train_epochs
+from nas_evidence.training.loop import train_epoch, train_epochs
+from nas_evidence.training.network import begin
 from nas_evidence.training.online import passes_of
 from nas_evidence.training.settling import begin_settling
 from nas_evidence.workers.trial import Trial
@@ -97,9 +98,9 @@ def test_an_epoch_by_the_book_sees_each_image_after_its_moves(
     given = assignment(augment=augment, likelihood_power=kappa, momentum=0.0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(20, 2))
-    state = begin(model, given.plan)
+    state = begin(model, data, given.plan, given.seed)
     theta = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    train_epoch(state, data, given)
+    train_epoch(state)
     order = torch.Generator().manual_seed(given.derived_seed("order", 1))
     rows = torch.randperm(40, generator=order)
     moves = moves_of_epoch(data, given, 1)
@@ -135,7 +136,7 @@ def test_the_evidence_of_a_linear_model_is_the_integral_on_the_moved_images(kapp
         model[1].weight.copy_(weights[:20].T)
         model[1].bias.copy_(weights[20])
     double = dataclasses.replace(data, x_train=data.x_train.double(), y_train=y)
-    passes = passes_of(begin(model, given.plan), double, given)
+    passes = passes_of(begin(model, double, given.plan, given.seed))
     found = passes.estimate("full_ggn", passes.of("full_ggn")[0])
     # N(y | f, s²)^κ is N(y | f, s²/κ) up to a constant.
     spread = s**2 / kappa * torch.eye(40).double() + x @ x.T / delta
@@ -151,7 +152,7 @@ def test_the_evidence_of_labels_is_that_of_kappa_times_the_sum_over_moved_images
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(20, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     double = dataclasses.replace(data, x_train=data.x_train.double())
-    passes = passes_of(begin(model, given.plan), double, given)
+    passes = passes_of(begin(model, double, given.plan, given.seed))
     found = passes.estimate("full_ggn", passes.of("full_ggn")[0])
     moves = moves_of_epoch(data, given, 0)
     x = by_torchvision(double.x_train, moves)
@@ -178,11 +179,11 @@ def test_the_draw_of_the_evidence_is_one_for_a_trial_and_rows_are_moved_alike() 
 
 def test_without_augmentation_nothing_is_drawn_and_the_data_are_the_same_object() -> None:
     data, given = images(), assignment(augment=())
-    state = begin(nn.Linear(2, 2), given.plan)
+    state = begin(nn.Linear(2, 2), data, given.plan, given.seed)
     before = torch.get_rng_state()
     assert moves_of_epoch(data, given, 1) is None
     assert data_of_evidence(data, given) is data
-    assert passes_of(state, data, given).data is data
+    assert passes_of(state).data is data
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -197,12 +198,12 @@ def test_a_group_with_its_own_moves_ends_where_each_would_alone() -> None:
             torch.manual_seed(seed)
             model = nn.Sequential(nn.Flatten(), nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 2))
             given = assignment().model_copy(update={"seed": seed})
-            members.append(Member(begin(model.double(), given.plan), dataclasses.replace(
-                part, x_train=part.x_train.double()), given))  # fmt: skip
+            double = dataclasses.replace(part, x_train=part.x_train.double())
+            members.append(begin(model.double(), double, given.plan, given.seed))
         for _ in range(3):
             for group in groups:
                 assert not any(train_epochs([members[k] for k in group]))
-        ends.append([p for m in members for p in m.training.model.parameters()])
+        ends.append([p for m in members for p in m.model.parameters()])
     assert_close(ends[0], ends[1], rtol=1e-9, atol=1e-12)
 
 
@@ -218,7 +219,7 @@ def test_a_resumed_trial_with_its_folds_is_bit_identical(tmp_path: Path) -> None
         for _ in range(n_slices):
             if trial.status is not TrialStatus.RUNNING:
                 break
-            trial.advance(trial.training.epoch + 2 if trial.training else 0)
+            trial.advance(trial.network.epoch + 2 if trial.network else 0)
         return trial
 
     whole = run(tmp_path / "whole").finish()
@@ -234,9 +235,9 @@ def test_a_resumed_trial_with_its_folds_is_bit_identical(tmp_path: Path) -> None
 def test_nothing_settles_on_one_draw() -> None:
     plan = TrainingPlan(likelihood="gaussian", augment=BOTH)
     assert plan.settle == 0
-    given = assignment(family="linear")
-    state = begin(nn.Sequential(nn.Flatten(), nn.Linear(20, 2)), given.plan)
-    assert begin_settling(Member(state, images(), given), 0.0).budget == 0
+    given, model = assignment(family="linear"), nn.Sequential(nn.Flatten(), nn.Linear(20, 2))
+    network = begin(model, images(), given.plan, given.seed, family="linear")
+    assert begin_settling(network, 0.0).budget == 0
     with pytest.raises(ValidationError, match="`settle` must be 0 with `augment`, but got 1"):
         TrainingPlan(settle=1, augment=BOTH)
 

@@ -29,7 +29,7 @@ from torch.utils.data import (
 )
 
 import nas_evidence
-from nas_evidence.data.loaders import rows_of
+from nas_evidence.data.loaders import visited_rows
 
 N = 60
 X = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)).double()
@@ -160,9 +160,9 @@ def test_the_evidence_is_that_of_the_rows_that_are_trained_on(name: str) -> None
 def test_a_generator_of_the_loader_and_a_count_of_epochs_stay_as_they_were() -> None:
     generator = torch.Generator().manual_seed(5)
     state, sampler = generator.get_state(), Of(lambda epoch: HALF)
-    rows_of(DataLoader(ALL, 7, sampler=RandomSampler(ALL, generator=generator)))
-    rows_of(DataLoader(ALL, 7, sampler=SubsetRandomSampler(HALF, generator=generator)))
-    rows_of(DataLoader(ALL, 7, sampler=sampler))
+    visited_rows(DataLoader(ALL, 7, sampler=RandomSampler(ALL, generator=generator)))
+    visited_rows(DataLoader(ALL, 7, sampler=SubsetRandomSampler(HALF, generator=generator)))
+    visited_rows(DataLoader(ALL, 7, sampler=sampler))
     assert torch.equal(generator.get_state(), state)
     assert sampler.epoch == 0
 

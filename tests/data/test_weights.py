@@ -18,7 +18,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.study import DatasetSpec
-from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
+from nas_evidence.training.parts import new_network, order_of_data, part_of, train_slices
 
 N = 40
 WEIGHTS = np.random.default_rng(1).integers(0, 4, N)
@@ -82,11 +82,11 @@ def test_the_density_of_a_fold_counts_each_row_as_often_as_its_weight(tmp_path: 
     order = order_of_data(len(data.x_train), given, data.units)
     task = all_folds("two_fold", order, data.units)[0]
     part = part_of(task.trained, data, given, task.purpose)
-    alone = new_run(*part)
+    alone = new_network(*part)
     while not train_slices([alone])[0]:
         pass
     x, y = data.x_train[task.predicted], data.y_train[task.predicted]
-    model = alone.training.model.eval()
+    model = alone.model.eval()
     found = log_predictive(model(x).detach(), y, Categorical()).as_trained
     distinct, first, counts = np.unique(x.numpy(), axis=0, return_index=True, return_counts=True)
     logs = model(torch.from_numpy(distinct)).detach().log_softmax(1)

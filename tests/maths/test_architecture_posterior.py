@@ -12,7 +12,7 @@ from nas_evidence.maths.architecture_posterior import (
     MOST_KNOWN,
     ArchitecturePosterior,
     Floats,
-    Hyper,
+    Kernel,
     Prior,
     Warp,
     _distances,
@@ -21,7 +21,7 @@ from nas_evidence.maths.architecture_posterior import (
 )
 
 ORDERED = [True, True, False]
-HYPER = Hyper(1.3, 0.2, 0.4, np.array([0.5, 0.8, 1.1]))
+HYPER = Kernel(1.3, 0.2, 0.4, np.array([0.5, 0.8, 1.1]))
 
 
 def searched(n: int, seed: int = 0) -> tuple[Floats, list[Floats]]:
@@ -33,7 +33,7 @@ def searched(n: int, seed: int = 0) -> tuple[Floats, list[Floats]]:
     return points, [truth[i] + 0.1 * rng.normal(size=1 if i % 5 else 3) for i in range(n)]
 
 
-def covariance(one: Floats, other: Floats, hyper: Hyper, slope: float = 0.0) -> Floats:
+def covariance(one: Floats, other: Floats, hyper: Kernel, slope: float = 0.0) -> Floats:
     """Return the prior covariance of m + g, written down again: a family is a corner."""
 
     def at(points: Floats) -> Floats:
@@ -84,7 +84,7 @@ def test_hyperparameters_are_fitted_to_the_density_of_all_scores_times_the_prior
 
     def directly(log: Floats) -> float:
         b, t, s = np.exp(log[:3])
-        smooth = covariance(points, points, Hyper(b, t, s, np.exp(log[3:])), prior.slope)
+        smooth = covariance(points, points, Kernel(b, t, s, np.exp(log[3:])), prior.slope)
         truth = smooth + t**2 * np.eye(10)
         seen = truth[np.ix_(of_each, of_each)] + s**2 * np.eye(len(of_each))
         values = np.concatenate(scores)
@@ -194,7 +194,7 @@ def test_a_place_that_looks_better_untried_gains_at_least_what_it_is_ahead() -> 
     """The best is of what was tried: E max(a, b) - a is at least E b - a (Jensen)."""
     points = np.linspace(0.0, 0.5, 9)[:, None]
     scores = [[5 * x] for x in points[:, 0]]
-    hyper = Hyper(0.5, 0.1, 0.1, np.array([0.5]))
+    hyper = Kernel(0.5, 0.1, 0.1, np.array([0.5]))
     found = ArchitecturePosterior(points, [True], scores, hyper, prior=Prior(slope=3.0))
     new = np.array([[0.8]])
     known = found.predict(points)[0].max()  # means of m + g
@@ -246,7 +246,7 @@ def test_hyperparameters_are_fitted_to_the_good_and_the_bad(
 ) -> None:
     fitted: list[_Observations] = []
 
-    def watched(data: _Observations, *_: object) -> Hyper:
+    def watched(data: _Observations, *_: object) -> Kernel:
         fitted.append(data)
         return HYPER
 

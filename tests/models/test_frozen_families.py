@@ -21,8 +21,9 @@ from nas_evidence.models import build, count_parameters, skeleton
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.families import add_family
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import Member, begin, train_epochs
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
+from nas_evidence.training.loop import train_epochs
+from nas_evidence.training.network import begin
 from nas_evidence.training.own_family import tried_networks
 from nas_evidence.training.stacked import can_stack
 
@@ -116,15 +117,11 @@ def test_folds_with_constants_train_one_after_another(layer: str) -> None:
         model = build(given, (4,), 3, torch.Generator().manual_seed(0))
         assert can_stack(model) is expected
         plan = TrainingPlan(epochs=2, batch_size=8, likelihood="categorical")
-        states = [begin(copy.deepcopy(model), plan) for _ in range(2)]
         random = torch.Generator().manual_seed(1)
         x, y = torch.randn(20, 4, generator=random), torch.arange(20) % 3
         data = TensorData(x, y, x[:0], y[:0], "labels", 3, (4,), torch.zeros(3), torch.ones(3))
-        asked = Assignment(
-            trial_id=0, attempt=1, replicate=0, seed=7, estimators=(), architecture=given,
-            dataset=DatasetSpec(name="digits"), plan=plan,
-        )  # fmt: skip
-        assert train_epochs([Member(state, data, asked) for state in states]) == [None, None]
+        states = [begin(copy.deepcopy(model), data, plan, seed=7) for _ in range(2)]
+        assert train_epochs(states) == [None, None]
         for key, value in model.state_dict().items():
             same = torch.equal(value, states[1].model.state_dict()[key])
             assert same is key.startswith(name)

@@ -55,13 +55,13 @@ def test_cross_validation_of_equal_folds_shares_its_trainings(
     folds: int, other: str, data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    right = parts.new_run
+    right = parts.new_network
 
     def counted(data: TensorData, given: Assignment) -> parts.Run:
         started.append(len(data.x_train))
         return right(data, given)
 
-    monkeypatch.setattr("nas_evidence.scores.folds.new_run", counted)
+    monkeypatch.setattr("nas_evidence.scores.folds.new_network", counted)
     both = run(assignment_of(NAME, other, folds=folds), data, tmp_path / "both")
     assert len(started) == folds
     alone = run(assignment_of(other, folds=1), data, tmp_path / "alone")
@@ -84,11 +84,11 @@ def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
     # The plain log density of fold 3, by hand.
     task = fold_tasks("five_fold", parts.order_of_data(50, given), given.plan)[2]
     part = parts.part_of(task.trained, data, given, task.purpose)
-    alone = parts.new_run(*part)
+    alone = parts.new_network(*part)
     while not parts.train_slices([alone])[0]:
         pass
-    alone.training.model.eval()
-    outputs = alone.training.model(data.x_train[task.predicted]).detach()
+    alone.model.eval()
+    outputs = alone.model(data.x_train[task.predicted]).detach()
     plain = float(Categorical().log_likelihood(outputs, data.y_train[task.predicted]))
     assert terms["log_predictive_as_trained", "fold 3"] == pytest.approx(plain, rel=1e-5)
 

@@ -12,7 +12,7 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
-from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
+from nas_evidence.training.parts import new_network, order_of_data, part_of, train_slices
 from nas_evidence.workers.trial import Trial
 
 NAME = "elpd"
@@ -49,15 +49,15 @@ def test_it_is_what_the_networks_without_a_fold_say_of_each_datum_of_it(
     terms = {term.group: term.value for term in found.terms}
     for task in fold_tasks("five_fold", order_of_data(n, assignment), assignment.plan)[:2]:
         part = part_of(task.trained, rows, assignment, task.purpose)
-        alone = new_run(*part)
+        alone = new_network(*part)
         while not train_slices([alone])[0]:
             pass
-        f = alone.training.model.eval()(rows.x_train[task.predicted]).detach().double()
+        f = alone.model.eval()(rows.x_train[task.predicted]).detach().double()
         y = rows.y_train[task.predicted]
         if likelihood == "categorical":
             log = f.log_softmax(1).gather(1, y[:, None])
         else:
-            log = torch.distributions.Normal(f, alone.training.noise_std).log_prob(y.double())
+            log = torch.distributions.Normal(f, alone.noise_std).log_prob(y.double())
         assert terms[f"fold {task.number}"] == pytest.approx(float(log.sum()), rel=1e-5)
     assert found.value == pytest.approx(sum(terms.values()) / 5)
     assert found.per_datum == pytest.approx(sum(terms.values()) / n)
@@ -70,8 +70,8 @@ def test_the_evidence_of_the_same_folds_costs_no_training_more_and_changes_nothi
 ) -> None:
     from nas_evidence.scores import folds
 
-    started, right = [], folds.new_run
-    monkeypatch.setattr(folds, "new_run", lambda *part: started.append(1) or right(*part))
+    started, right = [], folds.new_network
+    monkeypatch.setattr(folds, "new_network", lambda *part: started.append(1) or right(*part))
     both = run(given("conditional_evidence", NAME), data, tmp_path / "both")
     assert len(started) == 5
     alone = run(given(), data, tmp_path / "alone")

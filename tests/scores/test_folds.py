@@ -149,8 +149,8 @@ def predicted_by_hand(
     update = {"estimators": (), "seed": given.derived_seed(task.purpose)}
     trial = Trial.start(given.model_copy(update=update), some, folder / task.purpose)
     trial.advance(given.plan.epochs)
-    trial.training.model.eval()
-    outputs = trial.training.model(data.x_train[task.predicted]).detach()
+    trial.network.model.eval()
+    outputs = trial.network.model(data.x_train[task.predicted]).detach()
     return log_predictive(outputs, data.y_train[task.predicted], Categorical())
 
 

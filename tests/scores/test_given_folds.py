@@ -43,12 +43,10 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     found = record.final_estimate(NAME)
     order = parts.order_of_data(40, given)
     part = parts.part_of(order[:20], data, given, "prequential:20")
-    alone = parts.new_run(*part)
+    alone = parts.new_network(*part)
     while not parts.train_slices([alone])[0]:
         pass
-    layer = last_layer_of(
-        alone.training.model, data.x_train[order], alone.training.prior_precision
-    )
+    layer = last_layer_of(alone.model, data.x_train[order], alone.prior_precision)
     by_hand = late_given_early(layer, data.y_train[order], 20, Categorical(), power=power).value
     assert found.value == pytest.approx(by_hand, rel=1e-9)
     assert found.per_datum == pytest.approx(by_hand / 20, rel=1e-9)
@@ -87,7 +85,7 @@ def test_a_network_whose_outputs_are_not_of_its_last_linear_layer_is_refused_bef
             return 2 * super().forward(x)
 
     monkeypatch.setattr(
-        "nas_evidence.workers.trial.build", lambda *given: Twice(nn.Flatten(), nn.Linear(64, 3))
+        "nas_evidence.training.parts.build", lambda *given: Twice(nn.Flatten(), nn.Linear(64, 3))
     )
     trial = Trial.start(assignment_of(), data, tmp_path)
     assert trial.status is TrialStatus.FAILED

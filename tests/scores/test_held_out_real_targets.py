@@ -15,7 +15,7 @@ from nas_evidence.scores import scale_choice
 from nas_evidence.scores.folds import Folds, all_folds, log_predictive
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, StudySpec
-from nas_evidence.training.parts import new_run, order_of_data, part_of
+from nas_evidence.training.parts import new_network, order_of_data, part_of
 
 
 def arrays_of(y: np.ndarray, *, log: bool) -> ArrayData:
@@ -56,11 +56,11 @@ def test_means_of_a_fold_are_held_to_the_range_of_the_other_rows_alone() -> None
     y = np.exp(np.random.default_rng(1).normal(size=(n, 1)))
     y[int(task.predicted[0])] = 1e4  # seen by no network without the fold
     data = to_tensors(arrays_of(y, log=True), "cpu")
-    run = new_run(*part_of(task.trained, data, given, task.purpose))
+    run = new_network(*part_of(task.trained, data, given, task.purpose))
     with torch.no_grad():
-        for parameter in run.training.model.parameters():
+        for parameter in run.model.parameters():
             parameter.fill_(1e3 * float(parameter.ndim == 1))  # a bias
-    folds = Folds(["two_fold"], Context(run.training, data, given))
+    folds = Folds(["two_fold"], Context(new_network(data, given), given))
     folds._predict(run, data, task)
     known = fit("log", y[task.trained.numpy()])
     highest = (known.highest - known.centre) / known.spread

@@ -31,9 +31,8 @@ from nas_evidence.scores.sampling import sampled_score
 from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.online import passes_of, sample_of
-from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
+from nas_evidence.training.parts import new_network, order_of_data, part_of, train_slices
 from nas_evidence.training.predict_rows import outputs_of, predict_rows
 from nas_evidence.workers.trial import Trial
 
@@ -80,9 +79,9 @@ def test_the_conditional_evidence_of_a_log_normal_linear_model_is_exact(power: f
     """N(z_late | z_early) by dense covariances, and κ Σ log |dz/du| of the held-out rows."""
     data, given = log_normal(60), assignment_of(NAME, likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
-    training = new_run(*part_of(task.trained, data, given, "any")).training
-    training.noise_std = 0.4
-    found = density_of(task, training, Context(training, data, given))["log_density"]
+    training = new_network(*part_of(task.trained, data, given, "any"))
+    training.hyper = replace(training.hyper, scale=0.4)
+    found = density_of(task, training, new_network(data, given))["log_density"]
 
     early, late = task.trained.numpy(), task.predicted.numpy()
     y = data.own.train
@@ -119,8 +118,8 @@ def test_a_conditional_evidence_with_a_noise_of_each_row_has_the_jacobian(power:
     data = log_normal(60)
     given = assignment_of(NAME, likelihood="heteroscedastic", likelihood_power=power)
     task = all_folds("two_fold", order_of_data(40, given))[0]
-    training = new_run(*part_of(task.trained, data, given, "any")).training
-    found = density_of(task, training, Context(training, data, given))["log_density"]
+    training = new_network(*part_of(task.trained, data, given, "any"))
+    found = density_of(task, training, new_network(data, given))["log_density"]
     rows = torch.cat([task.trained, task.predicted])
     logs = np.log(data.own.train)
     seen = logs[task.trained.numpy()]
@@ -143,17 +142,17 @@ def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> N
     z = (logs - seen.mean()) / seen.std()
     plain = replace(data, own=None, y_train=torch.from_numpy(z).float())
     part = part_of(task.trained, plain, given, task.purpose)
-    alone = new_run(*part)
+    alone = new_network(*part)
     while not train_slices([alone])[0]:
         pass
     rows = task.predicted
     jacobian = -logs[rows] - math.log(seen.std()) + math.log(data.own.train.std())
-    outputs = outputs_of(alone.training.model, data.x_train[rows])
+    outputs = outputs_of(alone.model, data.x_train[rows])
     by_hand = log_predictive(
         outputs.clamp(z[task.trained].min() - 0.5, z[task.trained].max() + 0.5),
-        plain.y_train[rows], Gaussian(alone.training.noise_std),
+        plain.y_train[rows], Gaussian(alone.noise_std),
     ).log_predictive + jacobian.sum()  # fmt: skip
-    folds = Folds(["two_fold"], Context(new_run(*part).training, data, given))
+    folds = Folds(["two_fold"], Context(new_network(data, given), given))
     while folds.due():
         folds.advance()
     found = next(fold for fold in folds.done["two_fold"] if fold.number == 1)
@@ -219,8 +218,8 @@ def test_every_score_of_all_rows_has_the_jacobian_of_all_rows(
 
 def test_the_jacobian_of_a_laplace_value_has_the_likelihood_power() -> None:
     data, given = log_normal(60), assignment_of("full_ggn", likelihood_power=0.3)
-    training = new_run(*part_of(None, data, given, "any")).training
-    passes = passes_of(training, data, given)
+    training = new_network(*part_of(None, data, given, "any"))
+    passes = passes_of(training)
     (one,) = passes.of("full_ggn")
     plain = laplace_estimate(
         "full_ggn", one, training.model, training.prior_precision, likelihood_power=0.3
@@ -288,9 +287,9 @@ def test_metrics_of_the_test_are_of_what_is_delivered(likelihood: str, tmp_path:
     while trial.status is TrialStatus.RUNNING:
         trial.advance(20)
     record, own = trial.finish(), data.own
-    predict = predict_rows(trial.training, given.plan, data.x_train, data.y_train, own)
-    outputs = outputs_of(trial.training.model, data.x_test).double()
-    means = likelihood_of(given.plan, trial.training.noise_std).mean(outputs)
+    predict = predict_rows(trial.network, data.x_train, data.y_train, own)
+    outputs = outputs_of(trial.network.model, data.x_test).double()
+    means = trial.network.likelihood.mean(outputs)
     m = own.held(means).numpy() * own.scale.spread
     m, s = m + own.scale.centre, predict(data.x_test).spread.numpy() * own.scale.spread
     mean = np.exp(m + s**2 / 2)
@@ -339,7 +338,7 @@ def test_a_settled_evidence_has_the_jacobian(tmp_path: Path) -> None:
 def test_the_sample_of_an_update_has_the_targets_of_its_own_rows() -> None:
     data = log_normal(60)
     given = assignment_of(online={"every": 2, "rows": 16})
-    sample, _ = sample_of(data, given)
+    sample = sample_of(data, given.plan.online.rows)
     np.testing.assert_allclose(
         data.own.scale.standardised(sample.own.train), sample.y_train, rtol=1e-5, atol=1e-6
     )
@@ -349,7 +348,7 @@ def test_the_sample_of_an_update_has_the_targets_of_its_own_rows() -> None:
 
 def test_a_sampled_evidence_has_the_jacobian() -> None:
     data, given = log_normal(60), assignment_of("sgd_entropy")
-    context = Context(new_run(*part_of(None, data, given, "any")).training, data, given)
+    context = Context(new_network(data, given), given)
 
     def sampled(*given: object, **known: object) -> EvidenceEstimate:
         return EvidenceEstimate(estimator="sgd_entropy", value=-80.0, per_datum=-2.0)

@@ -79,11 +79,11 @@ def test_a_fold_is_what_a_network_trained_on_other_groups_or_earlier_times_predi
     order = parts.order_of_data(N, assignment, units)
     task = fold_tasks("five_fold", order, assignment.plan, units)[-1]
     part = parts.part_of(task.trained, tensors, assignment, task.purpose)
-    alone = parts.new_run(*part)
+    alone = parts.new_network(*part)
     while not parts.train_slices([alone])[0]:
         pass
-    alone.training.model.eval()
-    outputs = alone.training.model(tensors.x_train[task.predicted]).detach()
+    alone.model.eval()
+    outputs = alone.model(tensors.x_train[task.predicted]).detach()
     likelihood = Categorical()
     by_hand = log_predictive(outputs, tensors.y_train[task.predicted], likelihood)
     assert each[f"fold {task.number}"] == pytest.approx(by_hand.log_predictive, rel=1e-5)

@@ -23,7 +23,7 @@ from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 from nas_evidence.storage.outside_code import code_of
 from nas_evidence.storage.tables import read_table
-from nas_evidence.training.loop import begin
+from nas_evidence.training.network import begin
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 FOUND = runpy.run_path(str(EXAMPLES / "zero_cost_proxies.py"))
@@ -48,7 +48,7 @@ def context_of(family: str, values: dict[str, Any], seed: int = 0) -> Any:
     data: Any = type("Data", (), {})()
     data.x_train = torch.randn(20, 1, 8, 8, generator=random)
     data.y_train = torch.arange(20) % 3
-    return Context(begin(model, assignment.plan), data, assignment)
+    return Context(begin(model, data, assignment.plan, assignment.seed), assignment)
 
 
 def test_synflow_of_a_linear_network_is_depth_times_the_product_of_absolute_weights() -> None:

@@ -69,7 +69,7 @@ from nas_evidence.workers.executor import Event, Lost
 #: Faults of a driver while it runs trials, and those of the store.
 RUNNING = ("head lost", "head cut off", "node lost", "clock back", "stopped", "taken over")
 STORE = ("store: 500", "store: slow", "store: cut off", "store: short", "host lost")
-#: Most disturbed drivers of one study, and most undisturbed ones after them.
+#: Maximum number of disturbed drivers of one study, and of undisturbed ones after them.
 MOST, LAST = 5, 6
 
 

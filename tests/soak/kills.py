@@ -42,7 +42,7 @@ TARGETS = {
     "agent": ("dashboard/agent.py", "runtime_env/agent"),
     "node": ("/raylet/raylet", "gcs_server", "_Actor", "agent"),
 }
-#: Most kills of one study, so that each study ends.
+#: Maximum number of kills of one study, so that each study ends.
 MOST_KILLS = 10
 #: In the last line of a driver whose Ray was killed.
 RAY_HAS_DIED = "this process was ended from outside"

@@ -41,7 +41,7 @@ def home() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("name", "studies"),
     [
-        pytest.param("damage", [*map(str, range(30))], marks=pytest.mark.slow),
+        pytest.param("damage", [*map(str, range(6))], marks=pytest.mark.slow),
         pytest.param("pairs", [*map(str, range(6))], marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param("faults", ["0", "5", "10"], marks=pytest.mark.slow),
         pytest.param("merges", ["19", "100"], marks=[pytest.mark.slow, pytest.mark.long]),

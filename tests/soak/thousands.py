@@ -33,7 +33,7 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.faults import CRASH_POINTS
 
 OUTCOMES = ("same", "lost", "silent", "left")
-#: Most changes of files, and most passes of one step, before a driver is killed.
+#: Maximum number of changes of files, and of passes of one step, before a driver is killed.
 MOST_CHANGES, MOST_STEPS = 12_000, 400
 #: No trial of this study is parked.
 STEPS = [step for step in CRASH_POINTS if step != "parked"]

@@ -13,8 +13,8 @@ from searched import build_report
 
 import nas_evidence.driver.outcomes as results_module
 import nas_evidence.storage.best as best_module
+from nas_evidence.api.results import Study
 from nas_evidence.api.runs import other_first
-from nas_evidence.api.studies import Study
 from nas_evidence.driver.outcomes import KeptModels, result_of
 from nas_evidence.driver.status import study_status
 from nas_evidence.exporting.folder import trial_to_export

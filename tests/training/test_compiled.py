@@ -12,7 +12,8 @@ from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, TrainingPlan
 from nas_evidence.training import compiled as compiled_module
 from nas_evidence.training.compiled import Forward, compiled, planned
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import begin
 from nas_evidence.training.stacked import Stack, stacked_outputs
 
 MLP = ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4})
@@ -103,9 +104,9 @@ def test_bfloat16_steps_leave_everything_else_in_float32(data: TensorData, width
         plan = TrainingPlan(epochs=2, batch_size=16, precision=precision)
         assignment = asked(mlp(depth=1, width=width), dataset=DATA, plan=plan)
         model = build(assignment.architecture, data.input_shape, data.n_outputs, torch.Generator())
-        state = begin(model, plan)
+        state = begin(model, data, plan, assignment.seed)
         for _ in range(2):
-            train_epoch(state, data, assignment)
+            train_epoch(state)
         losses[precision] = state.curve[-1].train_nll_per_datum
         assert {p.dtype for p in model.parameters()} == {torch.float32}
         moments = [m for each in state.optimiser.moments.values() for m in each]

@@ -21,7 +21,8 @@ from nas_evidence.models import build, count_parameters
 from nas_evidence.models.cnn import CELLS
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.cost import cost_of, factor_bytes, forward_pass, measured_latency
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import begin
 
 SGD, ADAM = TrainingPlan(), TrainingPlan(optimiser="adam")
 MLP = ArchitectureSpec(family="mlp", values={"depth": 2, "width": 32})
@@ -192,9 +193,9 @@ def peak_bytes(assignment: Assignment) -> int:
         activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as recorded:
         model = build(assignment.architecture, shape, 10, torch.Generator().manual_seed(0))
-        state = begin(model, assignment.plan)
-        train_epoch(state, data, assignment)
-        evaluated(state, data, assignment)
+        state = begin(model, data, assignment.plan, assignment.seed)
+        train_epoch(state)
+        evaluated(state, assignment)
     return highest_bytes(recorded)
 
 

@@ -14,7 +14,8 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import Assignment
-from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import Network, begin
 
 
 def rings(n: int = 300) -> TensorData:
@@ -43,12 +44,12 @@ def network(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Linear(2, 50), nn.Tanh(), nn.Linear(50, 2))
 
 
-def trained(data: TensorData, given: Assignment) -> Training:
-    state = begin(network(), given.plan)
+def trained(data: TensorData, given: Assignment) -> Network:
+    state = begin(network(), data, given.plan, given.seed)
     for stop in stops(given.plan):
-        train_epoch(state, data, given, n_epochs=stop.epoch - state.epoch)
+        train_epoch(state, n_epochs=stop.epoch - state.epoch)
         if stop.update:
-            evaluated(state, data, given)
+            evaluated(state, given)
     return state
 
 
@@ -60,13 +61,13 @@ def test_precisions_rise_only_where_a_network_of_zeros_is_the_worse_mode(power: 
     given = assignment(
         optimiser="adam", likelihood_power=power, online={"every": 1, "curvature": "diag_ef"}
     )
-    state = begin(network(), given.plan)
+    state = begin(network(), data, given.plan, given.seed)
     rate = data.y_train.double().mean()
     constant = torch.stack([1 - rate, rate]).log().float().expand(len(data.y_train), 2)
     for _ in range(250):
-        train_epoch(state, data, given)
+        train_epoch(state)
         before = state.prior_precision
-        evaluated(state, data, given)
+        evaluated(state, given)
         now = state.prior_precision
         if bool((now > before * (1 + 1e-9)).any()):
             raised += 1
@@ -101,7 +102,7 @@ def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
         likelihood="gaussian", likelihood_power=0.5, noise_std=0.8,
         online={"every": 1, "curvature": "diag_ef", "learn_noise": learn_noise},
     )  # fmt: skip
-    state = begin(network(), given.plan)
+    state = begin(network(), data, given.plan, given.seed)
     raised, kept = 0, 0
 
     def best_fit(outputs: Tensor) -> float:
@@ -115,11 +116,11 @@ def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
 
     constant = best_fit(data.y_train.mean(0).expand_as(data.y_train))
     for _ in range(60):
-        train_epoch(state, data, given)
+        train_epoch(state)
         before = state.prior_precision
         with torch.no_grad():
             gain = 0.5 * (best_fit(state.model(data.x_train)) - constant)
-        evaluated(state, data, given)
+        evaluated(state, given)
         pull = 0.5 * float((state.prior_precision * squared_norms(state.model)).sum())
         if bool((state.prior_precision > before * (1 + 1e-9)).any()):
             raised += 1
@@ -143,14 +144,14 @@ def test_a_step_is_as_long_as_allowed_and_has_the_direction_of_the_gradient(
     monkeypatch.setattr("nas_evidence.training.together.GRADIENT_CLIP", clip)
     data = rings()
     given = assignment(learning_rate=0.1, momentum=0.0)
-    state = begin(network(), given.plan)
+    state = begin(network(), data, given.plan, given.seed)
     start = [p.detach().clone() for p in state.model.parameters()]
     loss = nn.functional.cross_entropy(state.model(data.x_train), data.y_train)
     loss = loss + 0.5 / len(data.x_train) * sum(p.square().sum() for p in state.model.parameters())
     gradient = torch.autograd.grad(loss, list(state.model.parameters()))
     norm = float(torch.cat([g.flatten() for g in gradient]).norm())
     assert norm > 0.05
-    train_epoch(state, data, given)
+    train_epoch(state)
     factor = clip / norm if 0 < clip < norm else 1.0
     for p, first, g in zip(state.model.parameters(), start, gradient, strict=True):
         assert_close(p.detach(), first - 0.1 * factor * g, rtol=1e-4, atol=1e-7)

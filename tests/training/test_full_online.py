@@ -20,7 +20,7 @@ from nas_evidence.evidence.joint import fit_prior, members_of
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training.cost import too_costly
-from nas_evidence.training.loop import begin
+from nas_evidence.training.network import begin
 from nas_evidence.training.online import passes_of, update_hyperparameters
 
 
@@ -79,7 +79,9 @@ def test_the_precisions_are_the_maximum_that_a_search_finds(
         else reference.full_ef(model, x, y, None)
     )  # fmt: skip
     given = assignment(likelihood_power=kappa, online={"curvature": kind})
-    curvature = passes_of(begin(model, given.plan), data_of(x, y), given).of(kind)[0].curvature
+    curvature = (
+        passes_of(begin(model, data_of(x, y), given.plan, given.seed)).of(kind)[0].curvature
+    )
     members = members_of("tensor", len(curvature.names))
     found = fit_prior(
         curvature, norms, torch.ones(4), members=members, curvature_scale=kappa, method=method,
@@ -95,7 +97,7 @@ def test_a_linear_classifier_is_updated_by_its_brute_force_hessian() -> None:
     y = (3 * x @ torch.tensor([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0]]).double()).argmax(1)
     plan = {"online": {"curvature": "full_ggn", "prior_groups": "scalar"}}
     given = assignment(**plan)
-    state = begin(model, given.plan)
+    state = begin(model, data_of(x, y), given.plan, given.seed)
 
     def nll(theta: Tensor) -> Tensor:
         logits = x @ theta[:6].view(3, 2).T + theta[6:]
@@ -113,7 +115,7 @@ def test_a_linear_classifier_is_updated_by_its_brute_force_hessian() -> None:
         for p, part in zip(model.parameters(), torch.split(pulled, [6, 3]), strict=True):
             p.copy_(part.view_as(p))
     matrix = hessian(nll, pulled)
-    update_hyperparameters(passes_of(state, data_of(x, y), given))
+    update_hyperparameters(passes_of(state))
     norms = squared_norms(model)
     member = torch.zeros(2, dtype=torch.int64)
     highest = evidence(matrix, norms, [6, 3], torch.ones(2))
@@ -143,7 +145,7 @@ def test_on_a_linear_model_alternating_ends_at_the_largest_exact_evidence(kind: 
     model = nn.Linear(2, 1).double()
     given = assignment(likelihood="gaussian", online={"curvature": kind})
     data = data_of(x, y)
-    state = begin(model, given.plan)
+    state = begin(model, data, given.plan, given.seed)
     for _ in range(120):
         w, b = state.prior_precision.tolist()
         ridge = features.T @ features + state.noise_std**2 * torch.tensor([w, w, b]).diag()
@@ -151,7 +153,7 @@ def test_on_a_linear_model_alternating_ends_at_the_largest_exact_evidence(kind: 
         with torch.no_grad():
             model.weight.copy_(mode[:2].T)
             model.bias.copy_(mode[2])
-        update_hyperparameters(passes_of(state, data, given))
+        update_hyperparameters(passes_of(state))
     ended = [*state.prior_precision.log().tolist(), math.log(state.noise_std)]
     lost = minus_exact(ended) - float(searched.fun)
     assert abs(lost) < 1e-6 if kind == "full_ggn" else lost > 1e-3
@@ -160,7 +162,7 @@ def test_on_a_linear_model_alternating_ends_at_the_largest_exact_evidence(kind: 
 def test_bounds_hold_and_the_rest_is_the_maximum_within_them() -> None:
     model, x, y = network(60)
     given = assignment(online={"curvature": "full_ggn"})
-    passed = passes_of(begin(model, given.plan), data_of(x, y), given).of("full_ggn")[0]
+    passed = passes_of(begin(model, data_of(x, y), given.plan, given.seed)).of("full_ggn")[0]
     norms, sizes = squared_norms(model), [8, 4, 12, 3]
     members = members_of("tensor", len(passed.curvature.names))
     free = fit_prior(passed.curvature, norms, torch.ones(4), members=members)

@@ -15,12 +15,12 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.online import (
     passes_of,
     update_hyperparameters,
 )
-from nas_evidence.training.parts import new_run, part_of
+from nas_evidence.training.parts import new_network, part_of
 from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
@@ -52,7 +52,7 @@ def asked(*estimators: str, width: int = 20, likelihood: str = "heteroscedastic"
 
 def test_the_head_has_two_outputs_for_each_target() -> None:
     data = growing(40)
-    model = new_run(*part_of(None, data, asked(), "any")).training.model
+    model = new_network(*part_of(None, data, asked(), "any")).model
     assert model(data.x_train).shape == (40, 2)
     assert TrainingPlan(likelihood="heteroscedastic").head_width(3) == 6
     assert [TrainingPlan(likelihood=name).head_width(3) for name in ("gaussian", "categorical")] \
@@ -61,16 +61,16 @@ def test_the_head_has_two_outputs_for_each_target() -> None:
 
 def test_an_update_raises_the_evidence_and_leaves_noise_and_temperature() -> None:
     data, given = growing(60), asked()
-    state = new_run(*part_of(None, data, given, "any")).training
-    train_epoch(state, data, given, n_epochs=5)
+    state = new_network(*part_of(None, data, given, "any"))
+    train_epoch(state, n_epochs=5)
     kind = given.plan.online.curvature
 
     def evidence() -> float:
-        pass_ = passes_of(state, data, given).of(kind)[0]
+        pass_ = passes_of(state).of(kind)[0]
         return laplace_estimate(kind, pass_, state.model, state.prior_precision).value
 
     before = evidence()
-    update_hyperparameters(passes_of(state, data, given))
+    update_hyperparameters(passes_of(state))
     assert evidence() > before + 0.1
     assert state.noise_std == 1.0
     assert state.curve[-1].noise_std is None
@@ -79,7 +79,7 @@ def test_an_update_raises_the_evidence_and_leaves_noise_and_temperature() -> Non
 
 def test_the_gain_is_over_the_best_constant_mean_and_noise() -> None:
     data, given = growing(50), asked()
-    state = begin(new_run(*part_of(None, data, given, "any")).training.model, given.plan)
+    state = new_network(*part_of(None, data, given, "any"))
     pass_ = curvature_pass(
         "diag_ggn", state.model, data.x_train, data.y_train, Heteroscedastic(), batch_size=50
     )
@@ -103,8 +103,8 @@ def test_only_absurd_losses_are_divergence() -> None:
 
 def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> None:
     data, given = growing(40), asked(width=4)
-    state = new_run(*part_of(None, data, given, "any")).training
-    train_epoch(state, data, given, n_epochs=20)
+    state = new_network(*part_of(None, data, given, "any"))
+    train_epoch(state, n_epochs=20)
     model = state.model.double().eval()
     x, names = data.x_train.double(), [name for name, _ in model.named_parameters()]
     jacobians = torch.func.vmap(
@@ -121,7 +121,7 @@ def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> Non
     precision = columns.mT @ columns + prior.diag()
     of_mean = torch.einsum("nc,ncp->np", slopes, j)
     of_mean = torch.einsum("np,pq,nq->n", of_mean, torch.linalg.inv(precision), of_mean)
-    predict = predict_rows(state, given.plan, x, data.y_train.double())
+    predict = predict_rows(state, x, data.y_train.double())
     assert_close(
         predict(x).spread[:, 0],
         (Heteroscedastic().variance(outputs)[:, 0] + of_mean).sqrt(),
@@ -170,9 +170,9 @@ def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
 ) -> None:
     def coverage(likelihood: str) -> list[float]:
         trial = pairs[f"{likelihood} None"]
-        data, state = trial.data, trial.training
+        data, state = trial.data, trial.network
         assert state is not None
-        predict = predict_rows(state, trial.assignment.plan, data.x_train, data.y_train)
+        predict = predict_rows(state, data.x_train, data.y_train)
         found = predict(data.x_test).at(trial.record.spread_factor)  # type: ignore[attr-defined]
         mean, wide = found.outputs[:, 0].double(), found.spread[:, 0]
         covered = ((data.y_test[:, 0].double() - mean) / wide).abs() < 1.6449
@@ -199,7 +199,7 @@ def test_scores_and_metrics_of_several_targets_are_those_of_their_definition(
     given = asked(*names, epochs=8, settle=0.0, online={"every": 4}, folds=2)
     trial = Trial.start(given, data, tmp_path)
     record = ended(trial)
-    state = trial.training
+    state = trial.network
     assert state is not None
     with torch.no_grad():
         outputs = state.model.eval()(data.x_test).double()
@@ -207,7 +207,7 @@ def test_scores_and_metrics_of_several_targets_are_those_of_their_definition(
     means = Heteroscedastic().mean(outputs)
     error = (means - data.y_test) * data.y_std
     assert record.test_rmse == pytest.approx(float(error.square().mean(0).sqrt().mean()), rel=1e-5)
-    predict = predict_rows(state, given.plan, data.x_train, data.y_train)
+    predict = predict_rows(state, data.x_train, data.y_train)
     spread = record.spread_factor * predict(data.x_test).spread
     nll = -Normal(means, spread).log_prob(data.y_test.double()).sum(1).mean()
     assert record.test_nll_per_datum == pytest.approx(float(nll), rel=1e-5)

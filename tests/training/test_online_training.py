@@ -25,7 +25,8 @@ from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.testing.executor_contract import without_times
-from nas_evidence.training.loop import Training, begin, train_epoch
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
@@ -77,11 +78,11 @@ def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tupl
     )
 
 
-def trained(model: nn.Module, data: TensorData, given: Assignment) -> Training:
-    state = begin(model, given.plan)
+def trained(model: nn.Module, data: TensorData, given: Assignment) -> Network:
+    state = begin(model, data, given.plan, given.seed)
     for stop in stops(given.plan):
-        train_epoch(state, data, given, n_epochs=stop.epoch - state.epoch)
-        evaluated(state, data, given)
+        train_epoch(state, n_epochs=stop.epoch - state.epoch)
+        evaluated(state, given)
     return state
 
 
@@ -198,7 +199,7 @@ def test_the_last_evaluation_is_what_the_public_call_says(tmp_path: Path) -> Non
     data = label_data()
     trial = Trial.start(given, data, tmp_path)
     trial.advance(6)
-    state = trial.training
+    state = trial.network
     record = trial.finish()
     for kind in kinds:
         found = record.final_estimate(kind)
@@ -294,13 +295,13 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     trial.advance(3)
     record = trial.finish()
     with torch.no_grad():
-        outputs = trial.training.model.eval()(data.x_test)
+        outputs = trial.network.model.eval()(data.x_test)
     own = outputs.double() * data.y_std + data.y_mean
     truth = data.y_test.double() * data.y_std + data.y_mean
     rmse = (own - truth).square().mean(0).sqrt().mean()
     assert_close(record.test_rmse, rmse.item(), rtol=1e-5, atol=0)
     assert record.noise_std is not None
-    predict = predict_rows(trial.training, trial.assignment.plan, data.x_train, data.y_train)
+    predict = predict_rows(trial.network, data.x_train, data.y_train)
     wide = Normal(outputs.double(), predict(data.x_test).spread)
     nll = -wide.log_prob(data.y_test.double()).sum(1).mean().item()
     assert_close(record.test_nll_per_datum, nll, rtol=1e-6, atol=0)

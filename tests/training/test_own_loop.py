@@ -22,7 +22,8 @@ import nas_evidence
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.spec.schedule import is_due
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import begin, train_epoch
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.network import begin
 from nas_evidence.training.online import update_and_follow
 
 EPOCHS, BATCH, RATE = 6, 8, 0.02
@@ -80,12 +81,12 @@ def test_steps_and_updates_are_those_of_a_trial(
     given = assignment(likelihood, online, likelihood_power=0.5)
     model, x, y = problem(likelihood)
     own = copy.deepcopy(model)
-    data, state = tensor_data(x, y), begin(model, given.plan)
+    state = begin(model, tensor_data(x, y), given.plan, given.seed)
     expected = []
     for epoch in range(1, EPOCHS + 1):
-        train_epoch(state, data, given)
+        train_epoch(state)
         due = is_due(epoch, 2, given.plan.online.burn_in)
-        passes = update_and_follow(state, data, given, due=due)
+        passes = update_and_follow(state, due=due)
         value = passes.estimate(curvature, passes.of(curvature)[0]).value
         expected.append((value, state.prior_precision.clone(), state.noise_std))
 

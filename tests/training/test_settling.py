@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import operator
 from collections.abc import Mapping
 
 import numpy as np
@@ -20,17 +21,18 @@ from nas_evidence.models import build
 from nas_evidence.spec.schedule import interval, stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training import settling as module
-from nas_evidence.training.loop import Member, Training, begin, train_epoch
-from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, passes_of
-from nas_evidence.training.online import rescaled_precision, update_and_follow
+from nas_evidence.training.checkpoint import restore, state_of
+from nas_evidence.training.loop import train_epoch
+from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, write_parameters
+from nas_evidence.training.network import Network, begin
+from nas_evidence.training.online import passes_of, rescaled_precision, update_and_follow
 from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
 from nas_evidence.training.settling import (
     CLOSER,
     NEAR_MODE,
     Settling,
     begin_settling,
-    load_settling,
-    settle_slice,
+    settle_slices,
 )
 
 pytestmark = pytest.mark.slow
@@ -66,9 +68,7 @@ def real() -> TensorData:
     return TensorData(x[:80], y[:80], x[80:], y[80:], "real", 2, (5,), zero, one)
 
 
-def scheduled(
-    data: TensorData, family: str = "mlp", **plan: object
-) -> tuple[Training, Assignment]:
+def scheduled(data: TensorData, family: str = "mlp", **plan: object) -> tuple[Network, Assignment]:
     """A training after its last epoch."""
     given = {
         "likelihood": "gaussian" if data.task == "real" else "categorical",
@@ -77,19 +77,19 @@ def scheduled(
     assignment = asked(ArchitectureSpec(family=family, values=FAMILIES[family]), seed=3, **given)
     generator = torch.Generator().manual_seed(assignment.derived_seed("init"))
     model = build(assignment.architecture, data.input_shape, data.n_outputs, generator)
-    training = begin(model, assignment.plan)
+    training = begin(model, data, assignment.plan, assignment.seed, family=family)
     for stop in stops(assignment.plan):
-        train_epoch(training, data, assignment, n_epochs=stop.epoch - training.epoch)
-        update_and_follow(training, data, assignment, due=stop.update)
+        train_epoch(training, n_epochs=stop.epoch - training.epoch)
+        update_and_follow(training, due=stop.update)
     return training, assignment
 
 
 def settled(
-    training: Training, data: TensorData, assignment: Assignment, budget: float = EPOCHS
+    training: Network, data: TensorData, assignment: Assignment, budget: float = EPOCHS
 ) -> Settling:
-    settling = begin_settling(Member(training, data, assignment), budget)
+    settling = begin_settling(training, budget)
     for _ in range(500):
-        if settle_slice(settling):
+        if settle_slices([training])[0]:
             return settling
     raise AssertionError("the settling does not end")
 
@@ -97,10 +97,10 @@ def settled(
 def test_where_nobody_asks_for_the_decrement_the_same_state_is_kept_without_it() -> None:
     data, kept = real(), []
     for reported in (True, False):
-        training, assignment = scheduled(data)
-        settling = begin_settling(Member(training, data, assignment), EPOCHS)
+        training, _ = scheduled(data)
+        settling = begin_settling(training, EPOCHS)
         settling.reported = reported
-        while not settle_slice(settling):
+        while not settle_slices([training])[0]:
             pass
         assert (settling.decrement_per_datum is not None) is reported
         kept.append((flat(training.model), training.prior_precision, settling.kept))
@@ -110,7 +110,7 @@ def test_where_nobody_asks_for_the_decrement_the_same_state_is_kept_without_it()
     assert state == again[2]
 
 
-def each(training: Training) -> Tensor:
+def each(training: Network) -> Tensor:
     sizes = torch.tensor([p.numel() for p in training.model.parameters()])
     return training.prior_precision.repeat_interleave(sizes)
 
@@ -119,7 +119,7 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().double().flatten() for p in model.parameters()])
 
 
-def dense_decrement(training: Training, data: TensorData, plan: TrainingPlan) -> float:
+def dense_decrement(training: Network, data: TensorData, plan: TrainingPlan) -> float:
     """By the slow definition, in float64."""
     model = copy.deepcopy(training.model).double().eval()
     x = data.x_train.double()
@@ -140,7 +140,7 @@ def test_the_decrement_matches_the_dense_one(task: str, power: float) -> None:
     data = labels() if task == "labels" else real()
     training, assignment = scheduled(data, likelihood_power=power)
     expected = dense_decrement(training, data, assignment.plan)
-    found, n_products = newton_decrement(Member(training, data, assignment))
+    found, n_products = newton_decrement(training)
     # From below, and complete to about 1 % where the iteration ends by its own rule.
     assert 0.97 * expected < found <= expected * (1 + 1e-6)
     assert 0 < n_products < 100
@@ -167,9 +167,9 @@ def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() ->
     before = flat(training.model)
     settling = settled(training, data, assignment, 1)  # an epoch
     assert settling.first_evidence > settling.scheduled_evidence
-    assert dense_decrement(settling.working.training, data, assignment.plan) > NEAR_MODE * len(
-        before
-    )
+    half_way = copy.deepcopy(training)
+    write_parameters(half_way, settling.first)
+    assert dense_decrement(half_way, data, assignment.plan) > NEAR_MODE * len(before)
     assert (settling.kept, settling.converged) == ("scheduled", False)
     assert torch.equal(flat(training.model), before)
 
@@ -178,7 +178,7 @@ def test_a_state_half_way_to_a_mode_is_not_kept_though_it_has_more_evidence() ->
 def test_images_settle_with_fixup_scalars_and_convolutions(family: str) -> None:
     data = labels(images=True)
     training, assignment = scheduled(data, family)
-    joint = log_joint(Member(training, data, assignment), double=True)
+    joint = log_joint(training, double=True)
     before = joint.value(flat(training.model))
     settling = settled(training, data, assignment)
     assert settling.first is not None
@@ -218,7 +218,7 @@ def test_a_linear_network_settles_without_noise(seed: int) -> None:
     assert training.noise_std < 1e-6
     assert settling.converged
     assert settling.work < 0.2 * settling.budget
-    assert newton_decrement(settling, theta=settling.theta)[0] < 100e-6
+    assert newton_decrement(training, theta=settling.theta)[0] < 100e-6
     # The network that is kept holds these parameters as exactly as float32 can.
     assert torch.equal(flat(training.model), settling.theta.float().double())
 
@@ -329,35 +329,32 @@ def test_a_settling_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task
     other = copy.deepcopy(training)
     undisturbed = settled(training, data, assignment, 8 * EPOCHS)
     assert undisturbed.rounds > 1
-    settling = begin_settling(Member(other, data, assignment), 8 * EPOCHS)
+    begin_settling(other, 8 * EPOCHS)
     done = False
     while not done:
-        done = settle_slice(settling)
+        done = settle_slices([other])[0]
         file = io.BytesIO()
-        torch.save(settling.state_dict(), file)
+        torch.save(state_of(other), file)
         file.seek(0)
-        state = torch.load(file, weights_only=True)
-        settling = load_settling(settling, state)
-    for name, value in undisturbed.state_dict().items():
-        found = settling.state_dict()[name]
-        if isinstance(value, Tensor):
-            assert torch.equal(found, value), name
-        elif name != "seconds":
-            assert found == value, name
+        restore(other, torch.load(file, weights_only=True))
+    found, expected = (state_of(one)["settling"] for one in (other, training))
+    for name in expected.keys() - {"seconds", "scheduled", "pairs"}:
+        same = torch.equal if isinstance(expected[name], Tensor) else operator.eq
+        assert same(found[name], expected[name]), name
     assert torch.equal(flat(other.model), flat(training.model))
     assert torch.equal(other.prior_precision, training.prior_precision)
     assert other.noise_std == training.noise_std
 
 
-def test_the_training_does_not_change_before_the_settling_ends() -> None:
+def test_the_scheduled_state_is_kept_until_the_settling_ends() -> None:
     data = labels()
-    training, assignment = scheduled(data)
+    training, _ = scheduled(data)
     before, precision = flat(training.model), training.prior_precision.clone()
-    settling = begin_settling(Member(training, data, assignment), 8 * EPOCHS)
+    settling = begin_settling(training, 8 * EPOCHS)
     mode = training.model.training
-    while not settle_slice(settling):
-        assert torch.equal(flat(training.model), before)
-        assert torch.equal(training.prior_precision, precision)
+    while not settle_slices([training])[0]:
+        assert torch.equal(settling.scheduled.theta, before)
+        assert torch.equal(settling.scheduled.hyper.precision, precision)
         assert training.model.training is mode
     assert not torch.equal(flat(training.model), before)
 
@@ -401,10 +398,10 @@ def test_a_state_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_budget_changes_nothing() -> None:
     data = labels()
-    training, assignment = scheduled(data)
+    training, _ = scheduled(data)
     before = flat(training.model)
-    settling = begin_settling(Member(training, data, assignment), 0.0)
-    assert settle_slice(settling)
+    settling = begin_settling(training, 0.0)
+    assert settle_slices([training])[0]
     assert (settling.kept, settling.converged) == ("scheduled", False)
     assert settling.decrement_per_datum is None
     assert torch.equal(flat(training.model), before)
@@ -413,7 +410,7 @@ def test_no_budget_changes_nothing() -> None:
 def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
     data = labels()
     training, assignment = scheduled(data)
-    cost = gradient_cost(Member(training, data, assignment))
+    cost = gradient_cost(training)
     assert 0 < cost <= 1
     settling = settled(training, data, assignment, 3.0)
     # A round may end a line search and test a decrement beyond it.
@@ -422,22 +419,22 @@ def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
 
 def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:
     data = labels()
-    training, assignment = scheduled(data)
-    settling = begin_settling(Member(training, data, assignment), 60.0)
-    last = settling.working.training.prior_precision
-    while not settle_slice(settling):
+    training, _ = scheduled(data)
+    settling = begin_settling(training, 60.0)
+    last = training.prior_precision
+    while not settle_slices([training])[0]:
         if settling.rounds > 1:
-            ratio = settling.working.training.prior_precision / last
+            ratio = training.prior_precision / last
             assert_close(ratio, ratio[:1].expand_as(ratio))
-        last = settling.working.training.prior_precision
+        last = training.prior_precision
     assert settling.moved < module.MOVE_TOLERANCE
 
 
 def test_one_factor_has_most_evidence_among_all_factors() -> None:
     data = labels()
     online = {"every": 2, "curvature": "diag_ggn"}
-    training, assignment = scheduled(data, online=online)
-    passes, start = passes_of(training, data, assignment), training.prior_precision * 3
+    training, _ = scheduled(data, online=online)
+    passes, start = passes_of(training), training.prior_precision * 3
     pass_ = passes.of("diag_ggn")[0]
 
     def evidence(precision: Tensor) -> float:

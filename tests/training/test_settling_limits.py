@@ -1,5 +1,6 @@
 """When a settled state is near enough to a mode, and the unit of what a descent remembers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,9 +13,9 @@ from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.training import settling as module
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import Member, begin
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.quasi_newton import descend
-from nas_evidence.training.settling import CLOSER, NEAR_MODE, Settling
+from nas_evidence.training.settling import CLOSER, NEAR_MODE
 
 
 @pytest.mark.parametrize(
@@ -32,9 +33,11 @@ def test_one_of_two_limits_makes_a_settled_state_near_enough_to_a_mode(
 ) -> None:
     n = 50
     monkeypatch.setattr(module, "newton_decrement", lambda *_, **__: (n * candidate, 5))
+    settling = SimpleNamespace(scheduled_decrement=n * scheduled, budget=1.0, cost=0.1)
     data = SimpleNamespace(x_train=torch.zeros(n, 1))
-    settling = SimpleNamespace(scheduled_decrement=n * scheduled, data=data, affordable=5)
-    assert module._is_near_mode(cast(Settling, settling), cast(Member, None)) is is_near
+    network = SimpleNamespace(settling=settling, data=data)
+    found = module._decrement_near_a_mode(cast(Network, network))
+    assert (found is not None) is is_near
 
 
 @pytest.mark.parametrize("noise_std", [0.2, 3.0])
@@ -50,10 +53,10 @@ def test_a_descent_remembers_the_curvature_of_squares_whatever_the_noise(
         ArchitectureSpec(family="linear", values={}), likelihood="gaussian", epochs=2,
         online={"every": 2},
     )  # fmt: skip
-    training = begin(build(given.architecture, (3,), 1, random), given.plan)
-    training.noise_std = noise_std
-    settling = module.begin_settling(Member(training, data, given), 1.0)
-    joint, start = module._begin_descent(settling)
+    training = begin(build(given.architecture, (3,), 1, random), data, given.plan, given.seed)
+    training.hyper = replace(training.hyper, scale=noise_std)
+    module.begin_settling(training, 1.0)
+    joint, start = module._begin_descent(training)
     found = descend(LogJoints({0: joint}), {0: start})[0].pairs
     assert len(found.steps) >= 1
     inputs = torch.cat([x, torch.ones(30, 1)], 1).double()  # weights, then the bias

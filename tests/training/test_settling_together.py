@@ -19,16 +19,15 @@ from nas_evidence.models import build
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training import settling as module
+from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.log_joints import LogJoints
-from nas_evidence.training.loop import Member, begin, train_epoch
+from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.mode import parameters_of
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import update_and_follow
 from nas_evidence.training.quasi_newton import Descent, Start
 from nas_evidence.training.settling import (
-    Settling,
     begin_settling,
-    load_settling,
-    settle_slice,
     settle_slices,
 )
 
@@ -87,7 +86,7 @@ def test_losses_and_gradients_side_by_side_are_those_of_each_alone(
         assert_close(gradient, slope, atol=1e-10, rtol=1e-10)
 
 
-def settler_of(task: str, k: int, family: str = "mlp") -> Settling:
+def settler_of(task: str, k: int, family: str = "mlp") -> Network:
     """A network after its schedule, about to settle."""
     data = data_of(task, SIZES[k], 20 + k)
     plan = TrainingPlan.model_validate({
@@ -97,25 +96,25 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Settling:
     values = {"depth": 1, "width": 6} if family == "mlp" else {}
     given = asked(ArchitectureSpec(family=family, values=values), seed=k, plan=plan)
     model = build(given.architecture, (5,), 3, torch.Generator().manual_seed(k))
-    training = begin(model, plan)
+    training = begin(model, data, plan, given.seed, family=family)
     for stop in stops(plan):
-        train_epoch(training, data, given, n_epochs=stop.epoch - training.epoch)
-        update_and_follow(training, data, given, due=stop.update)
-    return begin_settling(Member(training, data, given), 8.0 * EPOCHS)
+        train_epoch(training, n_epochs=stop.epoch - training.epoch)
+        update_and_follow(training, due=stop.update)
+    begin_settling(training, 8.0 * EPOCHS)
+    return training
 
 
-def settled(settlers: list[Settling], *, resume: bool = False) -> list[Tensor]:
+def settled(settlers: list[Network], *, resume: bool = False) -> list[Tensor]:
     """Settle side by side to the end; return θ of each."""
     left = dict(enumerate(settlers))
     while left:
         done = settle_slices(list(left.values()))
         for (k, one), over in zip(list(left.items()), done, strict=True):
             if resume:
-                state = copy.deepcopy(one.state_dict())
-                left[k] = load_settling(one, state)
+                restore(one, copy.deepcopy(state_of(one)))
             if over:
                 del left[k]
-    return [parameters_of(one.training) for one in settlers]
+    return [parameters_of(one) for one in settlers]
 
 
 @pytest.mark.slow
@@ -138,13 +137,13 @@ def test_a_group_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task: s
 @pytest.mark.slow
 def test_one_that_is_not_finite_keeps_its_schedule_and_disturbs_no_other() -> None:
     settlers = [settler_of("real", k) for k in range(3)]
-    broken = settlers[1]
+    broken = settlers[1].settling
     broken.scheduled_evidence = -math.inf
     with torch.no_grad():
-        next(broken.working.training.model.parameters()).fill_(math.nan)
+        next(settlers[1].model.parameters()).fill_(math.nan)
     assert settle_slices(settlers) == [False, True, False]
     assert (broken.kept, broken.evidence) == ("scheduled", None)
-    assert all(bool(one.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
+    assert all(bool(one.settling.theta.isfinite().all()) for one in (settlers[0], settlers[2]))
 
 
 @pytest.mark.slow
@@ -159,15 +158,7 @@ def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
 
     monkeypatch.setattr(module, "descend", stuck)
     settlers = [settler_of("real", k) for k in range(3)]
-    settlers[1].double = True
+    settlers[1].settling.double = True
     settle_slices(settlers)
     assert sorted(descended) == [0, 1, 2]
-    assert all(one.double for one in settlers)
-
-
-@pytest.mark.slow
-def test_a_slice_alone_is_a_group_of_one() -> None:
-    one, other = settler_of("real", 0), settler_of("real", 0)
-    settle_slice(one)
-    settle_slices([other])
-    assert torch.equal(one.theta, other.theta)
+    assert all(one.settling.double for one in settlers)

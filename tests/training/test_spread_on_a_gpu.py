@@ -1,7 +1,7 @@
 """Inside a trial the posterior of predictions stays on its device; the GPU is a fake."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -9,9 +9,10 @@ from fake_gpu import FakeGpu
 from torch import Tensor
 
 from nas_evidence.data.augmentation import MovedRows, Moves
+from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
-from nas_evidence.training.loop import begin
+from nas_evidence.training.network import begin
 from nas_evidence.training.predict_rows import predict_rows
 
 pytestmark = pytest.mark.slow
@@ -41,8 +42,9 @@ def test_the_posterior_is_fitted_where_the_network_is_with_the_values_of_a_cpu(n
         start = torch.Generator().manual_seed(1)
         spec = ArchitectureSpec(family=family, values=values)
         model = build(spec, shape, plan.head_width(2), start).to(device)
-        predict = predict_rows(begin(model, plan), plan, rows(x.to(device)), y.to(device))
-        found = predict(rows(x[:9].to(device)))
+        x_train, y_train = rows(x.to(device)), y.to(device)
+        network = begin(model, cast(TensorData, None), plan, 0)
+        found = predict_rows(network, x_train, y_train)(rows(x[:9].to(device)))
         assert found.outputs.device.type == "cpu"
         return found.spread
 

@@ -22,14 +22,12 @@ from nas_evidence.spec.study import (
 )
 from nas_evidence.training.loop import (
     DivergedError,
-    Member,
-    Training,
-    begin,
     learning_rate,
     likelihood_of,
     train_epoch,
     train_epochs,
 )
+from nas_evidence.training.network import Hyper, Network, begin
 from nas_evidence.training.together import GRADIENT_CLIP, is_stacked, n_together
 
 EPOCHS = 3
@@ -42,7 +40,7 @@ def data() -> TensorData:
 
 def members_of(
     data: TensorData, dtype: torch.dtype, sizes: tuple[int, ...], seed: int = 0, **plan: object
-) -> list[Member]:
+) -> list[Network]:
     """Trainings of a random architecture with different data, hyperparameters and seeds."""
     draw = torch.Generator().manual_seed(seed)
     members = []
@@ -64,11 +62,13 @@ def members_of(
         with torch.no_grad():  # heads that start at zero would hide the layers below
             for p in model.parameters():
                 p += 0.1 * torch.randn(p.shape, generator=draw).to(dtype)
-        state = begin(model, given.plan)
-        spread = torch.rand(state.prior_precision.shape, generator=draw, dtype=torch.float64)
-        state.prior_precision *= 0.1 + 20 * spread
-        state.noise_std = 0.5 + 0.3 * k
-        members.append(Member(state, replace(data, x_train=x, y_train=y), given))
+        seen = replace(data, x_train=x, y_train=y)
+        state = begin(model, seen, given.plan, given.seed)
+        precision = state.hyper.precision
+        precision *= 0.1 + 20 * torch.rand(precision.shape, generator=draw, dtype=torch.float64)
+        real = given.plan.likelihood == "gaussian"
+        state.hyper = Hyper(precision, 0.5 + 0.3 * k if real else state.hyper.scale)
+        members.append(state)
     return members
 
 
@@ -87,11 +87,10 @@ def random_architecture(draw: torch.Generator, data: TensorData) -> Architecture
             return found
 
 
-def naive_epoch(member: Member) -> float:
+def naive_epoch(state: Network) -> float:
     """One epoch by the book: a loop over tensors, and torch's own clipping and optimiser."""
-    state, given = member.training, member.assignment
-    plan, epoch = given.plan, state.epoch + 1
-    x, y, model = member.data.x_train, member.data.y_train, state.model
+    plan, epoch = state.plan, state.epoch + 1
+    x, y, model = state.data.x_train, state.data.y_train, state.model
     gaussian = plan.likelihood == "gaussian"
     scale = (state.noise_std if gaussian else plan.temperature) ** 2
     rate, parameters = learning_rate(plan, epoch), list(model.parameters())
@@ -99,7 +98,7 @@ def naive_epoch(member: Member) -> float:
     sizes = [p.numel() for p in parameters]
     precisions = of_each_parameter(state.prior_precision, sizes)
     decay = (precisions * scale / (plan.likelihood_power * len(x))).clamp(max=0.5 / rate)
-    order = torch.Generator().manual_seed(given.derived_seed("order", epoch))
+    order = torch.Generator().manual_seed(state.derived_seed("order", epoch))
     likelihood = likelihood_of(plan, state.noise_std)
     total = 0.0
     for rows in torch.randperm(len(x), generator=order).split(plan.batch_size):
@@ -120,7 +119,7 @@ def naive_epoch(member: Member) -> float:
     return total / len(x)
 
 
-def torch_optimiser(state: Training, plan: TrainingPlan, rate: float) -> torch.optim.Optimizer:
+def torch_optimiser(state: Network, plan: TrainingPlan, rate: float) -> torch.optim.Optimizer:
     """Torch's own optimiser, that goes on from the state of ours."""
     own = state.optimiser
     groups = [
@@ -138,7 +137,7 @@ def torch_optimiser(state: Training, plan: TrainingPlan, rate: float) -> torch.o
     return optimiser
 
 
-def parameters_of(state: Training) -> Tensor:
+def parameters_of(state: Network) -> Tensor:
     return torch.cat([p.detach().flatten() for p in state.model.parameters()])
 
 
@@ -166,10 +165,10 @@ def test_a_group_ends_where_each_would_alone(
             assert train_epochs(together) == [None] * len(sizes)
         for one, other in zip(together, alone, strict=True):
             losses = [naive_epoch(other) for _ in range(EPOCHS)]
-            found, expected = parameters_of(one.training), parameters_of(other.training)
+            found, expected = parameters_of(one), parameters_of(other)
             norm = expected.norm()
             torch.testing.assert_close(found / norm, expected / norm, rtol=0, atol=tolerance)
-            curve = [point.train_nll_per_datum for point in one.training.curve]
+            curve = [point.train_nll_per_datum for point in one.curve]
             assert curve == pytest.approx(losses, rel=tolerance)
 
 
@@ -177,13 +176,13 @@ def test_a_group_ends_where_each_would_alone(
 def test_members_may_be_at_different_epochs(data: TensorData) -> None:
     members = members_of(data, torch.float64, (30, 30), seed=3)
     ahead = copy.deepcopy(members[0])
-    train_epoch(members[0].training, members[0].data, members[0].assignment)
+    train_epoch(members[0])
     train_epochs(members)
     for _ in range(2):
         naive_epoch(ahead)
-    assert [member.training.epoch for member in members] == [2, 1]
+    assert [member.epoch for member in members] == [2, 1]
     torch.testing.assert_close(
-        parameters_of(members[0].training), parameters_of(ahead.training), rtol=1e-9, atol=1e-11
+        parameters_of(members[0]), parameters_of(ahead), rtol=1e-9, atol=1e-11
     )
 
 
@@ -197,9 +196,7 @@ def test_a_training_goes_on_from_the_state_of_its_optimiser(data: TensorData) ->
         naive_epoch(one)
         naive_epoch(other)
         train_epochs([other])
-        torch.testing.assert_close(
-            parameters_of(one.training), parameters_of(other.training), rtol=1e-9, atol=1e-11
-        )
+        torch.testing.assert_close(parameters_of(one), parameters_of(other), rtol=1e-9, atol=1e-11)
 
 
 def test_one_that_diverges_does_not_disturb_the_others(data: TensorData) -> None:
@@ -210,16 +207,16 @@ def test_one_that_diverges_does_not_disturb_the_others(data: TensorData) -> None
     errors = train_epochs(wild)
     assert isinstance(errors[1], DivergedError)
     assert errors[0] is errors[2] is None
-    assert wild[1].training.epoch == 0
+    assert wild[1].epoch == 0
     for k in (0, 2):
-        states = (wild[k].training, calm[k].training)
+        states = (wild[k], calm[k])
         assert torch.equal(*(parameters_of(state) for state in states))
 
 
 def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
     members = members_of(data, torch.float32, (20, 20))
     train_epochs(members)
-    tensors = [p for member in members for p in member.training.model.parameters()]
+    tensors = [p for member in members for p in member.model.parameters()]
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in tensors)
 
 
@@ -227,16 +224,15 @@ def test_a_network_with_an_unknown_layer_trains_alone(data: TensorData) -> None:
     members = members_of(data, torch.float32, (20, 20), seed=3)
     x = data.x_train[:1]
     unknown = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
-    assert n_together(members[0].training.model, x, 128, 2) == 2
+    assert n_together(members[0].model, x, 128, 2) == 2
     assert n_together(unknown, x, 128, 2) == 1
     assert not is_stacked(unknown, 1)
     own = [copy.deepcopy(members[0]), copy.deepcopy(members[0])]
     for member in own:
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
-        states = begin(model, member.assignment.plan)
-        vars(member.training).update(vars(states))
+        vars(member).update(vars(begin(model, member.data, member.plan, member.seed)))
     assert train_epochs(own) == [None, None]
-    assert [member.training.epoch for member in own] == [1, 1]
+    assert [member.epoch for member in own] == [1, 1]
 
 
 @pytest.mark.parametrize(

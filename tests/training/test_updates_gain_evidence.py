@@ -4,6 +4,7 @@ A rule that forbids precisions to rise must not spoil the noise or the temperatu
 together with them.
 """
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -20,7 +21,8 @@ from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
 from nas_evidence.spec.registry import ONLINE_CURVATURES
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
-from nas_evidence.training.loop import Training, begin, likelihood_of, train_epoch
+from nas_evidence.training.loop import likelihood_of, train_epoch
+from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import update_and_follow
 
 
@@ -63,7 +65,7 @@ def network(width: int, data: TensorData, *, depth: int = 1, seed: int = 0) -> n
     return nn.Sequential(*layers, nn.Linear(width, data.n_outputs))
 
 
-def evidence(state: Training, data: TensorData, given: Assignment) -> float:
+def evidence(state: Network, data: TensorData, given: Assignment) -> float:
     """Return the evidence of the online curvature from a pass of its own, nats."""
     plan, kind = given.plan, given.plan.online.curvature
     seed = given.derived_seed(f"curvature:{kind}", state.epoch)
@@ -79,10 +81,10 @@ def evidence(state: Training, data: TensorData, given: Assignment) -> float:
     ).value
 
 
-def gain_of_an_update(state: Training, data: TensorData, given: Assignment) -> float:
+def gain_of_an_update(state: Network, data: TensorData, given: Assignment) -> float:
     """Return by how many nats the evidence at the same parameters is higher after an update."""
     before = evidence(state, data, given)
-    update_and_follow(state, data, given)
+    update_and_follow(state)
     return evidence(state, data, given) - before
 
 
@@ -91,9 +93,9 @@ def test_a_wide_network_that_has_learned_little_does_not_lose_evidence_in_an_upd
     """Noise was fitted with high precisions, and kept when they were not allowed to rise."""
     data, gains = noisy_sine(), []
     given = assignment(likelihood="gaussian", online={"every": 1, "curvature": "kfac_ggn"})
-    state = begin(network(64, data, depth=3), given.plan)
+    state = begin(network(64, data, depth=3), data, given.plan, given.seed)
     for _ in range(10):
-        train_epoch(state, data, given)
+        train_epoch(state)
         gains.append(gain_of_an_update(state, data, given))
     assert min(gains) > -1e-6, gains
 
@@ -114,11 +116,11 @@ def test_wide_networks_are_not_trapped_in_noise_on_diabetes(
     architecture = ArchitectureSpec(family="mlp", values={"depth": depth, "width": width})
     random = torch.Generator().manual_seed(0)
     model = build(architecture, data.input_shape, data.n_outputs, random)
-    state = begin(model, given.plan)
+    state = begin(model, data, given.plan, given.seed)
     for epoch in range(1, 201):
-        train_epoch(state, data, given)
+        train_epoch(state)
         if epoch % 10 == 0:
-            update_and_follow(state, data, given)
+            update_and_follow(state)
     assert evidence(state, data, given) > least
     with torch.no_grad():
         error = float((model(data.x_test) - data.y_test).square().mean().sqrt())
@@ -147,11 +149,11 @@ def test_no_update_loses_evidence_at_fixed_parameters(kind: str, groups: str, ta
             learning_rate=0.05, noise_std=0.3 + 0.4 * seed,
             online={"every": 1, "curvature": kind, "prior_groups": groups},
         )  # fmt: skip
-        state = begin(network(12, data, depth=2, seed=seed), given.plan)
-        state.prior_precision = torch.full_like(state.prior_precision, level)
+        state = begin(network(12, data, depth=2, seed=seed), data, given.plan, given.seed)
+        state.hyper = replace(state.hyper, precision=torch.full_like(state.hyper.precision, level))
         for _ in range(epochs):
-            train_epoch(state, data, given)
+            train_epoch(state)
         for _ in range(2):  # the first starts far from the maximum, the second near it
             before = abs(evidence(state, data, given))
             assert gain_of_an_update(state, data, given) > -1e-6 * (1 + before), (seed, level)
-            train_epoch(state, data, given)
+            train_epoch(state)

@@ -13,7 +13,7 @@ from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.divisions import parts_trained_on
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.cost import cost_of
-from nas_evidence.training.parts import new_run, part_of
+from nas_evidence.training.parts import new_network, part_of
 from nas_evidence.workers.worker import estimated_bytes
 
 SCORES = [("two_fold",), ("five_fold",), ("heldout_10",), ("two_fold", "five_fold", "heldout_10")]
@@ -38,8 +38,8 @@ def test_the_rows_that_a_group_of_folds_holds_are_in_the_estimate(
     scores: tuple[str, ...], arrays: ArrayData
 ) -> None:
     given, data = mlp_assignment(*scores, epochs=1), to_tensors(arrays, "cpu")
-    whole = new_run(*part_of(None, data, given, "whole")).training
-    folds = Folds(scores, Context(whole, data, given))
+    whole = new_network(*part_of(None, data, given, "whole"))
+    folds = Folds(scores, Context(whole, given))
     held = [len(folds._new_run(task).data.x_train) for task in folds._left()]
     sizes = [200 * part for part in parts_trained_on(given.plan, scores, 200)]
     assert sorted(held, reverse=True) == pytest.approx(sizes)

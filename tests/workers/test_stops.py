@@ -46,7 +46,7 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
     found, original = defaultdict(list), online.update_hyperparameters
 
     def noted(passes: Passes) -> Passes:
-        found[passes.assignment.seed].append(passes.state.epoch)
+        found[passes.network.seed].append(passes.network.epoch)
         return original(passes)
 
     monkeypatch.setattr(online, "update_hyperparameters", noted)
@@ -106,7 +106,7 @@ def test_fewer_evaluations_change_no_training(data: TensorData, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_trial_killed_after_an_update_alone_continues_bit_identically(
+def test_a_trial_killed_after_an_update_continues_bit_identically(
     data: TensorData, tmp_path: Path
 ) -> None:
     given = assignment()

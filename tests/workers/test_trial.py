@@ -243,7 +243,7 @@ def test_an_exception_becomes_a_row_with_cause_and_traceback(
         raise error
 
     trial = Trial.start(assignment(), data, tmp_path)
-    monkeypatch.setattr("nas_evidence.workers.trial.train_epoch", explode)
+    monkeypatch.setattr("nas_evidence.training.life.train_epochs", explode)
     report = trial.advance(5)
     assert report.done
     record = trial.finish()
@@ -281,7 +281,7 @@ def test_costs_are_reported_from_the_start_and_recorded(data: TensorData, tmp_pa
     assert report.seconds > 0
     record = trial.finish()
     assert record.model_dump(include=set(first.costs)) == dict(first.costs)
-    assert record.n_parameters == sum(p.numel() for p in trial.training.model.parameters())
+    assert record.n_parameters == sum(p.numel() for p in trial.network.model.parameters())
     assert record.memory_bytes is not None
     assert record.gpu_share == 0.25
 
@@ -378,9 +378,9 @@ def test_the_prior_alone_regularises_as_ridge_regression_does(data: TensorData) 
          "schedule": "constant", "online": {"burn_in": 1000}},
     )  # fmt: skip
     trial = Trial.start(given, data, Path("unused"))
-    training = trial.training
+    training = trial.network
     for _ in range(400):
-        loop.train_epoch(training, data, given)
+        loop.train_epoch(training)
     model = training.model.double()
     loss = torch.nn.functional.cross_entropy(
         model(data.x_train.double()), data.y_train, reduction="sum"

@@ -62,7 +62,7 @@ def test_a_trial_that_has_ended_keeps_no_tensor(
 
     run("first")  # what is kept for the next trial, kept
     if fails:
-        monkeypatch.setattr("nas_evidence.workers.trial.train_epoch", broken)
+        monkeypatch.setattr("nas_evidence.training.life.train_epochs", broken)
     gc.collect()
     gc.disable()
     try:

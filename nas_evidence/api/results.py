@@ -1,0 +1,747 @@
+"""A study and what it offers: ranking, scores, predictions, report, figures, exports."""
+
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext, suppress
+from functools import wraps
+from html import escape
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+
+from nas_evidence.api.python_words import speaking_python
+from nas_evidence.api.request import check_one
+from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
+from nas_evidence.plumbing.own_modules import Code
+from nas_evidence.plumbing.user_error import UserError, meant
+from nas_evidence.spec.record import TrialStatus, is_race
+from nas_evidence.spec.study import StudySpec
+
+if TYPE_CHECKING:  # these import pandas and torch
+    import numpy as np
+    import pandas as pd
+
+    from nas_evidence.api.figure import Figure
+    from nas_evidence.baselines.comparison import Importance
+    from nas_evidence.baselines.stored_comparison import Within
+    from nas_evidence.data import ArrayData
+    from nas_evidence.data.given import Given
+    from nas_evidence.data.source import Source
+    from nas_evidence.driver.mirror import WorkingCopy
+    from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
+    from nas_evidence.reporting.contents import Report
+    from nas_evidence.reporting.live import Stamp
+    from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
+    from nas_evidence.spec.domains import ParameterValue
+    from nas_evidence.storage.tables import StudyTables
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+#: What a forecast may be of.
+Part = Literal["report", "export", "predict"]
+#: Architectures in the table of a notebook.
+_SHOWN = 10
+#: Columns of the leaderboard, with their types; the parameters stand after `family`.
+LEADERBOARD = {
+    "rank": "Int64", "trial_id": "Int64", "family": "str", "n_parameters": "Int64",
+    "score": "float64", "estimate": "float64", "error": "float64", "status": "str",
+    "trials": "int64",
+}  # fmt: skip
+#: Of those, what the last trial says of an architecture without a complete one.
+_OF_A_TRIAL = ("trial_id", "family", "n_parameters", "status")
+#: Types of columns that hold a parameter, by the type of its values; None for several.
+_COLUMN_TYPES: Mapping[type | None, str] = {
+    int: "Int64",
+    float: "float64",
+    bool: "boolean",
+    str: "object",
+    None: "object",
+}
+#: Columns of `posterior` and of the ranking beside the parameters and the objective.
+_POSTERIOR = ("trial_id", "family", "mean", "low", "high")
+_RANKING = (
+    "rank", "trial_id", "family", "n_parameters", "estimate", "estimate_error", "spread", "sotl",
+)  # fmt: skip
+
+
+def _cells(one: "RankedArchitecture", *names: str) -> dict[str, Any]:
+    """Return fields of an architecture as the cells of a row."""
+    return {name: getattr(one, name) for name in names}
+
+
+def _in_its_code(cls: type[T]) -> type[T]:
+    """Let all that a study offers look up references in the study's own code."""
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def inside(self: Any, *args: Any, **options: Any) -> Any:
+            with self._code.in_use():
+                return function(self, *args, **options)
+
+        return inside
+
+    for name, member in [*vars(cls).items()]:
+        if name.startswith("_") and name not in ("__repr__", "_repr_html_"):
+            continue
+        if isinstance(member, property):
+            assert member.fget is not None
+            setattr(cls, name, property(wrapped(member.fget), doc=member.__doc__))
+        elif isinstance(member, FunctionType):
+            setattr(cls, name, wrapped(member))
+    return cls
+
+
+@_in_its_code
+class Study:
+    """A study in its folder; everything is read from there when it is asked for.
+
+    A study in a store at a URI is fetched into a folder here; a report or an export in its own
+    folder goes back to the store.
+
+    Example:
+        study = nas_evidence.load("runs/mine")
+        study.ranking.head()  # a DataFrame, the best architecture first
+        study.importance("rmse")  # a DataFrame, the most important column first
+        study.export("winner")  # Path("winner"): weights and a model card
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        data_root: str | Path | None = None,
+        *,
+        allow_code: bool = False,
+        spec: StudySpec | None = None,  # if it was read already
+        code: Code | None = None,  # if it is imported already
+        store: "WorkingCopy | None" = None,  # if it is here already
+    ) -> None:
+        from nas_evidence.driver.mirror import working_copy
+        from nas_evidence.storage.outside_code import code_of_folder
+        from nas_evidence.storage.study_folder import read_study
+
+        self._store = store or working_copy(str(folder))
+        if store is None:
+            self._store.check_answers()
+            self._store.pull()
+        # Absolute, for the working folder may change; `place` is shown as it was named.
+        self.place, self.folder = self._store.place, self._store.folder.absolute()
+        self.data_root = None if data_root is None else Path(data_root).expanduser().absolute()
+        with self._store.named():
+            self.spec: StudySpec = spec or read_study(self._store.folder)
+        if code is None:
+            code = code_of_folder(self._store.folder, self.spec, allowed=allow_code)
+        self._code = code
+        self._predictors: dict[int | None, Predictor] = {}
+        self._data: Source | None = None
+        self._read: tuple[Stamp, StudyTables] | None = None
+        self._shown: RankedStudy | None = None
+        self._said: tuple[StudyTables, str | None, Report] | None = None
+        self.not_compared = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process needs; the rest is read from the folder again."""
+        return {**self.__dict__, "_predictors": {}, "_data": None, "_store": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find the folder again, or fetch the store again."""
+        from nas_evidence.driver.mirror import working_copy
+        from nas_evidence.spec.registry import import_outside
+        from nas_evidence.storage.outside_code import outside_names
+
+        self.__dict__.update(state)
+        self._store = working_copy(self.place)
+        if self._code.files:
+            with self._code.in_use():
+                import_outside(outside_names(self.spec))
+        if self._store.uri is not None:
+            self._store.pull()
+            self.folder = self._store.folder
+
+    def __repr__(self) -> str:
+        raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
+        race = f" and {sum(raced)} in the race" if any(raced) else ""
+        done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
+        return f"Study({self.place!r}: {done}, ranked by {self._tables().standings.ranks_by})"
+
+    def _repr_html_(self) -> str:
+        table = self.ranking
+        rest = f"; the best {_SHOWN}" * (len(table) > _SHOWN)
+        shown = table.head(_SHOWN).to_html(index=False, na_rep="") if len(table) else ""
+        return f"<p>{escape(repr(self) + rest)}</p>{shown}"
+
+    @property
+    def ranking(self) -> "pd.DataFrame":
+        """One row per architecture, the best first: rank, trial, family, parameters, scores."""
+        import pandas as pd
+
+        from nas_evidence.reporting.study_tables import AVERAGED
+
+        others = (*_RANKING, *AVERAGED)
+        rows = [
+            _cells(one, "rank", "trial_id", "family")
+            | self._parameters(one.values, others)
+            | _cells(one, "n_parameters", "estimate", "estimate_error")
+            | {self.spec.objective: one.objective}
+            | _cells(one, "spread", "sotl", *AVERAGED)
+            for one in self._ranked().ranking
+        ]
+        return self._typed(pd.DataFrame(rows), others).dropna(axis=1, how="all")
+
+    def leaderboard(self) -> "pd.DataFrame":
+        """Return one row per architecture in the order of the ranking, whatever became of it.
+
+        The columns depend on the space of the study alone: `rank` (missing without a valid score),
+        `trial_id` (of its best trial), `family`, every parameter of the space (`arch_NAME` where
+        NAME is another column), `n_parameters`, `score` (the objective, larger is better),
+        `estimate` and its `error` (a standard deviation, in the same unit), `status` and `trials`
+        (how many). Architectures without a complete trial are last. Columns that callbacks have
+        added follow, with the values of that trial.
+
+        Example:
+            study.leaderboard().query("family == 'mlp'").head()
+        """
+        import pandas as pd
+
+        from nas_evidence.spec.parameters import columns_of, types_of
+        from nas_evidence.storage.tables import architecture_values, own_columns
+
+        space = types_of(self.spec)
+        columns = columns_of(space, LEADERBOARD)
+        shown, trials = self._ranked(), self._tables().trials
+        trials = trials.drop_duplicates("trial_id", keep="last")
+        counts = trials["architecture_key"].value_counts()
+        keys = trials.set_index("trial_id")["architecture_key"]
+        rows = [
+            _cells(one, "rank", "trial_id", "family", "n_parameters", "estimate")
+            | {column: one.values.get(name) for name, column in columns.items()}
+            | {"score": one.objective, "error": one.estimate_error}
+            | {"status": TrialStatus.COMPLETE.value, "trials": counts[keys[one.trial_id]]}
+            for one in shown.ranking
+        ]
+        complete = {keys[one.trial_id] for one in shown.ranking}
+        others = trials[~trials["architecture_key"].isin(complete)]
+        for row in others.drop_duplicates("architecture_key", keep="last").to_dict("records"):
+            values = architecture_values(row)
+            found = {name: None if pd.isna(row[name]) else row[name] for name in _OF_A_TRIAL}
+            own = {column: values.get(name) for name, column in columns.items()}
+            rows.append({**found, **own, "trials": counts[row["architecture_key"]]})
+        before = ("rank", "trial_id", "family")
+        types = {name: LEADERBOARD[name] for name in before}
+        types |= {column: _COLUMN_TYPES[space[name]] for name, column in columns.items()}
+        types |= LEADERBOARD
+        table = pd.DataFrame(rows, columns=list(types)).astype(types)
+        own_values = trials.set_index("trial_id")[own_columns(trials.columns)]
+        return table.join(own_values, on="trial_id")
+
+    @property
+    def posterior(self) -> "pd.DataFrame":
+        """What all scores together say of each architecture, in the unit of `ranking`.
+
+        One row each, the best `mean` first, with its own score and the 90 % interval `low` to
+        `high` of the true one; see `nas_evidence.maths.architecture_posterior`.
+        """
+        import pandas as pd
+
+        from nas_evidence.reporting.recommendation import estimates
+
+        shown = [(one.architecture, one) for one in estimates(self._ranked())]
+        rows = [
+            {
+                "trial_id": own.trial_id, "family": own.family,
+                **self._parameters(own.values, _POSTERIOR),
+                self.spec.objective: own.objective, "mean": one.mean, "low": one.low,
+                "high": one.high,
+            }
+            for own, one in shown
+        ]  # fmt: skip
+        return self._typed(pd.DataFrame(rows), _POSTERIOR).dropna(axis=1, how="all")
+
+    @property
+    def correlations(self) -> "pd.DataFrame":
+        """How far each score agrees with each test result: the rows of `correlations.csv`.
+
+        One row a score, target and group (`all`, or a family): Spearman's `rho`, Kendall's `tau`,
+        the partial rho given the number of parameters, and the regret of the first 1, 3 and 10,
+        each with its 95 % interval; see docs/how-to/reading-the-report.md. Undefined values are
+        missing, and `note` says why.
+
+        >>> study.correlations.query("group == 'all'")[["score", "rho"]]  # doctest: +SKIP
+        """
+        import pandas as pd
+
+        from nas_evidence.reporting.contents import trust_of
+        from nas_evidence.reporting.correlations import COLUMNS
+
+        rows = trust_of(self._ranked()).rows
+        return pd.DataFrame([row.cells() for row in rows], columns=list(COLUMNS))
+
+    @property
+    def best(self) -> "RankedArchitecture":
+        """The best architecture.
+
+        Raises:
+            ValueError: while no trial is complete, or if none has a finite score.
+        """
+        from nas_evidence.reporting.problems import unranked_sentence
+
+        winner = self._ranked().winner
+        if winner is None:
+            if said := unranked_sentence(self._ranked()):
+                raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
+            raise UserError(
+                f"no trial of {self.place} is complete; continue it with resume"
+            ).with_code("study-without-complete-trial")
+        return winner
+
+    @property
+    def trials(self) -> "pd.DataFrame":
+        """The table `trials`: one row per finished trial, whatever its status."""
+        return self._tables().trials.copy()
+
+    @property
+    def missing(self) -> list[str]:
+        """What of the results is missing or not as it was written, one line each."""
+        return self._tables().missing
+
+    @with_options(PredictOptions)
+    @speaking_python()
+    def predict(
+        self,
+        data: Any,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        **options: Unpack[PredictOptions],
+    ) -> "Prediction":
+        """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
+
+        Args:
+            data: a DataFrame, dict of columns, list of rows, array, tensor, or the path of a
+                table, .npz file or image folder.
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks, with stacked weights.
+            options: see `nas_evidence.api.shared_options.PredictOptions`.
+
+        Raises:
+            ValueError: for data unlike the training data, or without a complete trial.
+        """
+        return self.predictor(trial_id, top=top).predict(data, **options)
+
+    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
+        """Return the best network, a trial's, or an ensemble, to predict; exported if need be.
+
+        Example:
+            study.predictor(top=3).predict(new).mean  # the ensemble of the three best
+        """
+        from nas_evidence.exporting.predictor import Predictor
+
+        if top is not None:
+            return Predictor.load(self._ensemble(trial_id, top))
+        if trial_id not in self._predictors:
+            folder, there = self._export_of(trial_id)
+            if not there:
+                self.export(folder, trial_id=self._chosen(trial_id))
+            self._predictors[trial_id] = Predictor.load(folder)
+        return self._predictors[trial_id]
+
+    def _chosen(self, trial_id: int | None) -> int:
+        return self.best.trial_id if trial_id is None else trial_id
+
+    def is_exported(self, trial_id: int) -> bool:
+        """Return whether the sound export of a trial is in the folder `export` of the study."""
+        from nas_evidence.exporting.soundness import is_export_of
+
+        conditions = self._tables().conditions(trial_id)
+        place, metric = self.folder / "export", self.spec.metric
+        return is_export_of(place, trial_id, metric, conditions=conditions)
+
+    def _export_of(self, trial_id: int | None) -> tuple[Path, bool]:
+        """Return where the export of the best or another network is kept, and if it is there."""
+        folder = self.folder / "export"
+        if self.is_exported(self._chosen(trial_id)):
+            return folder, True
+        if trial_id is None:
+            return folder, False
+        own = folder.with_name(f"export-{trial_id}")
+        return own, False
+
+    @speaking_python()
+    def predict_proba(
+        self,
+        data: Any,
+        *,
+        method: Literal["probit", "mc", "map"] | None = None,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> "np.ndarray":
+        """Return class probabilities [n, C] in the order of the sorted classes; see `predict`.
+
+        Raises:
+            ValueError: if the targets are real numbers.
+
+        Example:
+            study.predict_proba(new)[:, 1]  # of two classes the probability of the second
+        """
+        return self.predictor(trial_id, top=top).predict_proba(data, method=method)
+
+    @with_options(JudgeOptions)
+    @speaking_python()
+    def evaluate(
+        self,
+        data: Any,
+        y: Any = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        **options: Unpack[JudgeOptions],
+    ) -> "Metrics":
+        """Return metrics of labelled data: the numbers that `nas-evidence predict` prints.
+
+        Rows without a label are left out. Rows that were trained on are counted in a warning.
+
+        Args:
+            data: as for `predict`, with the target column; or inputs, and the targets as `y`.
+            y: true labels or targets [n].
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks, with stacked weights.
+            options: see `nas_evidence.api.shared_options.JudgeOptions`.
+
+        Raises:
+            ValueError: for data without a label, or with one that is not among the classes.
+
+        Example:
+            study.evaluate("labelled.csv")["accuracy"]
+        """
+        predictor = self.predictor(trial_id, top=top)
+        given = predictor.given(data)
+        for doubt in given.doubts:
+            warnings.warn(doubt, UserWarning, stacklevel=3)
+        found = predictor.evaluate(given, y, **options)
+        if seen := seen_in_training(given, self):
+            warnings.warn(seen, UserWarning, stacklevel=3)
+        return found
+
+    @speaking_python()
+    def importance(self, metric: str | None = None) -> "pd.DataFrame":
+        """Return which columns of the table the best network uses, the most important first.
+
+        One row each: `column`, and `mean` and `std` over 5 permutations of how much worse `metric`
+        becomes when the values of the column are put in random order. On up to 1,000 test rows;
+        without test rows on rows of the training table, and then optimistic, since the network has
+        seen them. At most the first 200 columns; see `nas_evidence.baselines.permutation`.
+
+        Args:
+            metric: in its own unit; by default that of the study, else the log loss.
+
+        Raises:
+            ValueError: if the data are not a table, or the metric is unknown.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([one.model_dump() for one in self._importance(metric).columns])
+
+    def _importance(self, metric: str | None) -> "Importance":
+        from nas_evidence.baselines.permutation import column_importance
+
+        found = column_importance(self.predictor(), self.arrays(), metric=metric)
+        if found is None:
+            raise UserError(
+                f"importance is of the columns of a table, but {self.place} was searched on "
+                f"arrays or images ({self.spec.dataset.name}); search a DataFrame or a table file"
+            ).with_code("importance-without-columns")
+        return found
+
+    @speaking_python()
+    def report(
+        self, to: str | Path | None = None, *, metric: str | None = None, force: bool = False
+    ) -> Path:
+        """Write the report and return the path of its page.
+
+        `metric` is shown after the log loss, by default that of the study. The folder `to` must be
+        empty or hold a report; with `force` files with the names of a report's are replaced, and
+        others stay.
+
+        Example:
+            study.report("shown")  # Path("shown/index.html")
+        """
+        from nas_evidence.reporting.live import running_now
+        from nas_evidence.reporting.page import check_place, write_report, write_report_whole
+
+        if to is not None and Path(to).resolve() == (self.folder / "report").resolve():
+            to = None  # its own place, which holds more
+        if to is not None:
+            check_place(Path(to), force=force)
+        found, live = self.summary(metric), running_now(self.folder)
+        if to is not None:
+            return write_report_whole(found, Path(to), live=live, force=force)
+        html = write_report(found, self.folder / "report", live=live).html
+        self._store.push()
+        return html
+
+    @speaking_python()
+    def summary(self, metric: str | None = None, *, within: "Within" = nullcontext) -> "Report":
+        """Return what the report says, as values: `headline`, `verdict`, `problems`, ...
+
+        `how_read` says how the data were read; it is None of a study of an older version.
+        The winner is compared with simple models, if that is not stored. Where that fails, for
+        example without the data, `not_compared` says why.
+
+        Args:
+            metric: shown after the log loss, by default that of the study.
+            within: a context manager that limits the time of each simple model.
+
+        Example:
+            study.summary().headline.worth  # "The winner is clearly better than ..."
+        """
+        from nas_evidence.baselines.comparison import read_comparison
+        from nas_evidence.baselines.stored_comparison import kept_comparison
+        from nas_evidence.reporting.contents import report_on
+        from nas_evidence.storage.kept_how_read import read_how_read
+
+        tables = self._tables()
+        if self._said is None or self._said[0] is not tables or self._said[1] != metric:
+            self.not_compared = ""
+            try:
+                compared = kept_comparison(tables, self._source(), within=within)
+            except (ValueError, OSError, RuntimeError) as error:
+                self.not_compared, compared = str(error), read_comparison(self.folder)
+            found = report_on(
+                self._ranked(), compared, place=Path(self.place), metric=metric,
+                how_read=read_how_read(self.folder),
+            )  # fmt: skip
+            self._said = tables, metric, found
+        return self._said[2]
+
+    @speaking_python()
+    def export(
+        self,
+        to: str | Path | None = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        pt2: bool = False,
+        onnx: bool = False,
+        raw: bool = False,
+        license: str | None = None,
+        track: str | None = None,
+        force: bool = False,
+    ) -> Path:
+        """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
+
+        With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
+        that name. `raw` leaves out the calibration factor. `license`, such as "mit", is stated in
+        the model card. `track`, "mlflow" or "mlflow:URI", also writes the folder of one network as
+        the artifact `export` of the run of its trial. An ensemble has `ensemble.json`
+        with its weights, and with what it gains over its best member in nats per datum.
+
+        The folder `to` must be empty or hold an export that nobody has changed. With `force` files
+        with the names of an export's are replaced, and others stay.
+
+        Raises:
+            ValueError: for both a trial and `top`, for fewer complete architectures than `top`, or
+                for a folder with files of other origin.
+        """
+        from nas_evidence.api.trackers import keep_export
+        from nas_evidence.exporting.ensemble import export_ensemble
+        from nas_evidence.exporting.folder import export_winner
+        from nas_evidence.exporting.soundness import conditions_in, is_replaceable
+        from nas_evidence.storage.set_aside import set_aside
+
+        check_one(trial_id, top)
+        name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
+        folder = Path(to or self.folder / name)
+        known = {*self._tables().trials["content_hash"]}
+        is_of_another = folder.absolute().parent == self.folder and bool(
+            conditions_in(folder) - known
+        )
+        if is_of_another or (to is None and not is_replaceable(folder)):
+            set_aside(self.folder, folder.name)
+        given = (self._tables(), folder, self.arrays())
+        how: Any = {"pt2": pt2, "onnx": onnx, "raw": raw, "license": license, "force": force}
+        if top is None:
+            export_winner(*given, trial_id=trial_id, **how)
+        else:
+            export_ensemble(*given, top=top, **how)
+        if track is not None:
+            keep_export(track, self.spec, self.folder, folder)
+        if to is None:
+            self._store.push()
+        return folder
+
+    def forecast(
+        self,
+        parts: Collection[Part] = ("report", "export"),
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+    ) -> str:
+        """Say how long report and export will take, and where; "" if no more than a minute.
+
+        Some rows are timed for about a second if it may be more. Both compute on a GPU if the
+        network was trained on one and this process may use one (docs/how-to/cluster.md).
+
+        Args:
+            parts: what is wanted; "predict" is of the export that predictions need.
+            trial_id: of another network than the best.
+            top: of an ensemble of so many best networks.
+
+        Example:
+            study.forecast(["export"])  # "about 25 min on the CPU, mostly the posterior of ..."
+        """
+        from nas_evidence.baselines.stored_comparison import is_compared
+
+        tables = self._tables()
+        left = [part for part in parts if part != "report" or not is_compared(tables)]
+        try:
+            if "predict" in left and self._predicts(trial_id, top):
+                left.remove("predict")
+            if not left:
+                return ""
+
+            # Only now, since they import torch, which takes seconds.
+            from nas_evidence.exporting.ensemble import best_trials
+            from nas_evidence.exporting.folder import trial_to_export
+            from nas_evidence.exporting.forecast import forecast_of
+
+            if top is None:
+                chosen = [trial_to_export(tables, trial_id)]
+            else:
+                chosen = best_trials(tables, top)
+            given = (tables, self.arrays(), chosen, left)
+            return forecast_of(*given, stacked=top is not None).sentence
+        except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
+            _LOG.info("no_forecast error=%r", error)
+            return ""
+
+    def _predicts(self, trial_id: int | None, top: int | None) -> bool:
+        """Return whether the export that predicts is there."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+
+        if top is None:
+            return self._export_of(trial_id)[1]
+        now = best_trials(self._tables(), top)
+        return is_ensemble_of(self.folder / f"export-top-{top}", now, self._conditions(now))
+
+    def _ensemble(self, trial_id: int | None, top: int) -> Path:
+        """Return the folder of an ensemble of the best networks as they are now."""
+        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+
+        now = best_trials(self._tables(), top)
+        folder = self.folder / f"export-top-{top}"
+        if trial_id is None and is_ensemble_of(folder, now, self._conditions(now)):
+            return folder
+        return self.export(trial_id=trial_id, top=top)
+
+    def _conditions(self, trials: Iterable[int]) -> set[str]:
+        return {self._tables().conditions(trial_id) for trial_id in trials}
+
+    def arrays(self) -> "ArrayData":
+        """Return the data of the study as they are loaded for a search."""
+        return self._source().arrays(seed=self.spec.seed)
+
+    @speaking_python()
+    def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
+        """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
+
+        Args:
+            name: `ranking` (score by parameters), `scatter` (score against test result),
+                `comparison` (beside simple models),
+                `correlations` (of each score), `loss` and `score` (by epoch), `epochs`
+                (correlation by epoch), `calibration`, `importance` (of columns, as `importance`
+                returns it), `parameters` (of the architecture), `confusion`, `pairs`, `quarters`,
+                `pit`, or `front_COST`. Which of them there are depends on the study.
+            data: for "calibration", labelled data that were not trained on, see `evaluate`; by
+                default the held-out data of the report.
+            metric: for "importance", see `importance`.
+
+        Raises:
+            ValueError: for a figure that this study does not have; names those that it has.
+
+        Example:
+            study.plot("ranking").save("ranking.svg")
+        """
+        from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
+
+        if data is not None and name != "calibration":
+            raise UserError(f"data are for plot('calibration'), but not for {name!r}").with_code(
+                "figure-without-data"
+            )
+        if name == "importance":
+            return importance_of(self._importance(metric), self.spec.plan.declared.kind)
+        if data is not None:
+            return calibration_of(self.evaluate(data))
+        found = figures_of_report(self.summary())
+        if name == "parameters" and name not in found:
+            from nas_evidence.reporting.importance import importance_sentence
+
+            raise UserError(importance_sentence([])).with_code("no-importance")
+        if name not in found:
+            raise UserError(
+                f"this study has no figure {name!r}; it has {', '.join(sorted(found))}"
+                f"{meant(name, found)}"
+            ).with_code("no-such-figure")
+        return found[name]
+
+    def _source(self) -> "Source":
+        """Return the data, read when they are first asked for."""
+        from nas_evidence.data.source import stored_source
+
+        if self._data is None:
+            base = self.folder.resolve()
+            self._data = stored_source(self.spec.dataset, base=base, data_root=self.data_root)
+        return self._data
+
+    def _tables(self, spec: StudySpec | None = None) -> "StudyTables":
+        """Return what the folder holds, read again only if its files have changed."""
+        from nas_evidence.reporting.live import stamp
+        from nas_evidence.storage.tables import read_study_tables
+
+        now = stamp(self.folder)
+        if self._read is None or self._read[0] != now:
+            self._read, self._shown = (now, read_study_tables(self.folder, spec)), None
+        return self._read[1]
+
+    def _parameters(
+        self, values: Mapping[str, "ParameterValue"], others: Iterable[str]
+    ) -> dict[str, "ParameterValue | None"]:
+        """Return the cells of all parameters of the space, beside other columns."""
+        from nas_evidence.spec.parameters import columns_of, types_of
+
+        columns = columns_of(types_of(self.spec), {*others, str(self.spec.objective)})
+        return {column: values.get(name) for name, column in columns.items()}
+
+    def _typed(self, table: "pd.DataFrame", others: Iterable[str]) -> "pd.DataFrame":
+        """Return a table whose whole numbers and truths stay so where a family has none."""
+        from nas_evidence.spec.parameters import columns_of, types_of
+
+        space = types_of(self.spec)
+        columns = columns_of(space, {*others, str(self.spec.objective)})
+        return table.astype(
+            {
+                column: _COLUMN_TYPES[space[name]]
+                for name, column in columns.items()
+                if column in table and space[name] in (int, bool) and table[column].isna().any()
+            }
+        )
+
+    def _ranked(self) -> "RankedStudy":
+        from nas_evidence.reporting.study_tables import ranked_study
+
+        tables = self._tables()
+        if self._shown is None:
+            self._shown = ranked_study(tables)
+        return self._shown
+
+
+def seen_in_training(given: "Given", study: Study) -> str:
+    """Say how many rows a study was trained on; "" for none, or if its data are not here."""
+    from nas_evidence.data.given import rows_seen
+
+    n_seen = 0
+    with suppress(OSError, ValueError):
+        n_seen = rows_seen(given.inputs, study.arrays())
+    return (
+        f"{n_seen} of {len(given.inputs)} rows were in the training data: these metrics are not "
+        "of new data"
+    ) * (n_seen > 0)
