@@ -26,8 +26,8 @@ _HEAD = """\
 
 Each file is a table of 40 rows with a column `x` of numbers and a target `y`. The last column has
 what `nas-evidence search FILE --target y` prints before it begins. Three usual sentences are left
-out: how the rows are used, what ranks, and "regression, target from 0 to 32.7; --task
-classification to change". A test makes the files and this page.
+out: how the rows are used, what ranks, and "regression, target from 0 to 32.7; task=classification
+to change". A test makes the files and this page.
 
 | file | what it holds | what the search says |
 |---|---|---|
@@ -53,7 +53,7 @@ a target `y`. The new table has five rows. `predict` warns, or refuses with a re
 """
 N = 40
 #: How sentences begin that are left out.
-_USUAL = ("rows: ", "ranked by: ", "regression, target from 0 to 32.7; --task classification")
+_USUAL = ("rows: ", "ranked by: ", "regression, target from 0 to 32.7; task=classification")
 _BAR = r"\|"
 
 

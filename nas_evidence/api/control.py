@@ -5,6 +5,7 @@ If a store cannot be seen from here, a small job on the cluster reads it.
 
 import json
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas_evidence.api.python_words import speaking_python, warn_user
 from nas_evidence.jobs.code_package import package_to_send, write_package
 from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import ask_there, follow, latest_job
@@ -94,6 +94,11 @@ class There:
         return text
 
 
+def warn_user(line: str) -> None:
+    """Warn with a sentence."""
+    warnings.warn(line, UserWarning, stacklevel=3)
+
+
 def there(
     place: str | Path | None,
     address: str | None,
@@ -106,14 +111,14 @@ def there(
         ValueError: for neither, or if the cluster does not know it.
     """
     if (address is None) != (name is None):
-        raise UserError("--address URL and --name NAME must be given together.").with_code(
+        raise UserError("`address` and `name` must be given together.").with_code(
             "address-without-name"
         )
     if address is None:
         if place is None:
-            raise UserError("give a study folder, or --address URL and --name NAME.").with_code(
-                "no-folder-and-no-name"
-            )
+            raise UserError(
+                "give a study folder, or `address` and `name` of a study on a cluster."
+            ).with_code("no-folder-and-no-name")
         return There(str(place), str(place))
     assert name is not None
     client = connect(address, warn)
@@ -162,7 +167,6 @@ def opened(place: str, *, looking: "Looking | None" = None) -> "WorkingCopy":
     return store
 
 
-@speaking_python()
 def status(
     place: str | Path | None = None,
     *,
@@ -240,7 +244,6 @@ def facts_in(printed: str) -> dict[str, Any]:
     ).with_code("cluster-status-unknown")
 
 
-@speaking_python()
 def cancel(
     place: str | Path | None = None,
     trial_id: int | None = None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from nas_evidence.api.python_words import speaking_python, warn_user
+from nas_evidence.api.control import warn_user
 from nas_evidence.api.request import check_one
 from nas_evidence.api.results import Study, seen_in_training
 from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
@@ -59,13 +59,13 @@ def study_at(
         return Study(place, data_root, allow_code=allow_code)
     if chosen:
         raise UserError(
-            f"--trial and --top choose among the trials of a study, but {place} is an export."
+            f"trial_id (--trial) and top choose among the trials of a study, but {place} is an "
+            "export."
         ).with_code("trial-of-an-export")
     return None
 
 
 @with_options(PredictOptions)
-@speaking_python()
 def predict(
     place: str | Path | Study,
     data: Any,
@@ -124,7 +124,7 @@ def predict(
                 raise
             raise UserError(
                 f"{place} has a family of your own: code from outside nas-evidence, which runs "
-                "only with --allow-code."
+                "only with allow_code (--allow-code)."
             ).with_code("predict-needs-allow-code") from None
     given = predictor.given(data)
     rows = predictor.predict(given, **options)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from nas_evidence.api.python_words import in_python
 from nas_evidence.api.runs import Audience
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.domains import value_text
@@ -71,7 +70,7 @@ def _in_notebook() -> bool:
 def write(line: str) -> None:
     """Print a line at once, if there is still somebody to read it."""
     with suppress(OSError, ValueError, AttributeError):  # broken, closed, or never there
-        sys.stdout.write(f"{in_python(line)}\n")
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
 

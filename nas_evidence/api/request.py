@@ -63,7 +63,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[Override]:
 def check_one(trial_id: int | None, top: int | None) -> None:
     """Check that not both a trial and an ensemble are asked for."""
     if trial_id is not None and top is not None:
-        raise UserError(f"give --trial {trial_id} or --top {top}, not both.").with_code(
+        raise UserError(f"give trial_id={trial_id} (--trial) or top={top}, not both.").with_code(
             "option-trial-and-top"
         )
 
@@ -357,11 +357,11 @@ def dataset_of(path: Path, options: DataOptions) -> DatasetSpec:
     if kind == "table" and "target" not in keys:
         columns = read_frame(path).columns
         raise UserError(
-            f"{path.name} is a table: name the column to predict with --target "
+            f"{path.name} is a table: name the column to predict with `target` "
             f"(columns: {', '.join(columns[:12])}{', ...' * (len(columns) > 12)})."
         ).with_code("target-not-named")
     if kind != "table" and "target" in keys:
-        raise UserError(f"--target names a column of a table, but {path.name} is none.").with_code(
+        raise UserError(f"`target` names a column of a table, but {path.name} is none.").with_code(
             "target-without-table"
         )
     try:

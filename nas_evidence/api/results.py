@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import check_one
 from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
 from nas_evidence.plumbing.own_modules import Code
@@ -305,7 +304,6 @@ class Study:
         return self._tables().missing
 
     @with_options(PredictOptions)
-    @speaking_python()
     def predict(
         self,
         data: Any,
@@ -366,7 +364,6 @@ class Study:
         own = folder.with_name(f"export-{trial_id}")
         return own, False
 
-    @speaking_python()
     def predict_proba(
         self,
         data: Any,
@@ -386,7 +383,6 @@ class Study:
         return self.predictor(trial_id, top=top).predict_proba(data, method=method)
 
     @with_options(JudgeOptions)
-    @speaking_python()
     def evaluate(
         self,
         data: Any,
@@ -422,7 +418,6 @@ class Study:
             warnings.warn(seen, UserWarning, stacklevel=3)
         return found
 
-    @speaking_python()
     def importance(self, metric: str | None = None) -> "pd.DataFrame":
         """Return which columns of the table the best network uses, the most important first.
 
@@ -452,7 +447,6 @@ class Study:
             ).with_code("importance-without-columns")
         return found
 
-    @speaking_python()
     def report(
         self, to: str | Path | None = None, *, metric: str | None = None, force: bool = False
     ) -> Path:
@@ -479,7 +473,6 @@ class Study:
         self._store.push()
         return html
 
-    @speaking_python()
     def summary(self, metric: str | None = None, *, within: "Within" = nullcontext) -> "Report":
         """Return what the report says, as values: `headline`, `verdict`, `problems`, ...
 
@@ -513,7 +506,6 @@ class Study:
             self._said = tables, metric, found
         return self._said[2]
 
-    @speaking_python()
     def export(
         self,
         to: str | Path | None = None,
@@ -640,7 +632,6 @@ class Study:
         """Return the data of the study as they are loaded for a search."""
         return self._source().arrays(seed=self.spec.seed)
 
-    @speaking_python()
     def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
         """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
 

@@ -14,7 +14,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
-from nas_evidence.api.python_words import in_python
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
 from nas_evidence.jobs.jobs import namespace_of
@@ -91,15 +90,15 @@ def run_of(options: Mapping[str, Any]) -> Run:
         return run
     if run.executor not in ("auto", "ray"):
         raise UserError(
-            "--address joins a Ray cluster: it works only with --executor ray."
+            "`address` joins a Ray cluster: it works only with executor=ray."
         ).with_code("address-without-ray")
     if "@" in run.address:
         raise UserError(
-            "--address must hold no password; the token comes from RAY_AUTH_TOKEN."
+            "`address` must hold no password; the token comes from RAY_AUTH_TOKEN."
         ).with_code("address-with-password")
     if "://" in run.address:
         raise UserError(
-            f"--address must be auto or HOST:PORT to join a cluster from here, but got "
+            f"`address` must be auto or HOST:PORT to join a cluster from here, but got "
             f"{run.address}; to run on the cluster itself use `nas-evidence submit`."
         ).with_code("address-of-dashboard")
     return run
@@ -113,7 +112,7 @@ def check_reaches(code: Code, executor: "str | MakeExecutor") -> None:
     """
     local = [name for name in code.local if not name.startswith(IN_PYTHON)]  # samplers ask here
     if local and executor in ("auto", "local", "ray"):
-        remedy = "--workers 1" if executor == "auto" else "--executor inline"
+        remedy = "workers=1" if executor == "auto" else "executor=inline"
         raise UserError(
             f"{local[0]} is defined in the script or notebook that runs, which "
             f"worker processes do not have; put it into a module, or use {remedy}."
@@ -123,19 +122,19 @@ def check_reaches(code: Code, executor: "str | MakeExecutor") -> None:
 def _imported_executor(name: str, *, allowed: bool) -> "MakeExecutor":
     if not is_outside(name):
         raise UserError(
-            f"--executor must be {', '.join(get_args(Where))} or module:NAME, but got {name!r}."
+            f"`executor` must be {', '.join(get_args(Where))} or module:NAME, but got {name!r}."
         ).with_code("unknown-executor")
     if not allowed:
         raise UserError(
-            f"--executor {name} is code from outside nas-evidence, which runs only with "
-            "--allow-code."
+            f"executor={name} is code from outside nas-evidence, which runs only with "
+            "allow_code (--allow-code)."
         ).with_code("executor-needs-allow-code")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     found = imported(name, "what makes an executor")
     if not callable(found):
         raise UserError(
-            f"--executor {name} must name a class or function that makes an executor, but it is "
+            f"executor={name} must name a class or function that makes an executor, but it is "
             f"a {type(found).__name__}."
         ).with_code("executor-not-callable")
     return cast("MakeExecutor", found)
@@ -149,7 +148,7 @@ class Audience:
 
     def warn(self, line: str) -> None:
         """Print one line, of what has stopped while the search goes on."""
-        warnings.warn(in_python(line), RuntimeWarning, stacklevel=2)
+        warnings.warn(line, RuntimeWarning, stacklevel=2)
 
     def begins(self, store: "WorkingCopy") -> None:
         """The study is held."""
@@ -482,7 +481,7 @@ class UnfinishedStudy:
         for said in filter(None, map(sent_in_clear, self.run.track)):
             self.audience.warn(said)
         tracking = [
-            InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"--track {text}")
+            InThread(partial(tracker_of, text, spec, folder, on_ray=on_ray), f"track={text}")
             for text in self.run.track
         ]
         return Callbacks(shown, [*called, *tracking], spec, folder, self.audience.warn)

@@ -18,6 +18,8 @@ from nas_evidence.spec.dataset import AskedScale
 from nas_evidence.spec.likelihoods import Task
 from nas_evidence.workers.executor import MakeExecutor, Watcher
 
+#: Options whose flag is another word, by their names in Python.
+_FLAGS = {"n_trials": "trials", "trial_id": "trial", "time_limit": "time", "settings": "set"}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 #: Keys of a study file with their values, or texts as `--set` takes them.
 Settings = Mapping[str, Any] | Sequence[str]
@@ -30,7 +32,6 @@ class Meant:
     text     the meaning
     word     stands for the value on the command line
     default  in Python
-    flag     the option, if it is not the name
     least    the smallest number
     more     what only Python takes
     key      of a study file, which the option replaces
@@ -39,7 +40,6 @@ class Meant:
     text: str
     word: str | None = None
     default: Any = None
-    flag: str | None = None
     least: int | None = None
     more: str = ""
     key: str = ""
@@ -50,13 +50,13 @@ class JobOptions(TypedDict, total=False):
     """Options of a study that runs, wherever it does."""
 
     n_trials: Annotated[int | None, Meant(
-        "Trials in all; by default as the study says, or 24.", flag="trials", least=1,
+        "Trials in all; by default as the study says, or 24.", least=1,
         key="n_trials")]
     metric: Annotated[str | None, Meant(
         "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
         key="metric")]
     settings: Annotated[Settings | None, Meant(
-        'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE", flag="set",
+        'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE",
         more='Here a mapping: {"plan.epochs": 50}.')]
     data_root: Annotated[str | Path | None, Meant(
         "Folder of the data sets, in torchvision's layout.")]
@@ -73,7 +73,7 @@ class JobOptions(TypedDict, total=False):
 _Workers = Annotated[int | Literal["auto"] | None, Meant(
     "Trials that run at once, or auto; by default as the study says.", least=1)]
 _Time = Annotated[float | str | TimeLimit | None, Meant(
-    "Limit of the whole command, report too: 90s, 10m, 2h.", "TIME", flag="time",
+    "Limit of the whole command, report too: 90s, 10m, 2h.", "TIME",
     more="A number is in seconds. Trials that do not fit run when the study is resumed.")]
 
 
@@ -167,6 +167,15 @@ class PredictOptions(JudgeOptions, total=False):
     quantiles: Annotated[Sequence[float], Meant(
         "Quantiles of real targets too: 0.1,0.5,0.9.", "P,...", default=())]
 # fmt: on
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of the command line for an argument of Python.
+
+    >>> flag_of("n_trials"), flag_of("test_fraction")
+    ('--trials', '--test-fraction')
+    """
+    return "--" + _FLAGS.get(name, name.replace("_", "-"))
 
 
 def as_parameters(options: Any) -> dict[str, Parameter]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nas_evidence.api.progress import audience_for, tell_of_data
-from nas_evidence.api.python_words import speaking_python
 from nas_evidence.api.request import (
     Request,
     asked_for,
@@ -42,7 +41,6 @@ __all__ = ["load", "resume", "search"]
 
 
 @with_options(SearchOptions)
-@speaking_python()
 def search(
     data: Any,
     y: Any = None,
@@ -132,7 +130,6 @@ def search(
 
 
 @with_options(RunOptions)
-@speaking_python()
 def resume(
     folder: str | Path,
     *,
@@ -198,7 +195,6 @@ def resume(
         return _run(spec, store, run, audience, source, code)
 
 
-@speaking_python()
 def load(
     folder: str | Path, *, data_root: str | Path | None = None, allow_code: bool = False
 ) -> Study:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from nas_evidence.api.control import connect, is_seen, opened, there
 from nas_evidence.api.progress import audience_for, tell_of_data
-from nas_evidence.api.python_words import option_of, speaking_python
 from nas_evidence.api.request import (
     Request,
     asked_for,
@@ -22,6 +21,7 @@ from nas_evidence.api.shared_options import (
     ResubmitOptions,
     SubmitOptions,
     check_known,
+    flag_of,
     with_options,
 )
 from nas_evidence.api.trackers import check_track
@@ -45,7 +45,6 @@ _SEEN_BY_ALL = {
 
 
 @with_options(SubmitOptions)
-@speaking_python()
 def submit(
     study: str | Path,
     *,
@@ -116,7 +115,6 @@ def submit(
 
 
 @with_options(ResubmitOptions)
-@speaking_python()
 def resubmit(
     store: str | None = None,
     *,
@@ -145,7 +143,7 @@ def resubmit(
     if store is None:
         if name is None:
             raise UserError(
-                "resume needs a study folder, or --name of a study on the cluster."
+                "resume needs a study folder, or the `name` of a study on the cluster."
             ).with_code("resume-on-cluster-without-name")
         store = there(None, address, name, warn).store
     if said := store_in_clear(store):
@@ -159,7 +157,7 @@ def resubmit(
         check_not_fewer(spec, options.get("n_trials"))
         name = name or spec.name
     if name is None:
-        raise UserError(f"{store} cannot be seen from here; give the study's --name.").with_code(
+        raise UserError(f"{store} cannot be seen from here; give its `name`.").with_code(
             "store-out-of-sight"
         )
     retried = retry_failed if isinstance(retry_failed, bool) else ",".join(map(str, retry_failed))
@@ -190,7 +188,7 @@ def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str
             say(f"data:   {store}/data, for no other user to read")
             return
     raise UserError(
-        f"the data must be put into {store} from here, which fails: {why}. Give a --store that "
+        f"the data must be put into {store} from here, which fails: {why}. Give a `store` that "
         "this machine and the nodes see, or put the data where every node sees them "
         "and name that path in [dataset] of a study file."
     ).with_code("data-not-sent-to-store")
@@ -234,7 +232,7 @@ def as_arguments(**given: Any) -> list[str]:
     """
     words = []
     for name, value in given.items():
-        option = f"--{option_of(name)}"
+        option = flag_of(name)
         for one in value if isinstance(value, list | tuple) else [value]:
             words += [option] if one is True else [option, str(one)] * (one not in (None, False))
     return words
@@ -242,10 +240,10 @@ def as_arguments(**given: Any) -> list[str]:
 
 def check_store(store: str) -> None:
     """Check that the nodes of a cluster can see a store."""
-    refuse_password(store, "--store ")
+    refuse_password(store, "`store` ")
     if not re.match(r"\w[\w+.-]*://", store) and not Path(store).is_absolute():
         raise UserError(
-            f"--store must be an absolute path that all nodes see, or a URI, but got {store!r}."
+            f"`store` must be an absolute path that all nodes see, or a URI, but got {store!r}."
         ).with_code("store-not-absolute")
 
 
@@ -256,6 +254,6 @@ def check_track_there(track: Sequence[str] | None, store: str) -> None:
         if "://" in store and name in _SEEN_BY_ALL:
             example = _SEEN_BY_ALL[name]
             raise UserError(
-                f"--track {name} would write on the cluster beside a copy of {store}, which "
-                f"nobody sees; name a place that all see, such as --track {example}."
+                f"track={name} would write on the cluster beside a copy of {store}, which "
+                f"nobody sees; name a place that all see, such as track={example}."
             ).with_code("track-on-cluster")

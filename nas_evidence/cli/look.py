@@ -8,7 +8,6 @@ import typer
 
 from nas_evidence.api.control import Status, There, job_line, opened, status_of, there
 from nas_evidence.api.progress import score_text
-from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.cli.options import AsJson, Dashboard, JobName, Place, words_of_place
 from nas_evidence.cli.show import show
 from nas_evidence.cli.submit import warn, where
@@ -55,19 +54,18 @@ def status(
         raise UserError(
             f"--follow is for a whole study, but got the trial {trial_id}; use --log."
         ).with_code("follow-a-trial")
-    with speaking_commands():
-        at, named = there(folder, address, name, warn), where(folder, address, name)
-        if following:
-            _follow(at, named)
-        elif log:
-            _print_log(at, trial_id)
-        elif trial_id is None:
-            _print_now(at, named, as_json)
-        elif at.is_seen:
-            show(at.store, trial_id, every, as_json)
-        else:
-            more = ["--all"] * every + ["--json"] * as_json
-            print_foreign(at.asked("status", *more, trial_id=trial_id))
+    at, named = there(folder, address, name, warn), where(folder, address, name)
+    if following:
+        _follow(at, named)
+    elif log:
+        _print_log(at, trial_id)
+    elif trial_id is None:
+        _print_now(at, named, as_json)
+    elif at.is_seen:
+        show(at.store, trial_id, every, as_json)
+    else:
+        more = ["--all"] * every + ["--json"] * as_json
+        print_foreign(at.asked("status", *more, trial_id=trial_id))
 
 
 def _print_now(at: There, named: Sequence[str], as_json: bool) -> None:

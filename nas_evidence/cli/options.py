@@ -17,6 +17,7 @@ from nas_evidence.api.shared_options import (
     Settings,
     SubmitOptions,
     as_parameters,
+    flag_of,
 )
 from nas_evidence.plumbing.time_limit import TimeLimit
 from nas_evidence.plumbing.user_error import UserError
@@ -69,11 +70,10 @@ def _number_or_auto(text: str) -> int | str:
 def _typed(parameter: Parameter) -> Any:
     """Return an option of Python as typer takes it."""
     kind, meant = get_args(parameter.annotation)
-    name = meant.flag or parameter.name.replace("_", "-")
     how: dict[str, Any] = {"min": meant.least} if meant.least is not None else {}
     if kind == int | Literal["auto"] | None:
         how = {"parser": _number_or_auto}
-    option = typer.Option(f"--{name}", help=meant.text, metavar=meant.word, **how)
+    option = typer.Option(flag_of(parameter.name), help=meant.text, metavar=meant.word, **how)
     return Annotated[_TYPED.get(kind, kind), option]
 
 
@@ -90,7 +90,7 @@ OPTIONS: dict[str, Any] = {
     "retry_failed": Annotated[str | None, typer.Option(
         metavar="[IDS]", help="Run failed trials again, all or 3,5.")],
     "trial_id": Annotated[int | None, typer.Option(
-        "--trial", metavar="ID", help="This trial, not the best.")],
+        flag_of("trial_id"), metavar="ID", help="This trial, not the best.")],
     "top": Annotated[int | None, typer.Option(
         metavar="K", help="An ensemble of the K best, with stacked weights.")],
     "pt2": Annotated[bool, typer.Option(

@@ -8,7 +8,6 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.prediction import study_at
-from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_parameters_of
 from nas_evidence.cli.report import say_forecast
@@ -98,16 +97,15 @@ def predict(
     if study is not None:
         say_flaws(study)
         say_forecast(study, "predict", trial_id=trial_id, top=top)
-    with speaking_commands():
-        predicted = nas_evidence.predict(
-            study or place,
-            data,
-            quantiles=probabilities,
-            ood=ood,
-            allow_code=allow_code,
-            **given,
-            warn=lambda line: err.print(f"warning: {line}"),
-        )
+    predicted = nas_evidence.predict(
+        study or place,
+        data,
+        quantiles=probabilities,
+        ood=ood,
+        allow_code=allow_code,
+        **given,
+        warn=lambda line: err.print(f"warning: {line}"),
+    )
     found, measures = predicted.rows, predicted.metrics
     for note in predicted.notes:
         err.print(f"note: {note}")

@@ -12,9 +12,9 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.control import opened
-from nas_evidence.api.python_words import option_of, speaking_commands
 from nas_evidence.api.request import check_one
 from nas_evidence.api.results import Part, Study
+from nas_evidence.api.shared_options import flag_of
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, StudyPlace, with_parameters_of
 from nas_evidence.cli.terminal import (
     err,
@@ -93,8 +93,7 @@ def report(
         check_place(to, force=given.get("force", False))
     say_flaws(study)
     say_forecast(study, "report")
-    with speaking_commands():
-        exit_if_unranked(say_results(study, to=to, **given))
+    exit_if_unranked(say_results(study, to=to, **given))
 
 
 def compare(
@@ -173,8 +172,7 @@ def export(
     study = nas_evidence.load(place, data_root=data_root, allow_code=allow_code)
     say_flaws(study)
     say_forecast(study, "export", trial_id=given.get("trial_id"), top=given.get("top"))
-    with speaking_commands():
-        folder = study.export(to, track=track, **given)
+    folder = study.export(to, track=track, **given)
     say_export(folder, str(to))
 
 
@@ -258,7 +256,7 @@ def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
             word
             for name, value in chosen.items()
             if value is not None
-            for word in (f"--{option_of(name)}", value)
+            for word in (flag_of(name), value)
         ]
         later = typed("export", study.place, *options, "--to", "OUT")
         again = report_command(study) if last == "report" else later

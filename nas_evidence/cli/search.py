@@ -17,7 +17,6 @@ from rich.live import Live
 
 import nas_evidence
 from nas_evidence.api.progress import Progress
-from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
@@ -73,8 +72,7 @@ def search(
         return
     limit = _limit(given.pop("time_limit", None))
     given = {"workers": None, "executor": "auto", **given}
-    with speaking_commands():
-        nas_evidence.search(**given, address=address, time_limit=limit, progress=_Terminal(limit))
+    nas_evidence.search(**given, address=address, time_limit=limit, progress=_Terminal(limit))
 
 
 @with_parameters_of(nas_evidence.resume)
@@ -107,10 +105,9 @@ def resume(
         ).with_code("resume-without-place")
     limit = _limit(given.pop("time_limit", None))
     given = {"workers": None, "executor": "auto", **given}
-    with speaking_commands():
-        nas_evidence.resume(
-            folder, **given, address=address, time_limit=limit, progress=_Terminal(limit)
-        )
+    nas_evidence.resume(
+        folder, **given, address=address, time_limit=limit, progress=_Terminal(limit)
+    )
 
 
 def _limit(text: str | None) -> TimeLimit | None:

@@ -7,7 +7,6 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.control import cancelled, job_line, there
-from nas_evidence.api.python_words import speaking_commands
 from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
 from nas_evidence.cli.terminal import err, out, print_foreign, typed
@@ -38,8 +37,7 @@ def submit(
 
     Example: nas-evidence submit digits --address URL --store /nfs/digits
     """
-    with speaking_commands():
-        found = nas_evidence.submit(**given, address=address, progress=_Told())
+    found = nas_evidence.submit(**given, address=address, progress=_Told())
     _say_submitted(found, address)
 
 
@@ -47,8 +45,7 @@ def resubmit(address: str, name: str | None, store: str | None, **given: Any) ->
     """Resume a study as a job on a cluster: `resume --address URL`."""
     for word in ("steal", "executor"):  # the job takes over what is lost, and joins its cluster
         given.pop(word, None)
-    with speaking_commands():
-        found = nas_evidence.resubmit(store, address=address, name=name, progress=_Told(), **given)
+    found = nas_evidence.resubmit(store, address=address, name=name, progress=_Told(), **given)
     _say_submitted(found, address)
 
 
@@ -59,10 +56,9 @@ def cancel(place: Place = None, address: Dashboard = None, name: JobName = None)
     """
     folder, trial_id = words_of_place(place, name)
     waiting = out.status("waiting for the slice to end") if out.is_terminal else nullcontext()
-    with speaking_commands():
-        at = there(folder, address, name, warn)
-        with waiting:
-            told = cancelled(at, trial_id)
+    at = there(folder, address, name, warn)
+    with waiting:
+        told = cancelled(at, trial_id)
     print_foreign(f"{told}\n")
     if trial_id is None:
         store = [at.store] * (at.job is not None)

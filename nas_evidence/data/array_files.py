@@ -202,13 +202,13 @@ def read_arrays(
     else:
         raise UserError(
             f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there",
-            remedy="correct path in [dataset] or --data-root",
+            remedy="correct path in [dataset] or data_root (--data-root)",
         ).with_code("npz-missing")
     if missing := [key for key in needed if key not in arrays]:
         raise UserError(
             f"x_train and y_train must be in {path}, but {', '.join(missing)} is missing; it has "
             f"{', '.join(stored) or 'nothing'}",
-            remedy="correct path in [dataset] or --data-root",
+            remedy="correct path in [dataset] or data_root (--data-root)",
         ).with_code("npz-lacks-arrays")
     return arrays
 

@@ -177,7 +177,7 @@ def _prepared(
     dates = {column.name: column.order for column in preparation.columns if column.part}
     far = (said_far_dates(frame[name], order) for name, order in dates.items())
     said += [Said(one) for one in far if one]
-    known = ": is it known when a prediction is made? If not, --drop "
+    known = ": is it known when a prediction is made? If not, drop="
     told = [
         Said(f"{how}{known}{option(name)}", name)
         for name, how in leaks(frame[list(preparation.places)], y, reading.leak)
@@ -189,7 +189,7 @@ def _prepared(
 def _said_test(n_train: int, n_test: int) -> str:
     if n_test:
         return f"rows: {n_train} for training, {n_test} for the report's test"
-    more = "--test-fraction 0.2 splits off a test for the report"
+    more = "test_fraction=0.2 (--test-fraction) splits off a test for the report"
     return f"rows: {n_train}, all for training; {more}"
 
 
@@ -293,7 +293,7 @@ def _subset(
     if wanted > len(y):
         raise UserError(
             f"`max_{part} <= {len(y)}` must hold for data set '{spec.name}', which has {len(y)} "
-            f"{part} examples, but got {wanted}; lower it with --set dataset.max_{part}=N"
+            f"{part} examples, but got {wanted}; lower it: set dataset.max_{part}=N"
         ).with_code("max-examples-too-large")
     generator = np.random.default_rng(derive_seed(seed, "split", part))
     rows = reading.rows_of(y, wanted, generator)

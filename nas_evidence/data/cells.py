@@ -143,7 +143,7 @@ def said_codes(name: str, texts: pd.Series, option: str = "") -> list[Said]:
     if twice is None:
         return []
     one, other = map(repr, sorted(twice, key=len, reverse=True))
-    option = option or f"--categorical {on_one_line(shell_word(name))}"
+    option = option or f"categorical={on_one_line(shell_word(name))}"
     words = f"column {name!r}: {one} and {other} are read as one number"
     return [Said(words, remedy=f"{option} to keep them apart")]
 

@@ -2,7 +2,7 @@
 
 Several decisions of one kind become one sentence, with the names of the columns:
 
-    9 constant columns are left out: x0, x8, x16, ...; --categorical COL to keep one
+    9 constant columns are left out: x0, x8, x16, ...; categorical=COL to keep one
 """
 
 import unicodedata
@@ -40,20 +40,20 @@ class SaidKind(NamedTuple):
 
 #: By what was decided, see `Said.about`.
 KINDS = {
-    "constant": SaidKind("constant columns are left out", "--categorical", "keep"),
+    "constant": SaidKind("constant columns are left out", "categorical", "keep"),
     "empty": SaidKind("empty columns are left out"),
-    "row number": SaidKind("columns that look like row numbers are left out", "--numeric", "keep"),
+    "row number": SaidKind("columns that look like row numbers are left out", "numeric", "keep"),
     "free text": SaidKind(
-        "columns of free text are left out", "--categorical", "keep the most frequent of", 4
+        "columns of free text are left out", "categorical", "keep the most frequent of", 4
     ),
     "ordered": SaidKind("columns of ordered categories are read without their order"),
-    "dates": SaidKind("columns are read as dates", "--drop", "leave out", 4),
+    "dates": SaidKind("columns are read as dates", "drop", "leave out", 4),
     "text as numbers": SaidKind(
-        "columns of text are read as numbers", "--categorical", "read as categories", 4
+        "columns of text are read as numbers", "categorical", "read as categories", 4
     ),
     "numbers and words": SaidKind(
         "columns are read as numbers and some words in them as missing",
-        "--categorical",
+        "categorical",
         "read as categories",
         4,
     ),
@@ -69,9 +69,9 @@ def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
 
     >>> one = Said("is left out: it has one value only", "a", "constant")
     >>> grouped([one, Said("rows: 8"), one._replace(column="b")], "ab")
-    ['2 constant columns are left out: a, b; --categorical COL to keep one', 'rows: 8']
+    ['2 constant columns are left out: a, b; categorical=COL to keep one', 'rows: 8']
     >>> grouped([one], "a")
-    ["column 'a' is left out: it has one value only; --categorical a to keep"]
+    ["column 'a' is left out: it has one value only; categorical=a to keep"]
     """
     found = list(decisions)
     alike = defaultdict[str, list[int]](list)
@@ -85,11 +85,11 @@ def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
         if len(places) < kind.least:
             for at, name in zip(places, names, strict=True):
                 if kind.option and not found[at].remedy:
-                    remedy = f"{kind.option} {option(name)} to {kind.to}"
+                    remedy = f"{kind.option}={option(name)} to {kind.to}"
                     found[at] = found[at]._replace(remedy=remedy)
             continue
         listed = ", ".join(map(shortened, names[:_NAMED])) + ", ..." * (len(names) > _NAMED)
-        remedy = f"{kind.option} COL to {kind.to} one" if kind.option else ""
+        remedy = f"{kind.option}=COL to {kind.to} one" if kind.option else ""
         found[places[0]] = Said(f"{len(names)} {kind.several}: {listed}", remedy=remedy)
         gone |= {*places[1:]}
     return [str(said) for at, said in enumerate(found) if at not in gone]
@@ -114,7 +114,7 @@ def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[S
     for column in preparation.columns:
         if column.kind != "category":
             continue
-        drop = f"--drop {option(column.name)} to leave it out"
+        drop = f"drop={option(column.name)} to leave it out"
         if len(column.categories) == MOST_CATEGORIES:
             n = frame[column.name].dropna().astype(str).str.strip().nunique()
             if n > MOST_CATEGORIES:

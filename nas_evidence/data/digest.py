@@ -55,7 +55,7 @@ def check_content(found: str, expected: str | None, what: str) -> None:
         raise ChangedDataError(
             f"{what} is not the data that this study began with (its SHA-256 differs from "
             "`content` in study.toml)",
-            remedy="restore it, or start another study with --out",
+            remedy="restore it, or start another study with another `out`",
         ).with_code("data-changed")
 
 

@@ -127,7 +127,7 @@ def read_images(folder: Path, size: int | None = None) -> ImagesRead:
     if not folder.is_dir():
         raise UserError(
             f"data set 'images' needs the folder {folder.name} in {folder.parent}, but it is not "
-            "there; correct path in [dataset] or --data-root"
+            "there; correct path in [dataset] or data_root (--data-root)"
         ).with_code("images-folder-missing")
     files, left_out = _listed(folder)
     if not files["train"]:
@@ -359,10 +359,12 @@ def _read_all(items: Mapping[str, "Path | Image"], size: int | None) -> tuple[Ar
     said = f"images: {len(x)} of {height} x {width} pixels, {kind}"
     said += "" if kind in _BYTES else ", with their own values"
     if size is None:
-        said += "; --image-size N to resize"
+        said += "; image_size=N (--image-size) to resize"
     elif (low := min(sizes)) != (high := max(sizes)) or low != (height, width):
         from_ = " x ".join(map(str, low)) + (f" to {high[0]} x {high[1]}" if high != low else "")
-        said += f", resized from {from_}, each side by itself; --image-size N for another size"
+        said += (
+            f", resized from {from_}, each side by itself; image_size=N (--image-size) to change"
+        )
     sentences = [said]
     if kind == "RGB" and counts["grey"]:
         grey = [name for name, own in kinds.items() if own == "grey"]
@@ -461,7 +463,7 @@ def _pixels_of(
         (height, width), (other_height, other_width) = sizes[0], sizes[at]
         raise UserError(
             f"images must have one size, but {names[0]} is {width} x {height} "
-            f"and {names[at]} is {other_width} x {other_height}; give --image-size N "
+            f"and {names[at]} is {other_width} x {other_height}; give image_size=N (--image-size) "
             "to resize all to N x N"
         ).with_code("image-sizes-differ")
     return np.stack(arrays), sizes, dict(traits)

@@ -31,7 +31,7 @@ def read(y: Array, y_test: Array, where: str, scale: TargetScaleName) -> Targets
         ).with_code("labels-not-one-per-row")
     names, labels, test_labels = _classes(y, y_test, where)
     numbers = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
-    change = "; --task regression to change" if numbers else ""
+    change = "; task=regression to change" if numbers else ""
     return Targets("classification", labels, test_labels, names, said_classes(names), change)
 
 

@@ -97,7 +97,7 @@ def read_cifar(
         except RuntimeError as error:
             raise UserError(
                 f"the files of data set '{spec.name}' must be the published ones, but an MD5 sum "
-                f"in {folder} differs; fetch them again with --download"
+                f"in {folder} differs; fetch them again with `download`"
             ).with_code("md5-differs") from error
         parts += [
             np.ascontiguousarray(source.data.transpose(0, 3, 1, 2)),
@@ -142,7 +142,8 @@ def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path
     if data_root is None:
         raise UserError(
             f"data set '{name}' is read from a folder, but none is given; name the folder that "
-            f"holds {FOLDERS[name]}/ with --data-root, and add --download to fetch the files"
+            f"holds {FOLDERS[name]}/ with data_root (--data-root), and add `download` to "
+            "fetch the files"
         ).with_code("data-root-missing")
     root = Path(data_root).expanduser()
     folder = root / FOLDERS[name]
@@ -158,7 +159,7 @@ def _folder_with_files(name: str, data_root: str | None, download: bool) -> Path
     if missing:
         raise UserError(
             f"data set '{name}' needs the file {missing[0]} in {folder}, but it does not exist; "
-            "correct --data-root, or add --download to fetch the files"
+            "correct data_root (--data-root), or add `download` to fetch the files"
         ).with_code("image-file-missing")
     return folder
 
@@ -193,8 +194,8 @@ def read_bundled(
     if n_test >= limit:
         raise UserError(
             f"`test_size < {limit}` must hold for data set '{spec.name}', which has {len(y)} "
-            f"{bundled.rows}, but got {n_test}; lower it with "
-            "--set dataset.test_size=N"
+            f"{bundled.rows}, but got {n_test}; lower it: set "
+            "dataset.test_size=N"
         ).with_code("test-size-too-large")
     generator = np.random.default_rng(derive_seed(seed, "split"))
     in_test = np.zeros(len(y), dtype=bool)

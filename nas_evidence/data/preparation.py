@@ -333,12 +333,12 @@ def prepare(
                 known += ", ..." * (len(frame.columns) > 8)
                 hint = f"did you mean {near[0]!r}?" if near else f"columns: {known}"
                 raise UserError(
-                    f"--{option} names the column {name!r}, which {where} does not have as a "
+                    f"`{option}` names the column {name!r}, which {where} does not have as a "
                     f"feature; {hint}"
                 ).with_code("option-names-no-feature")
     if both := set(categorical) & set(numeric):
         raise UserError(
-            f"column {min(both)!r} cannot be both --categorical and --numeric"
+            f"column {min(both)!r} cannot be both `categorical` and `numeric`"
         ).with_code("categorical-and-numeric")
     columns, said = [], []
     for name in frame.columns:
@@ -390,14 +390,14 @@ def _decided(
                 return column, None
             words = ", ".join(map(repr, unread.unique()))
             about = "" if flags else "numbers and words"
-            change = f"--categorical {option(name)} to change"
+            change = f"categorical={option(name)} to change"
             return column, Said(f"is read as {what} and {words} as missing", name, about, change)
     many = present.nunique() > len(present) // 2
     if many and not _is_text(values):
         return _number(name, values, None, where)
     if many:
         words = f"is left out: it has {present.nunique()} different texts in {len(present)} rows"
-        keep = f"--categorical {option(name)} to keep the most frequent"
+        keep = f"categorical={option(name)} to keep the most frequent"
         return [], Said(words, name, "free text", keep)
     said = None
     if isinstance(kind := values.dtype, pd.CategoricalDtype) and kind.ordered:
@@ -406,7 +406,7 @@ def _decided(
         words = f"is read as categories without their order, {grades}"
         said = Said(words, name, "ordered", "give their numbers (.cat.codes) to keep it")
     elif forced and not _is_text(values):
-        change = f"--numeric {option(name)} to change"
+        change = f"numeric={option(name)} to change"
         said = Said("is a category of numbers, read as categories", name, remedy=change)
     return [_category(name, values)], said
 
@@ -420,11 +420,11 @@ def _number(
     present = numbers[~np.isnan(numbers)]
     if len(present) == 0:
         raise UserError(
-            f"column {name!r} of {where} has no number, so it cannot be --numeric"
+            f"column {name!r} of {where} has no number, so it cannot be `numeric`"
         ).with_code("numeric-without-number")
     _check_finite(numbers, name, where)
     if forced is None and (_numbers_the_rows(numbers) or _is_index(name, numbers)):
-        keep = f"--numeric {option(name)} to keep"
+        keep = f"numeric={option(name)} to keep"
         return [], Said("is left out: it looks like a row number", name, "row number", keep)
     indicator = bool(np.isnan(numbers).any())
     words = (
@@ -477,8 +477,8 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], Sai
     if order != "year" and _has_short_years(values):
         how += f" and years of two digits in {1901 + THIS_CENTURY} to {2000 + THIS_CENTURY}"
     at = "" if zone in ("", EACH) else f" in the time of {zone}"
-    also = ", --categorical to read categories" if order == "day" and _is_short(values) else ""
-    words, remedy = f"is read as dates{how}{at}: {', '.join(varying)}", f"--drop {option(name)}"
+    also = ", `categorical` to read categories" if order == "day" and _is_short(values) else ""
+    words, remedy = f"is read as dates{how}{at}: {', '.join(varying)}", f"drop={option(name)}"
     return columns, Said(words, name, "dates", f"{remedy} to leave it out{also}")
 
 

@@ -366,7 +366,7 @@ def read_frame(
     if not path.is_file():
         raise UserError(
             f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there",
-            remedy="correct the path, or name the folder with --data-root",
+            remedy="correct the path, or name the folder with data_root (--data-root)",
         ).with_code("table-missing")
     said = []
     ending = path.suffix.lower()
@@ -495,7 +495,7 @@ def _read_text(
                 frame = frame.assign(**{n: texts[n]})
                 kept = {*kept, n}
             elif zeros:
-                said += said_codes(n, texts[n], "--task classification" if n == target else "")
+                said += said_codes(n, texts[n], "task=classification" if n == target else "")
     numbers = [n for n in frame.columns if _is_number(frame[n])]
     other = [n for n in numbers if n in written and written[n].sign != "point"]
     dotted: list[str] = []

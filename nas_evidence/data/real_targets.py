@@ -23,7 +23,7 @@ def read(y: Array, y_test: Array, where: str, scale: TargetScaleName) -> Targets
     check_varies(train, where)
     for part, rows in ((train, "row"), (test, "test row")):
         check_support(part, scale, where, rows)
-    change = "" if y.ndim == 2 else "; --task classification to change"
+    change = "" if y.ndim == 2 else "; task=classification to change"
     return Targets("regression", train, test, (), _said_real(train), change)
 
 
@@ -59,7 +59,7 @@ def real_numbers(y: Array, where: str) -> Array:
     if numbers is None:
         shown = next(v for v in y.ravel() if numbers_of(np.array([v], dtype=object)) is None)
         few = y.ndim == 1 and len(set(y)) <= len(y) // 2
-        remedy = "give --task classification" if few else "name another target"
+        remedy = "give task=classification" if few else "name another target"
         raise UserError(
             f"{where}: a regression needs numbers, but there is {str(shown)!r}; {remedy}, or "
             "correct the value"
@@ -122,7 +122,7 @@ def skewed_columns(y: Array) -> dict[int, float]:
 
 def said_scale(scale: TargetScale) -> str:
     """Return in words on which scale real targets are modelled."""
-    return f"scale of the target: {scale.name}; change it with --target-scale"
+    return f"scale of the target: {scale.name}; change it with target_scale (--target-scale)"
 
 
 def _said_real(y: Array) -> str:

@@ -14,8 +14,8 @@ class Said(NamedTuple):
 
     >>> str(Said("is left out: it is empty", "a"))
     "column 'a' is left out: it is empty"
-    >>> str(Said("images: 8 of 2 x 2 values", remedy="--image-size N to resize"))
-    'images: 8 of 2 x 2 values; --image-size N to resize'
+    >>> str(Said("images: 8 of 2 x 2 values", remedy="image_size=N to resize"))
+    'images: 8 of 2 x 2 values; image_size=N to resize'
     """
 
     words: str

@@ -136,13 +136,13 @@ class Source:
         if (stored.test_path is None) != (self.spec.test_path is None):
             began = "without" if stored.test_path is None else "with"
             raise UserError(
-                f"{folder} began {began} a table of test rows; give the same --test as then, or "
-                "another study folder with --out"
+                f"{folder} began {began} a table of test rows; give the same `test` as then, or "
+                "another study folder as `out`"
             ).with_code("test-table-differs")
         if stored.content is not None and stored.content != self.spec.content:
             raise UserError(
                 f"{self.given} has changed since {folder} began; restore it, or give another "
-                "study folder with --out"
+                "study folder as `out`"
             ).with_code("given-data-changed")
 
 
@@ -239,8 +239,8 @@ def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
         folder = "its folder" if base is None else shell_word(base)
         raise ChangedDataError(
             f"{error.what}; it is the study's own copy of its data: "
-            "`nas-evidence search` with the same data and settings and "
-            f"--out {folder} writes it again"
+            "a search with the same data and settings and "
+            f"out={folder} writes it again"
         ).with_code("kept-data-lost") from None
 
 

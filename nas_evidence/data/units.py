@@ -1,9 +1,9 @@
 """Groups, times and weights of rows.
 
-    groups   --groups COL: folds and the test split hold whole groups
-    times    --time-column COL: blocks in time, each predicted from the earlier ones; the test rows
+    groups   groups=COL: folds and the test split hold whole groups
+    times    time_column=COL: blocks in time, each predicted from the earlier ones; the test rows
              are the latest
-    weights  --weights COL: how often each row occurs. Training, scores, metrics and simple models
+    weights  weights=COL: how often each row occurs. Training, scores, metrics and simple models
              see a table in which it stands so often; no fold divides its copies
 
 Every division is a list of rows in an order, cut into parts. Here the order keeps units together,
@@ -84,10 +84,10 @@ class Units:
 def too_few(units: Units, needed: int) -> UserError:
     """Return the error for data with fewer units than parts."""
     what = "times" if units.in_time else "groups"
-    option = "--time-column" if units.in_time else "--groups"
+    option = "time_column (--time-column)" if units.in_time else "`groups`"
     return UserError(
         f"the folds and the test split need at least {needed} {what}, but the data have "
-        f"{units.count}; choose fewer folds with --set plan.folds=2, other `estimators`, or leave "
+        f"{units.count}; set plan.folds=2 for fewer folds, choose other `estimators`, or leave "
         f"{option} out"
     ).with_code("too-few-units")
 

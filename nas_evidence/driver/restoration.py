@@ -54,7 +54,7 @@ from nas_evidence.workers.trial import Trial, device_for
 from nas_evidence.workers.worker import make_reproducible
 
 _AGAIN = (
-    "not the data of the study; `nas-evidence search` with the same data and this study as --out "
+    "not the data of the study; a search with the same data and this study as `out` "
     "writes it again"
 )
 _NO_GPU = (

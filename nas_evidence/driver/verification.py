@@ -192,7 +192,7 @@ def _small_files(folder: Path) -> Iterator[Finding]:
     try:
         lock = folder / "lock"
         if lock.exists() and is_damaged(lock.read_bytes()):
-            yield Finding(Kind.LOCK, "lock", f"{_OTHER}; --steal takes the study over")
+            yield Finding(Kind.LOCK, "lock", f"{_OTHER}; the option `steal` takes the study over")
     except OSError as error:
         yield Finding(Kind.LOCK, "lock", f"it cannot be read: {error.strerror}")
     yield from (Finding(Kind.CODE, f"code/{name}", _OTHER) for name in wrong_code(folder))

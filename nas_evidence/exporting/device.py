@@ -134,7 +134,9 @@ def device_again(
         return device
     here = "torch finds no GPU here" if resources.gpus else "resources.gpus is 0"
     other = (
-        "" if kept is None else f", or take trial {kept}, whose weights are kept (--trial {kept})"
+        ""
+        if kept is None
+        else f", or take a trial whose weights are kept: trial_id={kept} (--trial)"
     )
     raise UserError(
         f"trial {int(row['trial_id'])} was trained on {then} and its weights are not here, but "

@@ -210,7 +210,7 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
                 if not (t[:, -1] > 0).any()]  # fmt: skip
         raise UserError(
             f"no datum is predicted by all networks: on parts of the data the trainings of trials "
-            f"{lost or 'of different folds'} diverged; choose a smaller --top."
+            f"{lost or 'of different folds'} diverged; choose a smaller `top`."
         ).with_code("ensemble-without-common-data")
     each = []
     for table, winner in zip(unseen, winners, strict=True):

@@ -34,8 +34,8 @@ def check_installed() -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"--onnx needs {', '.join(missing)}: install it with "
-            "`pip install '.[onnx]'` in a clone."
+            f"`onnx` needs {', '.join(missing)}: install it with `pip install '.[onnx]'` in a "
+            "clone."
         ).with_code("onnx-needs-packages")
 
 

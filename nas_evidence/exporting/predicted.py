@@ -114,7 +114,8 @@ class Prediction:
         if without := int((chosen == NONE).sum()):
             raise UserError(
                 f"{without} of {len(chosen)} rows have no class: their probabilities are not "
-                "numbers, so the network has diverged; export another trial with --trial."
+                "numbers, so the network has diverged; export another trial, with trial_id "
+                "(--trial)."
             ).with_code("probability-not-a-number")
         return np.asarray(np.array(self.classes)[chosen])
 

@@ -204,7 +204,7 @@ async def _ended(lines: Any) -> None:
 def _check_address(address: str) -> None:
     if "@" in address:
         raise UserError(
-            "--address must hold no password; the token comes from RAY_AUTH_TOKEN."
+            "`address` must hold no password; the token comes from RAY_AUTH_TOKEN."
         ).with_code("address-with-password")
     try:
         parts = urlsplit(address)
@@ -213,7 +213,7 @@ def _check_address(address: str) -> None:
         right = False
     if not right:
         raise UserError(
-            f"--address must be the URL of the cluster's dashboard, such as "
+            f"`address` must be the URL of the cluster's dashboard, such as "
             f"http://127.0.0.1:8265, but got {address!r}."
         ).with_code("address-not-a-url")
 

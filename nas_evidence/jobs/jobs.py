@@ -129,7 +129,7 @@ def _about_name(job: Job, store: str) -> str:
     else:
         why = f": {job.cause}" if job.cause else ""
         does = f"is known to the cluster with the store {job.store} ({job.id} {job.state}{why})"
-    return f"a study named '{job.study}' {does}, not {store}; give this one another --name."
+    return f"a study named '{job.study}' {does}, not {store}; give this one another name."
 
 
 def study_of_this_job() -> str | None:

@@ -69,7 +69,7 @@ def check_output(
     if foreign and not force:
         raise UserError(
             f"{to} holds {foreign[0]}, which {verb} has not written; name another folder, or add "
-            "--force, which replaces files of the same names and leaves the others."
+            "`force`, which replaces files of the same names and leaves the others."
         ).with_code("output-held")
 
 

@@ -277,7 +277,7 @@ def trust_verdict(study: RankedStudy, judged: Trust) -> str:
         )
         return (
             f"There are no test rows to check {score} against. {instead} For a check give "
-            "--test-fraction 0.2 or --test FILE."
+            "test_fraction=0.2 (--test-fraction) or test=FILE."
         )
     if known < MIN_PAIRS:
         noun = "architecture is" if known == 1 else "architectures are"

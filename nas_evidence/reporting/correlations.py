@@ -173,7 +173,8 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
     if s.rho is None or s.regret is None:
         if s.n == 0:
             return (
-                "cannot be checked here: there are no test rows (--test-fraction 0.2 gives some)."
+                "cannot be checked here: there are no test rows. test_fraction=0.2 "
+                "(--test-fraction) splits some off."
             )
         return f"unknown: {s.reason}."
     if row.score == RANDOM and s.rho_interval is not None:

@@ -62,8 +62,8 @@ def term(word: str) -> Markup:
 
 #: What is typed, as a sentence for the terminal marks it.
 _CODE = re.compile("`([^`]+)`")
-#: What is typed: an option and its value.
-_OPTION = re.compile(r"--[a-z-]+ [\w.=]*\w")
+#: A key or an option with its value.
+_OPTION = re.compile(r"[a-z][\w.]*=[\w.]*\w")
 #: Longer terms first: "balanced accuracy" is not "accuracy".
 _TERMS = re.compile(
     r"(?<![\w.])(?:"

@@ -141,14 +141,14 @@ def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     if not is_guessing(best, guess, n=n, k=len(values)):
         return ""
     plan = study.spec.plan
-    ways = [f"more epochs (--set plan.epochs={2 * int(plan.epochs)})", "more rows"]
+    ways = [f"more epochs (set plan.epochs={2 * int(plan.epochs)})", "more rows"]
     if plan.n_folds(n) < MANY_FOLDS:
-        ways.insert(0, f"more folds (--set plan.folds={MANY_FOLDS})")
+        ways.insert(0, f"more folds (set plan.folds={MANY_FOLDS})")
     return (
         f"Choose none yet: no network predicts the {n:,} rows that it was not trained on clearly "
         f"better than {plan.declared.kind.guess} alone. The best {study.ranks_by} is {best:.3f} "
         f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary. Search again "
-        f"with {_either(ways)}, and another --out. First by chance is {winner.architecture} "
+        f"with {_either(ways)}, and another `out`. First by chance is {winner.architecture} "
         f"(trial {winner.trial_id})."
     )
 
@@ -193,7 +193,7 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
         )
         lead = first - second
         return (
-            f"Unknown. {who} was trained {times}; resume with --set finalists={sure.finalists} "
+            f"Unknown. {who} was trained {times}; set finalists={sure.finalists} and resume "
             f"to train the best again. The first leads the second by {_lead(study, lead)}."
         )
     low, high = min(sure.repeats[: sure.finalists]), max(sure.repeats[: sure.finalists])
@@ -268,8 +268,8 @@ def together_sentence(study: RankedStudy, found: Recommendation | None) -> str:
         return f"A model of all scores also prefers it. {gain}".rstrip()
     return (
         f"A model of all scores prefers {one.architecture} (trial {one.trial_id}): its own score "
-        f"is {_in_unit(study, found.behind)} lower, but similar architectures score well. Give "
-        f"--trial {one.trial_id} to `nas-evidence export` to take it. {gain}"
+        f"is {_in_unit(study, found.behind)} lower, but similar architectures score well. "
+        f"To take it, export it with trial_id={one.trial_id} (--trial). {gain}"
     ).rstrip()
 
 
@@ -326,7 +326,7 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     if low > 0 and not is_free_of_choice(comparison):
         return (
             f"Unknown: ahead of {best.name} by {loss_text(best.behind)} on {rows} ({losses}). "
-            "Search again with --test-fraction 0.2 and another --out to know."
+            "Search again with test_fraction=0.2 (--test-fraction) and another `out` to know."
         )
     if low > 0:
         return f"Yes: clearly better than {best.name} on {rows} ({losses}{_within(low, high)})."
@@ -534,8 +534,8 @@ def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float
         return
     yield (
         f"The winner has the {word} {name} that was allowed, {value:g}; a better one may lie "
-        f"beyond. Search again with --set family.{family}.{name}.{end}={beyond:g} and another "
-        "--out."
+        f"beyond. Set family.{family}.{name}.{end}={beyond:g} and search again with another "
+        "`out`."
     )
 
 
@@ -574,8 +574,8 @@ def _misranked(study: RankedStudy, trust: Trust | None) -> str:
         return f"{said} No other score in the table below is better. More rows help most."
     other = max(better, key=lambda score: better[score] or -1.0)
     return (
-        f"{said} {other} ranks them better here (rho {better[other]:.2f}): search again with "
-        f"--set objective={other} and another --out, and judge it on other test rows."
+        f"{said} {other} ranks them better here (rho {better[other]:.2f}): set "
+        f"objective={other}, search again with another `out`, and judge it on other test rows."
     )
 
 

@@ -155,7 +155,7 @@ def _listed(words: Sequence[str]) -> str:
 def _again(remedies: Sequence[str]) -> str:
     if not remedies:
         return "No option mends that."
-    return f"Search again with {' or '.join(remedies)}, and another --out."
+    return f"Search again with {' or '.join(remedies)}, and another `out`."
 
 
 def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
@@ -168,10 +168,11 @@ def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
     is_positive = judged.lowest is not None and judged.lowest > 0
     options = []
     if dataset.scale == "identity" and dataset.name in OWN_DATA:
-        options += ["--target-scale log"] * is_positive + ["--target-scale auto"]
+        options += ["target_scale=log"] * is_positive + ["target_scale=auto (--target-scale)"]
     elif dataset.scale == "identity":
-        options.append(f"--target-scale {'log' if is_positive else 'yeo_johnson'}")
+        scale = "log" if is_positive else "yeo_johnson"
+        options.append(f"target_scale={scale} (--target-scale)")
     if plan.declared.by_row:
-        noise = f"--set plan.likelihood={plan.declared.by_row}"
+        noise = f"plan.likelihood={plan.declared.by_row} (--set)"
         options = [noise] if judged.by_target else [*options, noise]
     return options

@@ -93,8 +93,8 @@ def unranked_sentence(study: RankedStudy) -> str:
     because = f", most often because: {why[0]}" if why and why[0] else ""
     return (
         f"Nothing can be ranked: none of the {n} complete trials has a finite "
-        f"{' and '.join(names)}{because}. Search again with another score (--set objective=...), "
-        "or with a smaller learning rate (--set plan.learning_rate=...), and another --out."
+        f"{' and '.join(names)}{because}. Search again with another score (set objective=...), "
+        "or with a smaller learning rate (set plan.learning_rate=...), and another `out`."
     )
 
 

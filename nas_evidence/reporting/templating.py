@@ -35,8 +35,6 @@ from nas_evidence.spec.domains import value_text
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 _TEMPLATES = Path(__file__).parent / "templates"
-#: An option of the command line within a sentence.
-_OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*[a-z])")
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
@@ -75,18 +73,6 @@ def markdown(text: object) -> Markup:
     return Markup(foreign_text.markdown(text))
 
 
-def options_marked(sentence: str) -> Markup:
-    """Return a sentence with the options of the command line marked, so that none is divided.
-
-    >>> print(options_marked("a < b; --drop x to leave it out"))
-    a &lt; b; <code>--drop</code> x to leave it out
-    """
-    parts = _OPTION.split(sentence)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts)
-    )
-
-
 def row(cells: Iterable[object]) -> Markup:
     r"""Return a row of a Markdown table.
 
@@ -121,7 +107,6 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
-    environment.filters["options_marked"] = options_marked
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}

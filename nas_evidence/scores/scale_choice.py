@@ -50,7 +50,7 @@ class ChosenScale:
         listed = ", ".join(f"{name} {value:.3f}" for name, value in self.values.items())
         return (
             f"scale of the target: {self.name}, by {_SCORE} of one network ({listed}); "
-            "change it with --target-scale"
+            "change it with target_scale (--target-scale)"
         )
 
 

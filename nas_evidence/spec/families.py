@@ -57,7 +57,7 @@ def outside_family(reference: str) -> OutsideFamily:
     if found is None:
         raise UserError(
             f"family {reference} is code from outside nas-evidence, which has not been imported; "
-            "allow it with --allow-code"
+            "allow it with allow_code (--allow-code)"
         ).with_code("family-not-imported")
     return found
 

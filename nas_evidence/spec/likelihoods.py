@@ -35,7 +35,7 @@ class TargetKind:
     guess        what a prediction without inputs knows
     constant     the simple model that predicts so
     chance_of    what has a probability and no density, in words; empty for densities
-    metrics      that `--metric` can name, as shown
+    metrics      that `metric` can name, as shown
     usual        the metric that is shown first where none is asked for
     tests        columns of results on test rows that scores are compared with, the main one first
     confidence   by what a prediction says how sure it is

@@ -36,7 +36,7 @@ def check_metric(name: str | None, likelihood: str) -> None:
         plain = re.sub(r"\W", "_", name.lower()).removeprefix("neg_").removesuffix("_score")
         meant = ALIASES.get(plain, plain)
         near = difflib.get_close_matches(meant, known, n=1)
-        remedy = f"did you mean --metric {near[0]}?" if near else "correct --metric."
+        remedy = f"did you mean metric={near[0]}?" if near else "correct metric."
         raise UserError(
             f"the metric of {kind.targets} must be one of {', '.join(known)}, but got "
             f"{name!r}{why}; {remedy}"

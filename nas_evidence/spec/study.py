@@ -561,7 +561,7 @@ class StudySpec(Frozen):
     """A complete study: one file, one folder of results."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Name of the study, and of its folder runs/<name> unless --out gives another."""
+    """Name of the study, and of its folder runs/<name> unless `out` gives another."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all random streams: the same study and seed give the same results."""
     n_trials: Annotated[Count, Unit("trials")] = 24

@@ -219,7 +219,7 @@ def _check_format(path: Path, text: str) -> None:
         raise UserError(
             f"{path}: the format of a study folder must be {FORMAT}, but it is {found[1]}: "
             "another version of nas-evidence wrote it; continue it with that one, or give "
-            "another folder with --out"
+            "another folder as `out`"
         ).with_code("study-format")
 
 
@@ -351,7 +351,7 @@ class _Places:
         while name and name not in self.lines.keys() | self.overridden.keys():
             name = name.rpartition(".")[0]
         if name in self.overridden:
-            return f"--set {self.overridden[name]}"
+            return self.overridden[name]
         return f"{self.path}:{self.lines[name]}" if name else self.path
 
 
@@ -359,7 +359,7 @@ def _apply_override(
     raw: dict[str, Any], override: Override, places: _Places, mistakes: list[Mistake]
 ) -> None:
     if not override.key:
-        form = f"--set {override.said}: must have the form table.key=value"
+        form = f"{override.said}: must have the form table.key=value"
         mistakes.append(Mistake("set-form", form))
         return
     *tables, key = override.key.split(".")
@@ -369,7 +369,7 @@ def _apply_override(
             places.overridden[".".join(tables[:depth])] = override.said
         target = target.setdefault(table, {})
         if not isinstance(target, dict):
-            text = f"--set {override.said}: '{table}' is not a table"
+            text = f"{override.said}: '{table}' is not a table"
             mistakes.append(Mistake("set-not-a-table", text))
             return
     target[key] = override.value

@@ -27,7 +27,7 @@ CRASH_POINTS = (
     "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()
-_ELSE = "give its place as --store file:///..., which needs less of a file system"
+_ELSE = "give its place as the URI file:///..., which needs less of a file system"
 #: What makes a disk useless to a study, each with the remedy.
 _FULL = {
     errno.ENOSPC: "free space there",

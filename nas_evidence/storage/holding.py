@@ -140,7 +140,7 @@ def _refuse_if_held(
     if is_damaged(content) and not steal:
         raise UserError(
             f"the file {place}/lock is damaged, so it cannot be told who works on the study; "
-            "make sure that nobody does, then take it over with --steal."
+            "make sure that nobody does, then take it over with the option `steal`."
         ).with_code("lock-damaged")
     if holder is None or is_left(holder):
         return
@@ -153,7 +153,7 @@ def _refuse_if_held(
     if holder.is_elsewhere and not steal:
         raise UserError(
             f"{who} held {place} and was last heard of at {heard_of}; make sure that it is dead, "
-            "then take the study over with --steal."
+            "then take the study over with the option `steal`."
         ).with_code("holder-silent")
 
 

@@ -83,7 +83,7 @@ def admitted(
     if not allowed:
         raise UserError(
             f"the study names {', '.join(everything)}: code from outside nas-evidence, which runs "
-            "only with --allow-code."
+            "only with allow_code (--allow-code)."
         ).with_code("code-not-allowed")
     code = code_of(names, places, kept, sampler=sampler)
     with code.in_use():
@@ -238,7 +238,7 @@ def with_kept(folder: Path, code: Code) -> Code:
         if kept.files.get(name, content) != content:
             raise UserError(
                 f"{name} has changed since {folder} began; a study cannot change its code. "
-                f"Give another folder with --out, or restore the code from {folder}/code."
+                f"Give another folder as `out`, or restore the code from {folder}/code."
             ).with_code("code-changed")
     return kept | code
 

@@ -251,7 +251,7 @@ class Store:
         if overwrites:
             raise StoreError(
                 f"the store {self.place} overwrites a file that it was asked to create only if "
-                "absent, so two drivers could not be told apart; give another --store."
+                "absent, so two drivers could not be told apart; give another store."
             ).with_code("store-without-create")
 
     def check_answers(self) -> None:

@@ -47,14 +47,14 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
     if not path.is_file() and _is_foreign(folder):
         raise UserError(
             f"{folder} is neither empty nor a study folder (it has no study.toml); "
-            "give another one with --out."
+            "give another one as `out`."
         ).with_code("folder-not-empty")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "lock").touch()
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be created or written: {error.strerror}; give another with --out."
+            f"{folder} cannot be created or written: {error.strerror}; give another as `out`."
         ).with_code("folder-not-writable") from None
     with locked(folder, steal=steal):  # a running study keeps its file
         if path.is_file():
@@ -63,7 +63,7 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
                 raise UserError(
                     f"{folder} holds a study that differs: "
                     + "; ".join(different)
-                    + ". Give another folder with --out, or the same study."
+                    + ". Give another folder as `out`, or the same study."
                 ).with_code("folder-of-another-study")
             check_conditions(folder, old)
             study = study.model_copy(update={"n_trials": max(old.n_trials, study.n_trials)})

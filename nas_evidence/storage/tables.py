@@ -314,7 +314,7 @@ def _at_hand(place: str, table: TableName) -> Iterator[Path]:
                 yield home
     if not there:
         raise UserError(
-            f"{place} is no folder of a study; name the one that `search` wrote (its --out, by "
+            f"{place} is no folder of a study; name the one that `search` wrote (its `out`, by "
             "default runs/<name>), or the URI of its store"
         ).with_code("no-study-folder")
 
@@ -502,7 +502,7 @@ def read_study_tables(
         if not file.is_file():
             raise UserError(
                 f"a study folder holds study.toml, but {folder} does not; "
-                "name the folder that `search` wrote (its --out, by default runs/<name>)."
+                "name the folder that `search` wrote (its `out`, by default runs/<name>)."
             ).with_code("no-study-file")
         spec = load_study(file)
         check_conditions(folder, spec)

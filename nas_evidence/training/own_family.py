@@ -123,7 +123,7 @@ def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) 
     if lacking := sorted((online | curvatures_of(study.estimators)) & failed.keys()):
         raise UserError(
             f"{', '.join(lacking)} cannot be computed for {family}: {failed[lacking[0]]}. "
-            f"Set {' and '.join(_remedy(study, failed))} (with --set, or settings in Python)"
+            f"Set {' and '.join(_remedy(study, failed))}"
         ).with_code("scores-not-computable")
 
 
@@ -139,8 +139,7 @@ def _check_last_layer(
     except UserError as error:
         keys = _without(study, [name for name in study.estimators if name != _LAST_LAYER])
         raise UserError(
-            f"{_LAST_LAYER} cannot be computed for {family}: {error}. "
-            f"Set {' and '.join(keys)} (with --set, or settings in Python)"
+            f"{_LAST_LAYER} cannot be computed for {family}: {error}. Set {' and '.join(keys)}"
         ).with_code("last-layer-not-computable") from error
 
 

@@ -29,7 +29,7 @@ def chosen_executor(resources: ResourceSpec, *, joins: bool) -> tuple[Where, str
         return "ray", "Ray actors on the cluster"
     if resources.gpus and gpu_device():
         return "ray", "Ray actors, which share the GPUs"
-    return "local", "plain processes (--executor ray: Ray actors)"
+    return "local", "plain processes (executor=ray: Ray actors)"
 
 
 def n_workers(resources: ResourceSpec, executor: str | object, most: int) -> int | None:
@@ -73,7 +73,7 @@ def torch_is_for_cpus() -> bool:
 def no_gpu_here(share: float) -> UserError:
     """Return the error for a share of a GPU on a machine without one."""
     return UserError(
-        f"resources.gpus = {share:g}, but this machine has no GPU; add --set resources.gpus=0."
+        f"resources.gpus = {share:g}, but this machine has no GPU; set resources.gpus=0."
     ).with_code("no-gpu-here")
 
 
@@ -99,12 +99,12 @@ def unused_gpu(resources: ResourceSpec, executor: str | object) -> UserError | N
     if torch_is_for_cpus():
         return UserError(
             f"this machine has a GPU ({device}), but trials run on CPUs, since torch is built for "
-            "CPUs; install torch for CUDA, or add --set resources.gpus=0."
+            "CPUs; install torch for CUDA, or set resources.gpus=0."
         ).with_code("torch-for-cpus")
     if executor == "local":
         return UserError(
             f"this machine has a GPU ({device}), but trials run on CPUs, since plain processes "
-            "use none; take --executor ray, or add --set resources.gpus=0."
+            "use none; take executor=ray, or set resources.gpus=0."
         ).with_code("gpu-not-for-processes")
     return None
 
@@ -117,11 +117,11 @@ def gpu_not_counted(address: str, device: str, *, joined: bool) -> UserError:
         device: device file of its GPU.
         joined: whether the node is one of a cluster, or Ray was started here for this study.
     """
-    ours = "`ray start --head --num-gpus=N` and add --address auto"
+    ours = "`ray start --head --num-gpus=N` and add address=auto"
     how = "`ray start --num-gpus=N`" if joined else ours
     return UserError(
         f"the node at {address} has a GPU ({device}) that Ray does not count, so no trial can use "
-        f"it; start Ray there with {how}, or add --set resources.gpus=0."
+        f"it; start Ray there with {how}, or set resources.gpus=0."
     ).with_code("gpu-not-counted")
 
 
@@ -129,5 +129,5 @@ def gpu_not_found(device: str) -> UserError:
     """Return what is to be said if torch, which is built for GPUs, finds none."""
     return UserError(
         f"this machine has a GPU ({device}), but trials run on CPUs, since torch finds none; "
-        "check its driver with nvidia-smi, or add --set resources.gpus=0."
+        "check its driver with nvidia-smi, or set resources.gpus=0."
     ).with_code("gpu-not-found")

@@ -278,7 +278,7 @@ class RayExecutor(PackingPool):
         n = sum(_has(node, "GPU") for node in self._nodes)
         return UserError(
             f"the cluster counts {n:g} GPUs, but torch finds none there; install torch for "
-            "CUDA, or add --set resources.gpus=0."
+            "CUDA, or set resources.gpus=0."
         ).with_code("gpus-without-cuda")
 
     # --- shares
@@ -340,7 +340,7 @@ class RayExecutor(PackingPool):
                     self.say(
                         f"note: {self._shortage(share, 1)}; waiting for up to "
                         f'{duration(self.limits.patience)}, since resources.gpus is "auto" '
-                        "(--set resources.gpus=0 runs without GPUs)"
+                        "(set resources.gpus=0 runs without GPUs)"
                     )
                     said = True
         except BaseException:  # also Ctrl-C: nothing is left in the line of somebody's Ray
@@ -351,7 +351,7 @@ class RayExecutor(PackingPool):
         except RayError as error:
             raise StudyStoppedError(
                 f"the memory of the cluster's GPUs cannot be determined ({_last_line(error)}). "
-                "Run the same command again, or give the share of a GPU for each trial: --set "
+                "Run the same command again, or give the share of a GPU for each trial: set "
                 "resources.gpus=1"
             ).with_code("gpu-memory-unknown") from None
         if not memory:
@@ -446,7 +446,7 @@ class RayExecutor(PackingPool):
                 if address is None:
                     raise StudyStoppedError(
                         f"Ray did not start on this machine ({why}); it may be too busy. Run the "
-                        f"same command again, or with --executor local. Details: {log}"
+                        f"same command again, or with executor=local. Details: {log}"
                     ).with_code("ray-not-started") from None
                 raise UserError(
                     f"no Ray cluster can be joined at {address} ({why}); check that it runs and "

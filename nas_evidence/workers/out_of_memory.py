@@ -17,7 +17,7 @@ _COUNTS = (
 #: What is said of a worker that was ended so.
 REMEDY = (
     "the kernel ended the worker process for want of memory; free some, raise the limit of this "
-    "container or job, or take fewer --workers"
+    "container or job, or take fewer workers"
 )
 
 

@@ -518,7 +518,7 @@ class Pool(ABC):
         return UserError(
             f"no room for a worker in {duration(self.limits.patience)}: "
             f"{self._shortage(share, n)}. Run the same command again later, or lower "
-            "resources.workers, .cpus or .gpus with --set."
+            "resources.workers, .cpus or .gpus."
         ).with_code("no-room")
 
     def _say_shortage(self, which: str, share: float, n: int, waited: float) -> None:

@@ -24,7 +24,7 @@ def check_reachable(address: str) -> None:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"--address must be auto or HOST:PORT, but got {address}.").with_code(
+        raise UserError(f"`address` must be auto or HOST:PORT, but got {address}.").with_code(
             "address-form"
         )
     try:

@@ -46,5 +46,5 @@ def refusal(place: str, address: str, why: str) -> str:
         )
     return (
         f"the study must be stored where every node sees it, but {place} is not seen on the node "
-        f"at {address}: {why}. Give a folder that all nodes share with --out, or --store URI."
+        f"at {address}: {why}. Give a folder that all nodes share as `out`, or the URI of a store."
     )

@@ -37,7 +37,7 @@ def test_a_search_without_a_terminal_prints_it_and_keeps_it_for_summary_page_and
     assert LEFT_OUT + "categorical=[COL] to keep one" in said
     assert "--" not in said
     assert "1 trial" not in said  # progress is for a terminal
-    kept = LEFT_OUT + "--categorical COL to keep one"
+    kept = LEFT_OUT + "categorical=COL to keep one"
     found = study.summary().how_read
     assert found is not None
     assert kept in found.decided
@@ -61,8 +61,8 @@ def test_it_is_printed_without_a_terminal_unless_progress_is_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for progress in (None, False):
-        tell_of_data(progress, audience_for(progress))("column 'a' is left out; --drop a")
-    assert capsys.readouterr().out == "column 'a' is left out; drop=['a']\n"
+        tell_of_data(progress, audience_for(progress))("column 'a' is left out; drop=a")
+    assert capsys.readouterr().out == "column 'a' is left out; drop=a\n"
 
 
 def test_data_of_a_study_file_are_told_as_well(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_study_goes_on_anywhere_without_the_folder_it_began_in(
     run("export", tmp_path / "out", "--to", "model", "--allow-code", folder=empty)
     run("predict", "model", "t.csv", "--allow-code", "--to", "p.csv", folder=empty)
     asked = run("predict", "model", "t.csv", "--to", "q.csv", folder=empty, code=2).stderr
-    assert "only with --allow-code" in asked
+    assert "only with allow_code" in asked
 
 
 @pytest.mark.long
@@ -263,7 +263,7 @@ def test_python_asks_for_code_named_in_settings(
     data = {"frame": table(), "file": "t.csv", "study": "st.toml"}[given]
     target = {} if given == "study" else {"target": "label"}
     settings = {"estimators": ["diag_ef", "sc:NPY"], "objective": "sc:NPY"}
-    with refused("code-not-allowed", "sc:NPY", "allow_code=True"):
+    with refused("code-not-allowed", "sc:NPY", "allow_code"):
         nas_evidence.search(data, settings=settings, out="no", **target)  # type: ignore[arg-type]
     assert not (tmp_path / "no").exists()
 

@@ -101,7 +101,7 @@ def test_help_names_every_verb_and_keeps_its_brackets(tmp_path: Path) -> None:
         (["status", ".", "--json", "--log"], "--json is of a status"),
         (["serch"], "No such command 'serch'. Did you mean 'search'?"),
         (["status", ".", "--jsn"], "No such option: --jsn"),
-        (["status"], "give a study folder, or --address URL and --name NAME."),
+        (["status"], "give a study folder, or `address` and `name` of"),
         (["resume", ".", "--trials", "0"], "--trials"),
         (["search", "digits", "--executor", "slurm"], "inline or module:NAME, but got 'slurm'"),
         (["search", "digts"], "did you mean 'digits'?"),
@@ -153,11 +153,11 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
     text = run("search", "tiny.toml", "--dry-run", *asked, folder=home).stdout
     assert text.splitlines() == [
         "tiny: valid; 7 trials over mlp, linear on npz",
-        "classification, 3 classes: 0, 1, 2; --task regression to change",
+        "classification, 3 classes: 0, 1, 2; task=regression to change",
         "features: 6 numeric columns",
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
-        "ranked by: diag_ef; change it with --set objective=NAME",
+        "ranked by: diag_ef; set objective=NAME to change it",
         "memory: 0.00288 MB of training inputs in each worker",
         "time: less than a minute on idle cores for 7 trials, 2 workers",
     ]
@@ -199,7 +199,7 @@ def test_a_dry_run_reports_every_mistake_once_with_its_place(tmp_path: Path) -> 
     assert messages[0].startswith("tiny.toml:9: ")
     assert messages[1].startswith("tiny.toml:13: ")
     assert "did you mean 'cpus'?" in messages[2]
-    assert messages[3].startswith("--set sed=1: unknown key 'sed'; did you mean 'seed'?")
+    assert messages[3].startswith("sed=1: unknown key 'sed'; did you mean 'seed'?")
 
 
 def test_missing_data_is_one_line_and_the_folder_is_there(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
 def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None:
     lines = (home / "search.out").read_text().splitlines()
     assert [lines.pop(0) for _ in range(3)] == [
-        "classification, 3 classes: 0, 1, 2; --task regression to change",
+        "classification, 3 classes: 0, 1, 2; task=regression to change",
         "features: 6 numeric columns",
         "rows: 120 for training, 60 for the report's test",
     ]

@@ -1,6 +1,8 @@
 """Each option of a verb is a parameter of the function that the verb calls, and the reverse."""
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Iterator
 from inspect import signature
 from typing import Any
 
@@ -9,7 +11,9 @@ import typer.main
 
 import nas_evidence
 from nas_evidence.api.results import Study
+from nas_evidence.api.shared_options import flag_of
 from nas_evidence.cli.main import MOVED, VERBS, app
+from tests.messages import LISTED, PACKAGE, is_text, template
 
 #: What Python calls an option, where it is not the same word.
 NAMES = {
@@ -66,6 +70,20 @@ ONLY_CALLED = {
 }
 
 
+#: An option of the command line; an argument of Python with its flag; a whole command.
+FLAG = re.compile(r"(?<![\w(-])--[a-z][a-z0-9-]*|(?<= \()--[a-z][a-z0-9-]*")
+NAMED = re.compile(r"\b([a-z_]+)(?:=\S+)? \((--[a-z-]+)\)")
+COMMAND = re.compile(r"`(?:nas-evidence|pip|ray|resume|ulimit) [^`]*`")
+MESSAGES = COMMAND.sub("", LISTED.read_text("utf-8"))
+#: Arguments that only Python has, of other functions too, and a name of an example.
+FOREIGN = {
+    "column", "diagnose", "differentiable", "inplace", "orient", "rare", "requires_grad", "sampler", "shuffle",
+    "sparse", "structure", "training",
+}  # fmt: skip
+#: Files whose sentences only the command line can cause, or that hold style sheets.
+TYPED_FILES = ("__main__.py", "reporting/any_table.py", "api/figure.py")
+
+
 def typed(verb: str) -> set[str]:
     """The names of all that can be typed after a verb, as Python has them."""
     command: Any = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
@@ -99,6 +117,52 @@ def test_every_parameter_is_an_option_but_for_a_few_with_a_reason(verb: str) -> 
     words = {python_name(word) for word in typed(verb)} | typed(verb)
     assert others <= parameters(verb)
     assert parameters(verb) - words == others
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """File and text of what the rooms that both doors share may say; f-strings as {expression}."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        if place.startswith("cli/") or place in TYPED_FILES:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        parts = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)
+            for part in node.values
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.expr) and is_text(node) and id(node) not in docs | parts:
+                yield place, COMMAND.sub("", template(node, {}))
+
+
+@pytest.mark.slow
+def test_a_flag_in_a_sentence_stands_behind_the_argument_of_python() -> None:
+    arguments = {name for verb in CALLED for name in parameters(verb)}
+    found = [(place, text) for place, text in sentences() if FLAG.search(text)]
+    assert len(found) >= 20
+    for place, text in found:
+        if FLAG.fullmatch(text):  # a word of a command
+            continue
+        pairs = [(name, flag) for name, flag in NAMED.findall(text) if name in arguments]
+        settings = [("settings", "--set")] * text.count(" (--set)")
+        said = {(name, flag) for name, flag in [*pairs, *settings] if flag_of(name) == flag}
+        assert {flag for _, flag in said} == {*FLAG.findall(text)}, (place, text)
+
+
+def test_each_value_in_a_message_is_of_an_argument_of_both_doors() -> None:
+    typed_ones = {python_name(word) for verb in CALLED for word in typed(verb)}
+    both = {name for verb in CALLED for name in parameters(verb)} & typed_ones
+    given = {*re.findall(r"(?<![\w.])([a-z_]+)=(?!=)", MESSAGES)}
+    assert len(given & both) >= 6
+    assert given - both == FOREIGN, given - both ^ FOREIGN
+
+
+def test_each_flag_in_a_message_can_be_typed() -> None:
+    commands = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    assert {*FLAG.findall(MESSAGES)} <= {o for c in commands for p in c.params for o in p.opts}
 
 
 def test_there_are_at_most_sixteen_verbs_and_what_moved_names_one_of_them() -> None:

@@ -109,8 +109,9 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
         "classification, 2 classes: cat, dog",
         "features: 1 numeric column and 1 of categories, missing values in 1 filled with the "
         "median",
-        "column 'id' is left out: it looks like a row number; --numeric id to keep",
-        "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
+        "column 'id' is left out: it looks like a row number; numeric=id to keep",
+        "rows: 60, all for training; test_fraction=0.2 (--test-fraction) splits off a test for "
+        "the report",
     ]
     assert "trust:  There are no test rows" in text
     study = load_study(home / "runs" / "pets" / "study.toml")
@@ -150,7 +151,7 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
     )
     assert refused.stderr == (
         "error: pets.csv has changed since moved/pets began; restore it, or give another study "
-        "folder with --out\n"
+        "folder as `out`\n"
     )
 
 
@@ -179,7 +180,7 @@ def test_init_writes_the_study_that_search_would_run(home: Path) -> None:
 @pytest.mark.parametrize(
     ("study", "options", "said"),
     [
-        ("pets.csv", {}, "name the column to predict with --target .columns: id, weight,"),
+        ("pets.csv", {}, "name the column to predict with `target` .columns: id, weight,"),
         ("pets.csv", {"target": "pets"}, "no column 'pets'; did you mean 'pet'"),
         ("gone.csv", {"target": "pet"}, "there is no file gone.csv"),
         ("pets.arff", {}, "not read; write it as CSV"),

@@ -57,8 +57,8 @@ def test_the_package_of_a_tracker_is_needed_on_the_cluster_and_not_here(
 @pytest.mark.parametrize(
     ("store", "track", "said"),
     [
-        ("s3://bucket/digits", "mlflow", "name a place that all see, such as --track mlflow:http"),
-        ("s3://bucket/digits", "tensorboard", "such as --track tensorboard:/nfs/DIR"),
+        ("s3://bucket/digits", "mlflow", "name a place that all see, such as track=mlflow:http"),
+        ("s3://bucket/digits", "tensorboard", "such as track=tensorboard:/nfs/DIR"),
         ("/nfs/digits", "comet", "must be one of mlflow"),
     ],
 )

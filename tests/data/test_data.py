@@ -168,7 +168,7 @@ def test_scaling_is_of_the_rows_that_are_trained_on():
 def test_more_than_available_names_both_numbers(part: str, npz: Callable[..., DatasetSpec]):
     n = {"train": 60, "test": 30}[part]
     load(npz({f"max_{part}": n}), seed=0)
-    wrong = rf"max_{part} <= {n}.* got {n + 1}; lower it with --set dataset.max_{part}"
+    wrong = rf"max_{part} <= {n}.* got {n + 1}; lower it: set dataset.max_{part}"
     with pytest.raises(ValueError, match=wrong):
         load(npz({f"max_{part}": n + 1}), seed=0)
 
@@ -557,10 +557,10 @@ def test_named_sets_say_what_is_missing_and_the_remedy(tmp_path: Path):
         if name == "mnist":
             write_mnist_like(tmp_path / folder, np.arange(20) % 10)
             (tmp_path / folder / file).unlink()
-        says = rf"the file {file} in {tmp_path / folder}.*--data-root.*--download"
+        says = rf"the file {file} in {tmp_path / folder}.*data_root \(--data-root\).*`download`"
         with pytest.raises(ValueError, match=says):
             load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
-        with pytest.raises(ValueError, match=rf"{folder}/ with --data-root"):
+        with pytest.raises(ValueError, match=rf"{folder}/ with data_root \(--data-root\)"):
             load(DatasetSpec(name=name), seed=0)
 
 
@@ -636,7 +636,7 @@ def test_cifar_is_read_channels_first(name: str, tmp_path: Path, monkeypatch: py
     import torchvision.datasets
 
     images = write_cifar(tmp_path, name)
-    with pytest.raises(ValueError, match=r"published ones.*MD5.*--download"):
+    with pytest.raises(ValueError, match=r"published ones.*MD5.*`download`"):
         load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
     data = load(DatasetSpec(name=name), seed=0, data_root=str(tmp_path))

@@ -47,7 +47,7 @@ def test_the_option_of_each_decision_changes_what_it_says(name: str) -> None:
     offered = [
         (sentence, found)
         for sentence in before.meaning.said
-        for found in re.finditer(r"--(drop|categorical|numeric) ('[^']*'|\S+)", sentence)
+        for found in re.finditer(r"(drop|categorical|numeric)=('[^']*'|\S+)", sentence)
     ]
     assert offered, before.meaning.said
     for sentence, found in offered:
@@ -68,7 +68,7 @@ def test_the_option_of_the_task_changes_it_or_the_data_say_why_not(
 ) -> None:
     frame = table().assign(y=y)
     said = read(frame).meaning.said[0]
-    assert said.endswith(f"; --task {task} to change")
+    assert said.endswith(f"; task={task} to change")
     try:
         assert read(frame, task=task).meaning.said[0].startswith(task)
     except ValueError as error:
@@ -81,7 +81,7 @@ def test_like_decisions_are_one_line_with_the_names_of_the_columns() -> None:
     said = read(x.assign(y=["a", "b"] * (N // 2))).meaning.said
     assert [one for one in said if "constant" in one] == [
         "9 constant columns are left out: x0, x2, x4, x6, x8, x10, x12, x14, ...; "
-        "--categorical COL to keep one"
+        "categorical=COL to keep one"
     ]
     assert not [one for one in said if "one value" in one]
 
@@ -91,7 +91,7 @@ def test_different_decisions_and_few_of_a_kind_stay_apart() -> None:
     said = [
         Said("is left out: it is empty", "a", "empty"),
         text,
-        Said("is read as dates: days", "b", "dates", "--drop b to leave it out"),
+        Said("is read as dates: days", "b", "dates", "drop=b to leave it out"),
         Said("rows: 8, all for training"),
     ]
     names = {"a", "b", "it's"}

@@ -210,7 +210,7 @@ def test_a_feature_that_tells_the_target_is_named_in_the_list_of_decisions() -> 
     frame = pd.DataFrame({"a": np.arange(30) ** 2, "b": ["x", "z"] * 15, "y": ["p", "q"] * 15})
     spec = DatasetSpec(name="table", path="x.csv", target="y")
     said = table_source(frame, None, spec, given="x.csv").arrays(seed=0).meaning.said
-    assert any("column 'b' determines the target" in one and "--drop b" in one for one in said)
+    assert any("column 'b' determines the target" in one and "drop=b" in one for one in said)
 
 
 def test_targets_beyond_float32_are_refused_like_features() -> None:

@@ -388,14 +388,14 @@ def test_an_opaque_alpha_channel_and_a_palette_lose_nothing_and_are_not_said(
     save(home / "cat" / "x.png", opaque)
     save(home / "cat" / "y.png", Image.fromarray(pixels(18)).convert("P"))
     _, images, _ = read(home).meaning.said
-    assert images == "images: 14 of 6 x 8 pixels, RGB; --image-size N to resize"
+    assert images == "images: 14 of 6 x 8 pixels, RGB; image_size=N (--image-size) to resize"
 
 
 def test_grey_among_colour_and_resizing_are_said(tmp_path: Path) -> None:
     home = folder(tmp_path, lambda i: pixels(i, 3) if i else pixels(i))
     assert said_of(home, "are grey").startswith("1 of 12 images are grey and are read as RGB")
     save(home / "cat" / "01.png", np.zeros((20, 30, 3), np.uint8))
-    assert "resized from 6 x 8 to 20 x 30, each side by itself; --image-size" in said_of(
+    assert "resized from 6 x 8 to 20 x 30, each side by itself; image_size" in said_of(
         home, "images: 12 of 5 x 5 pixels, RGB", image_size=5
     )
 

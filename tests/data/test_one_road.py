@@ -240,14 +240,14 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(
 SAID: dict[str, tuple[Any, str, int]] = {
     "a category": (
         pd.Categorical(CODES),
-        "column 'c' is a category of numbers, read as categories; --numeric c to change",
+        "column 'c' is a category of numbers, read as categories; numeric=c to change",
         5,
     ),
     "a category of many": (pd.Categorical(np.arange(N)[::-1]), "", 1),
     # dates without a part
     "article numbers": (["1001-23-45", "1002-33-46", "1003-43-47", "1001-23-49"] * 10, "", 5),
     "numbers of substances": (["7732-18-5", "64-17-5", "67-56-1", "7647-14-5"] * 10, "", 5),
-    "versions": (["3.11.12", "2.7.18"] * 20, "--categorical to read categories", 4),
+    "versions": (["3.11.12", "2.7.18"] * 20, "`categorical` to read categories", 4),
     "one date and gaps": (["2024-01-01", None] * 20, "is read as dates: days", 2),
     "one date in two spellings": (["2024-01-01", "2024-1-1"] * 20, "it has one value only", 0),
     "a zone": (
@@ -267,7 +267,7 @@ SAID: dict[str, tuple[Any, str, int]] = {
     ),
     "flags and a word": (
         ["True", "False", "True", "?"] + ["True", "False"] * 18,
-        "column 'c' is read as True and False and '?' as missing; --categorical c to change",
+        "column 'c' is read as True and False and '?' as missing; categorical=c to change",
         2,
     ),
     "years of two digits": (
@@ -669,9 +669,7 @@ def test_classes_with_leading_zeros_keep_their_names(tmp_path: Path) -> None:
 
 
 def test_codes_that_become_one_number_are_said(tmp_path: Path) -> None:
-    said = (
-        "column 'c': '0123' and '123' are read as one number; --categorical c to keep them apart"
-    )
+    said = "column 'c': '0123' and '123' are read as one number; categorical=c to keep them apart"
     table = pd.DataFrame({"x": Z, "c": ["123", "0123", "9"] * 13 + ["5"], "y": Y})
     for found in (of_csv(tmp_path, table), read(table["c"])):
         assert said in found.meaning.said

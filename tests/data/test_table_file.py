@@ -116,7 +116,7 @@ def test_a_preparation_travels_as_json() -> None:
 @pytest.mark.parametrize(
     ("column", "options", "says"),
     [
-        (list(range(40)), {}, "'c' is left out: it looks like a row number; --numeric c to keep"),
+        (list(range(40)), {}, "'c' is left out: it looks like a row number; numeric=c to keep"),
         ([7] * 40, {}, "'c' is left out: it has one value only"),
         ([None] * 40, {}, "'c' is left out: it is empty"),
         ([f"name {i}" for i in range(40)] * 2, {}, None),
@@ -146,7 +146,7 @@ def test_flags_change_what_was_decided() -> None:
     ("column", "options", "says"),
     [
         ([1.0, np.inf] * 20, {}, "'c' of t.csv must be finite in float32, but row 1"),
-        (["a", "b"] * 20, {"drop": ["d"]}, "--drop names the column 'd'"),
+        (["a", "b"] * 20, {"drop": ["d"]}, "`drop` names the column 'd'"),
         (["a", "b"] * 20, {"drop": ["cc"]}, "; did you mean 'c'"),
         (["a", "b"] * 20, {"numeric": ["c"]}, "'c' of t.csv has no number"),
         (["a", "b"] * 20, {"numeric": ["c"], "categorical": ["c"]}, "cannot be both"),

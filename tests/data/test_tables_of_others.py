@@ -346,7 +346,7 @@ def test_a_column_of_two_notations_says_so_and_not_to_read_categories(kind: str)
     said = " ".join(meaning(BASE.assign(c=cells), target="y").said)
     assert f"column 'c' is not read as {what}: {n} of {n + m} cells are {what} ({one!r})" in said
     assert f"{m} are not ({other!r}); write all in one notation" in said
-    assert "--categorical c" not in said
+    assert "categorical=c" not in said
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TWO_NOTATIONS if "gaps" not in kind])

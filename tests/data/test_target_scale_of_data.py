@@ -48,7 +48,10 @@ def test_the_scale_is_fitted_to_the_training_rows_alone(table: Path) -> None:
         data.y_test.numpy(), expected.standardised(arrays.y_test), rtol=1e-5, atol=1e-6
     )
     assert np.array_equal(arrays.y_mean, arrays.y_train.mean(0))  # the unit of densities
-    assert found.decided[-2] == "scale of the target: shifted_log; change it with --target-scale"
+    assert (
+        found.decided[-2]
+        == "scale of the target: shifted_log; change it with target_scale (--target-scale)"
+    )
     assert found.spec.dataset.target_scale == "shifted_log"
 
 
@@ -176,12 +179,12 @@ def test_a_positive_skewed_target_is_said_with_the_option_and_its_gain(
     [said] = [one for one in asked(table).decided if "skewed" in one]
     skewness = float(skew(prices()["price"]))
     assert said.startswith(f"price is positive and skewed (skewness {skewness:.1f}): ")
-    assert "--target-scale auto with --set plan.likelihood=heteroscedastic gained" in said
+    assert "target_scale=auto (--target-scale) and plan.likelihood=heteroscedastic gained" in said
     for named in ("identity", "log"):
         assert "skewed" not in " ".join(asked(table, target_scale=named).decided)
     noisy = asked_for(str(table), ["plan.likelihood=heteroscedastic"], DataOptions(target="price"))
     [said] = [one for one in noisy.decided if "skewed" in one]
-    assert "--target-scale auto gained" in said
+    assert "target_scale=auto (--target-scale) gained" in said
     for changed in (lambda y: y - y.mean(), lambda y: np.log(y) + 10, lambda y: y.max() - y + 1):
         frame = prices()
         frame["price"] = changed(frame["price"])

@@ -48,7 +48,7 @@ def test_other_numbers_are_a_regression_and_the_sentence_says_how_to_change_it(y
     result = found(y)
     assert result.train.dtype == np.float64
     assert result.train.ndim == 2
-    assert result.sentence.endswith("; --task classification to change")
+    assert result.sentence.endswith("; task=classification to change")
 
 
 def test_several_columns_of_numbers_are_a_regression_and_nothing_else() -> None:
@@ -108,7 +108,7 @@ def test_numbered_labels_of_arrays_may_be_many() -> None:
         (["a", None, "b"], None, None, "1 of 3 rows have no value, the first at row 1"),
         ([1.0, float("nan")], None, None, "1 of 2 rows have no value, the first at row 1"),
         (list("abcdefgh"), None, None, "8 different values in 8 rows are not classes"),
-        (["a", "a"], None, "regression", "numbers, but there is 'a'; give --task classification"),
+        (["a", "a"], None, "regression", "numbers, but there is 'a'; give task=classification"),
         ([0.5, 1.0], None, "classification", "whole numbers or text, but row 0 has 0.5"),
         (["a", "b", "a", "b"], ["c"], None, "test labels must be among .* 'c' is not"),
         ([1.0, float("inf")], None, "regression", "must be finite in float32, but 1 of 2 rows"),

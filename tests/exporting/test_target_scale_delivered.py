@@ -63,7 +63,7 @@ def searched(
 def test_the_scale_is_a_decision_that_is_said(searched: nas_evidence.Study) -> None:
     scale = searched.spec.dataset.target_scale
     assert (
-        f"scale of the target: {scale}; change it with --target-scale"
+        f"scale of the target: {scale}; change it with target_scale (--target-scale)"
         in searched.arrays().meaning.said
     )
 

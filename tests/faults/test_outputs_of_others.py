@@ -71,10 +71,10 @@ def test_a_report_never_replaces_what_is_none(
     study: nas_evidence.Study, tmp_path: Path, name: str, cli: Cli
 ) -> None:
     (tmp_path / name).write_text("mine")
-    with refused("output-held", "force=True"):
+    with refused("output-held", "`force`"):
         study.report(tmp_path)
     said = cli("report", study.folder, "--to", tmp_path, code=2)[1]
-    assert "--force" in said
+    assert "`force`" in said
     assert content(tmp_path) == {name: b"mine"}
 
 

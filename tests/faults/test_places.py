@@ -51,7 +51,7 @@ def test_a_lock_of_unknown_content_needs_steal(tmp_path: Path, content: bytes) -
     (tmp_path / "lock").write_bytes(content)
     assert not is_locked(tmp_path)
     assert study_status(tmp_path).state == "stopped"
-    with pytest.raises(ValueError, match="--steal"):
+    with pytest.raises(ValueError, match="option `steal`"):
         locked(tmp_path).__enter__()
     with locked(tmp_path, steal=True):
         assert is_locked(tmp_path)
@@ -164,7 +164,7 @@ def test_without_locks_a_search_is_refused_with_the_remedy_and_a_status_reads_th
     cli("status", tmp_path / "s")
     said = cli("search", "digits", "--out", tmp_path / "new", code=1)[1]
     assert said.startswith(f"error: cannot read or write at {tmp_path}/new/lock: ")
-    assert "--store file:///" in said
+    assert "file:///" in said
     assert said.count("\n") == 1
 
 

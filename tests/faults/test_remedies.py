@@ -62,7 +62,7 @@ def test_a_study_whose_copy_of_the_data_is_gone_gets_it_from_the_search_that_is_
     for verb in (("repair", folder), ("resume", folder, "--trials", 3, *HOW)):
         said = "".join(cli(*verb, code=None))
         assert "it is the study's own copy of its data: `nas-evidence search`" in said
-        assert f"--out {folder} writes it again" in said
+        assert f"out={folder} writes it again" in said
         assert "--data-root" not in said
     cli("search", made / "t.csv", "--out", folder, "--trials", 3, *SMALL)
     cli("repair", folder)
@@ -109,7 +109,7 @@ def test_the_lock_that_cannot_be_read_is_taken_over_as_the_sentence_says(
     made: Path, folder: Path, cli: Cli
 ) -> None:
     (folder / "lock").write_text("{")
-    assert "take it over with --steal" in cli("repair", folder, code=2)[1]
+    assert "take it over with the option `steal`" in cli("repair", folder, code=2)[1]
     cli("repair", folder, "--steal")
     assert verify(folder) == []
     assert differing(tables_of(folder), tables_of(made / "s")) == []

@@ -93,7 +93,7 @@ def test_verify_of_a_damaged_lock_names_the_repair_that_works(folder: Path, cli:
     _, said = cli("verify", folder, code=1)
     assert said.rstrip().endswith("--steal")
     _, said = cli("repair", folder, code=2)
-    assert "--steal" in said
+    assert "`steal`" in said
     cli("repair", folder, "--steal")
     cli("verify", folder)
 

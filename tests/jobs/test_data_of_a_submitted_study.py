@@ -80,7 +80,7 @@ def test_data_for_a_store_that_is_not_seen_from_here_are_refused_and_nothing_is_
     code, _, err = submit(capsys, table, store)
     assert code == 2
     assert "the data must be put into" in err
-    assert "Give a --store that this machine and the nodes see" in err
+    assert "Give a `store` that this machine and the nodes see" in err
     assert err.count("\n") == 1
     assert not cluster.commands
 
@@ -111,7 +111,7 @@ def test_python_submits_what_the_command_line_does(
     assert capsys.readouterr().out == ""
     assert submit(capsys, table, tmp_path / "s")[0] == 0  # the same study in the same store
     assert cluster.commands == [command]
-    with refused("store-not-absolute", "store=..."):
+    with refused("store-not-absolute", "`store`"):
         nas_evidence.submit("digits", store="s", **there)
     with refused("submit-data-in-memory", "DataFrame"):
         nas_evidence.submit(pd.read_csv(table), store="/s", **there)

@@ -69,7 +69,7 @@ class Tiny:
 def test_a_study_file_names_it_and_its_code_says_the_rest(module: Path) -> None:
     read = parse_study(STUDY, "own.toml")
     assert list(read.family) == ["own_nets:plain", "linear"]
-    with pytest.raises(ValueError, match=r"own_nets:plain.*only with --allow-code"):
+    with pytest.raises(ValueError, match=r"own_nets:plain.*only with allow_code"):
         admitted(read, [module], allowed=False)
     study, code = admitted(read, [module], allowed=True)
     family = study.family["own_nets:plain"]

@@ -217,5 +217,5 @@ def test_a_term_is_explained_once_a_longer_one_wins_and_names_stay_whole() -> No
     assert said.count('class="term"') == 2
     assert TERMS["balanced accuracy"] in said
     assert "test_accuracy &lt;b&gt;" in said
-    assert '<code class="nowrap">--set finalists=5</code>.' in explained("add --set finalists=5.")
+    assert '<code class="nowrap">finalists=5</code>.' in explained("set finalists=5.")
     assert explained("`predict` <b>`").startswith("<code>predict</code> &lt;b&gt;`")

@@ -55,7 +55,7 @@ def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
 def test_two_seeds_give_no_probability_and_three_do(tmp_path: Path) -> None:
     two, three = load(tmp_path / "2", seeds(2, 0.01)), load(tmp_path / "3", seeds(3, 0.01))
     said = certainty_sentence(two, certainty_of(two))
-    assert said.startswith("Unknown. Each architecture was trained twice; resume with --set final")
+    assert said.startswith("Unknown. Each architecture was trained twice; set final")
     assert "%" not in said
     sure = certainty_of(three)
     assert sure.best[0] > 0.95
@@ -271,7 +271,7 @@ def test_on_folds_yes_is_said_only_where_the_numbers_are_free_of_the_choice(
         said = worth_sentence(study, lucky)
         assert said.startswith("Unknown: ahead of ridge regression by 0.100 on these 500 rows")
         assert "chosen on these rows" in said
-        assert "--test-fraction 0.2" in said
+        assert "test_fraction=0.2 (--test-fraction)" in said
     # The simple model that each draw chooses is the one that counts, without Bonferroni.
     near = simple[0].model_copy(update={"behind": -0.03, "interval": (-0.06, -0.001)})
     worse = worth_sentence(study, judged.model_copy(update={"against": near}))
@@ -333,7 +333,7 @@ def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
 def test_another_name_of_a_metric_gets_the_one_that_can_be_typed(
     likelihood: str, name: str, meant: str
 ) -> None:
-    with refused("unknown-metric", name, meant, "did you mean --metric"):
+    with refused("unknown-metric", name, f"did you mean metric={meant}"):
         check_metric(name, likelihood)
 
 
@@ -372,7 +372,7 @@ def test_a_winner_at_the_end_of_a_range_is_advice_and_in_the_middle_is_none(
     narrow = {"mlp": {"width": IntRange(low=4, high=5)}, "linear": {}}
     [said] = advice(load(tmp_path / "b", [record(1, 1), record(2, 2)], family=narrow), None)
     assert "has the largest width that was allowed, 5" in said
-    assert "--set family.mlp.width.high=10 and another --out" in said
+    assert "Set family.mlp.width.high=10 and search again with another `out`" in said
 
 
 def test_cross_validation_that_ranked_is_what_is_explained(tmp_path: Path) -> None:

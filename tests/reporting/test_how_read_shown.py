@@ -15,7 +15,7 @@ from nas_evidence.spec.how_read import HowRead
 WILD = "<script>a|b</script>" + "x" * 300
 FOUND = HowRead(
     (
-        "9 constant columns are left out: x0, x8, ...; --categorical COL to keep one",
+        "9 constant columns are left out: x0, x8, ...; categorical=COL to keep one",
         f"column {WILD!r} is left out: it is empty",
     ),
     {"numbers": tuple(f"n{i}" for i in range(50)), "left out": (WILD,)},
@@ -34,10 +34,10 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 def test_the_report_says_how_the_data_were_read(report: Report, tmp_path: Path) -> None:
     paths = write_report(report, tmp_path)
     page, text = (path.read_text() for path in (paths.html, paths.markdown))
-    assert "<code>--categorical</code> COL to keep one" in page
+    assert "categorical=COL to keep one" in page
     assert "96 training rows, 24 test rows; inputs of the networks: 50." in page
     assert "<script>a" not in page
-    assert "- 9 constant columns are left out: x0, x8, ...; --categorical COL to keep one" in text
+    assert "- 9 constant columns are left out: x0, x8, ...; categorical=COL to keep one" in text
     assert "- 50 columns as numbers: n0, n1, " in text
     assert "n39, ...\n" in text
     assert "- 1 column left out: &lt;script&gt;a\\|b" in text

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from searched import EPOCHS, build_report, folder, load, record
 
-from nas_evidence.api.python_words import in_python
 from nas_evidence.baselines.comparison import (
     Baseline,
     CalibrationPoint,
@@ -77,7 +76,7 @@ def test_quartiles_of_the_50_percent_intervals_warn_and_both_remedies_are_named(
     assert intervals_sentence(judged) == ""
     said = coverage_warning(study, judged)
     assert "the 50 % intervals 0.78, 0.55, 0.53 and 0.33. They are too wide in the first" in said
-    assert "--target-scale auto or --set plan.likelihood=heteroscedastic, and another" in said
+    assert "target_scale=auto (--target-scale) or plan.likelihood=heteroscedastic (--set)" in said
 
 
 def test_another_distribution_is_a_warning_where_all_intervals_hold(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_what_one_noise_for_all_targets_makes_wrong_is_said_with_its_remedy(
     said = coverage_warning(study, judged)
     assert "cover 1.00 of 'width' and 0.84 of 'height'. They are too wide for 'width'; " in said
     assert "too narrow for 'height' in the second and fourth quartile." in said
-    remedy = "Search again with --set plan.likelihood=heteroscedastic, and another --out."
+    remedy = "Search again with plan.likelihood=heteroscedastic (--set), and another `out`."
     assert (f"One noise serves all standardised targets. {remedy}" in said) == (
         likelihood == "gaussian"
     )
@@ -160,10 +159,10 @@ def test_the_page_has_the_pictures_and_metrics_of_each_target(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "lowest", "options"),
     [
-        ({}, 3.0, "--target-scale log or --target-scale auto"),
-        ({}, 0.0, "--target-scale auto"),
-        ({}, -1.0, "--target-scale auto"),
-        ({"name": "diabetes"}, 25.0, "--target-scale log"),
+        ({}, 3.0, "target_scale=log or target_scale=auto (--target-scale)"),
+        ({}, 0.0, "target_scale=auto (--target-scale)"),
+        ({}, -1.0, "target_scale=auto (--target-scale)"),
+        ({"name": "diabetes"}, 25.0, "target_scale=log (--target-scale)"),
     ],
 )
 def test_the_remedy_is_an_option_that_these_targets_can_have(
@@ -172,19 +171,18 @@ def test_the_remedy_is_an_option_that_these_targets_can_have(
     kept = {} if "name" in changes else MINE.model_dump(exclude_none=True)
     study = studied(tmp_path, DatasetSpec.model_validate(kept | changes))
     said = coverage_warning(study, compared(SKEWED, lowest=lowest))
-    assert f"Search again with {options}, and another --out." in said.replace(
-        " or --set plan.likelihood=heteroscedastic", ""
+    assert f"Search again with {options}, and another `out`." in said.replace(
+        " or plan.likelihood=heteroscedastic (--set)", ""
     )
     for option in options.split(" or "):
-        scale = option.removeprefix("--target-scale ")
+        scale = option.removesuffix(" (--target-scale)").removeprefix("target_scale=")
         assert DatasetSpec.model_validate(kept | changes | {"target_scale": scale})
-        assert in_python(option) == f"target_scale='{scale}'"
 
 
 @pytest.mark.parametrize(
     ("likelihood", "end"),
     [
-        ("gaussian", "again with --set plan.likelihood=heteroscedastic, and another --out."),
+        ("gaussian", "again with plan.likelihood=heteroscedastic (--set), and another `out`."),
         ("heteroscedastic", "No option mends that."),
     ],
 )

@@ -110,7 +110,7 @@ def test_how_the_data_were_read_fits_and_divides_no_option(
     tab: Browser, study: RankedStudy, tmp_path: Path, width: int, height: int, dark: bool
 ) -> None:
     wild = "<script>a|b</script>" + "x" * 300
-    decided = ("9 constant columns are left out: x0, ...; --categorical COL to keep one", wild)
+    decided = ("9 constant columns are left out: x0, ...; categorical=COL to keep one", wild)
     read = HowRead(decided, {"numbers": ("a", "b"), "left out": (wild,)}, (2,), 96, 24)
     page = write_report(report_on(study, how_read=read), tmp_path).html
     tab.open(page, width=width, height=height, dark=dark)

@@ -67,7 +67,10 @@ def test_a_lucky_seed_among_bad_neighbours_is_not_recommended_and_the_sentence_s
     assert found.behind == pytest.approx(0.03)
     said = together_sentence(study, found)
     assert "prefers mlp, width 40 (trial 40): its own score is 0.030 nats" in said
-    assert "but similar architectures score well. Give --trial 40 to" in said
+    assert (
+        "but similar architectures score well. To take it, export it with trial_id=40 (--trial)"
+        in said
+    )
     page = build_report(read_study_tables(folders["lucky"])).markdown.read_text(encoding="utf-8")
     assert "A model of all scores prefers mlp, width 40 (trial 40)" in page
 

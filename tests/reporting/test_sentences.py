@@ -46,10 +46,7 @@ def test_where_no_network_beats_a_guess_it_is_said_first_and_none_is_taken(tmp_p
     said = headline(study, None, of_classes(1.1))
     assert said.answer.startswith("Choose none yet: no network predicts the 100 rows")
     assert "The best two_fold is -1.090 nats per datum, a guess has -1.100." in said.answer
-    assert (
-        "more folds (--set plan.folds=5), more epochs (--set plan.epochs=40) or more"
-        in said.answer
-    )
+    assert "more folds (set plan.folds=5), more epochs (set plan.epochs=40) or more" in said.answer
     assert "Take" not in said.answer
     assert (said.sure, said.cost, said.together) == ("", "", "")
 
@@ -95,7 +92,7 @@ def test_a_study_without_a_finite_score_says_so_and_names_none(tmp_path: Path) -
         "Nothing can be ranked: none of the 1 complete trials has a finite kfac"
     )
     assert "most often because: NaN" in said
-    assert "and another --out" in said
+    assert "and another `out`" in said
 
 
 def at(folder: Path, domain: IntRange | FloatRange, low: int, name: str = "width") -> list[str]:
@@ -106,7 +103,9 @@ def at(folder: Path, domain: IntRange | FloatRange, low: int, name: str = "width
 def test_a_winner_at_the_lower_end_is_advice_unless_there_is_nothing_below(tmp_path: Path) -> None:
     [said] = at(tmp_path / "a", IntRange(low=5, high=64), 5)
     assert "has the smallest width that was allowed, 5" in said
-    assert "--set family.mlp.width.low=4 and another --out" in said  # no mlp is narrower
+    assert (
+        "Set family.mlp.width.low=4 and search again with another `out`" in said
+    )  # no mlp is narrower
     narrow = load(
         tmp_path / "b",
         [record(1, 1).model_copy(update={"architecture": record(1, 1).architecture})],
@@ -151,4 +150,4 @@ def test_a_score_is_not_accused_of_what_chance_does_to_a_usual_one(tmp_path: Pat
     assert "kfac_ggn ranks these architectures worse than it usually does: rho -0.9" in said
     assert f"usually about {USUAL_RHO['classification']:.2f}" in said
     assert "No other score in the table below is better." in said
-    assert "--set objective" not in said
+    assert "set objective" not in said

@@ -97,7 +97,7 @@ def outcome(
 def followed(said: str, folder: Path, sound: Path, study: Path) -> list[str]:
     """Do what sentences of `repair` and `resume` say to do; return what was said then."""
     done = []
-    if "take it over with --steal" in said:
+    if "take it over with the option `steal`" in said:
         done.append(called("repair", folder, "--steal")[1])
         said += done[-1]
     if "put a copy of the file there" in said:

@@ -359,7 +359,7 @@ def test_a_second_driver_in_a_namespace_of_its_own_is_refused(tmp_path: Path) ->
 
 def test_the_study_of_a_silent_host_needs_steal(uri: str) -> None:
     leave_holder(uri, seconds_ago=61)
-    with pytest.raises(ValueError, match="--steal"):
+    with pytest.raises(ValueError, match="option `steal`"):
         Mirror(uri).held().__enter__()
     with Mirror(uri).held(steal=True):
         holder = holder_in(Store(uri).get("lock") or b"")

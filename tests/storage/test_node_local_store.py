@@ -33,7 +33,7 @@ def test_a_node_without_the_folder_is_told_from_one_with_another_of_the_same_nam
 def test_a_refusal_names_the_node_and_the_remedy() -> None:
     said = refusal("/runs/s", "10.0.0.2", "it is another folder of the same name")
     assert "not seen on the node at 10.0.0.2: it is another folder" in said
-    assert "--out, or --store URI" in said
+    assert "as `out`, or the URI of a store" in said
 
 
 def test_a_uri_is_looked_at_too(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_uri_is_looked_at_too(tmp_path: Path) -> None:
         assert why_unseen(uri, token) == ""
         assert "Protocol not known" in why_unseen("nowhere://bucket", token)
     assert not Store(uri).list()
-    assert "--store" not in refusal(uri, "10.0.0.2", "x"), "it is one already"
+    assert "URI of a store" not in refusal(uri, "10.0.0.2", "x"), "it is one already"
 
 
 # --- on a real cluster

@@ -153,7 +153,7 @@ def test_an_edited_helper_is_refused_like_an_edited_module(layout: str, tmp_path
     with_kept(tmp_path / "out", code_of([reference], [tmp_path / "mine"]))
     study(tmp_path / "mine", layout, 2)
     edited = code_of([reference], [tmp_path / "mine"])
-    with refused("code-changed", "--out"):
+    with refused("code-changed", "`out`"):
         with_kept(tmp_path / "out", edited)
 
 

@@ -122,7 +122,7 @@ def run(
     """Run a study with a copy at a URL; return what was said."""
     said: list[str] = []
     check_track([f"optuna:{url}"])
-    copy = InThread(partial(tracker_of, f"optuna:{url}", spec, folder), f"--track optuna:{url}")
+    copy = InThread(partial(tracker_of, f"optuna:{url}", spec, folder), f"track=optuna:{url}")
     with Callbacks(Silent(), [copy], spec, folder, said.append) as watcher:
         Driver(spec, folder, executor or FakeExecutor(workers=1), watcher).run()
     return said
@@ -185,7 +185,7 @@ def test_a_server_that_goes_away_is_one_warning_and_the_copy_is_completed_later(
     before = set(copies(url))
     try:
         (line,) = run(study(), tmp_path, url, Stopping(server))
-        assert line.startswith(f"--track optuna:{url} has stopped, the search goes on: ")
+        assert line.startswith(f"track=optuna:{url} has stopped, the search goes on: ")
         assert "\n" not in line
         assert PASSWORD not in line
         assert len(finished(tmp_path)) == 6
@@ -210,7 +210,7 @@ def test_a_wrong_password_is_one_warning(
 
 def test_an_unknown_server_is_one_warning(tmp_path: Path) -> None:
     (line,) = run(study(n_trials=2), tmp_path, "postgresql://me@127.0.0.1:9/db")
-    assert line.startswith("--track optuna:postgresql://me@127.0.0.1:9/db has stopped")
+    assert line.startswith("track=optuna:postgresql://me@127.0.0.1:9/db has stopped")
     assert len(finished(tmp_path)) == 2
 
 

@@ -101,7 +101,7 @@ def test_who_is_about_to_take_a_study_over_is_named_before_it_has_written_a_line
 def test_a_silent_holder_on_another_host_needs_steal(tmp_path: Path) -> None:
     leave_holder(tmp_path, seconds_ago=61)
     assert not is_locked(tmp_path)
-    with pytest.raises(ValueError, match="--steal"):
+    with pytest.raises(ValueError, match="option `steal`"):
         locked(tmp_path).__enter__()
     with locked(tmp_path, steal=True):
         assert is_locked(tmp_path)
@@ -112,7 +112,7 @@ def test_a_silent_holder_on_another_host_needs_steal(tmp_path: Path) -> None:
 def test_opening_a_study_of_a_dead_host_needs_steal(tmp_path: Path) -> None:
     open_study(tmp_path, study())
     leave_holder(tmp_path, seconds_ago=61)
-    with pytest.raises(ValueError, match="--steal"):
+    with pytest.raises(ValueError, match="option `steal`"):
         open_study(tmp_path, study(n_trials=6))
     assert open_study(tmp_path, study(n_trials=6), steal=True).n_trials == 6
 

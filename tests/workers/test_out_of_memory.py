@@ -61,5 +61,5 @@ def test_each_ended_process_explains_one_crash(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(first, Failed)
     assert first.kind is LossKind.MEMORY
     assert "for want of memory" in first.why
-    assert "fewer --workers" in first.why
+    assert "fewer workers" in first.why
     assert second == Failed("the worker process crashed")

@@ -370,7 +370,7 @@ def test_what_workers_wait_for_is_said_once_and_is_an_error_after_a_while(
     pool.ready()
     assert pool.said == ["note: 3 workers with 0.5 GPU wait; waiting for up to 15.0 min"]
     clock[0] += 801.0
-    with refused("no-room", "in 15.0 min: 3 workers with 0.5 GPU wait", "--set"):
+    with refused("no-room", "in 15.0 min: 3 workers with 0.5 GPU wait", "resources.workers"):
         pool.ready()
 
 

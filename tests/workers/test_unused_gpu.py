@@ -9,7 +9,6 @@ import pytest
 from fakes import Heard
 from messages import refused
 
-from nas_evidence.api.python_words import in_python
 from nas_evidence.api.runs import Run, UnfinishedStudy, begun
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.spec.study import ResourceSpec
@@ -106,7 +105,7 @@ def test_a_search_warns_its_audience_before_any_trial(
     left = UnfinishedStudy(
         spec, store, Run("local"), Warned(lambda line: None), data, find_done(store.folder)
     )
-    with pytest.raises(Stopped, match=f"has a GPU .{DEVICE}., but .* --executor ray"):
+    with pytest.raises(Stopped, match=f"has a GPU .{DEVICE}., but .* executor=ray"):
         left.run_trials()
 
 
@@ -127,7 +126,7 @@ def test_a_gpu_that_ray_does_not_count_is_said_once_however_many_workers_see_it(
 ) -> None:
     for joined, remedy in (
         (True, "`ray start --num-gpus=N`, or"),
-        (False, "`ray start --head --num-gpus=N` and add --address auto, or"),
+        (False, "`ray start --head --num-gpus=N` and add address=auto, or"),
     ):
         executor, said = on_ray(_joined=joined)
         executor._tell_of(Place("n", "10.0.0.7"))
@@ -136,7 +135,6 @@ def test_a_gpu_that_ray_does_not_count_is_said_once_however_many_workers_see_it(
         (line,) = said
         assert "10.0.0.7" in line
         assert remedy in line
-        assert "`ray start --" in in_python(line)
 
 
 def test_workers_that_start_slowly_are_not_said_to_wait_for_the_room_that_they_hold(

@@ -55,19 +55,18 @@ def check_track(wanted: Iterable[str], *, installed: bool = True) -> None:
         if name not in TRACKERS:
             known = ", ".join(f"{one}[:{_PLACES.get(one, 'PROJECT')}]" for one in TRACKERS)
             raise UserError(
-                f"--track must be one of {known}, but got {masked(text)!r}."
+                f"`track` must be one of {known}, but got {masked(text)!r}."
             ).with_code("unknown-tracker")
-        refuse_password(text, "--track ", _PASSWORDS.get(name, "the environment"))
+        refuse_password(text, "`track` ", _PASSWORDS.get(name, "the environment"))
         if name == "optuna" and place:
             _check_url(place, installed=installed)
         if name not in _PLACES and not re.fullmatch(r"[\w. -]*", place):
             raise UserError(
-                f"--track {name}:PROJECT takes letters, digits and .-_, but got {place!r}."
+                f"track={name}:PROJECT takes letters, digits and .-_, but got {place!r}."
             ).with_code("track-project")
         if installed and name != "prometheus" and find_spec(name) is None:
             raise UserError(
-                f"--track {name} needs {name}: install it with "
-                f"`pip install '.[{name}]'` in a clone."
+                f"track={name} needs {name}: install it with `pip install '.[{name}]'` in a clone."
             ).with_code("track-needs-package")
 
 
@@ -126,12 +125,12 @@ def _value(place: Path, section: str, key: str) -> str:
 def _check_url(url: str, *, installed: bool) -> None:
     if not re.fullmatch(r"[\w+]+://[^\s'\"]+", url):
         raise UserError(
-            "--track optuna:URL needs the URL of a database such as "
+            "track=optuna:URL needs the URL of a database such as "
             f"postgresql://USER@HOST:PORT/NAME or sqlite:////FOLDER/FILE.db, but got {url!r}."
         ).with_code("track-optuna-url")
     if installed and url.startswith("postgres") and find_spec("psycopg") is None:
         raise UserError(
-            f"--track optuna:{url} needs psycopg: install it with "
+            f"track=optuna:{url} needs psycopg: install it with "
             "`pip install '.[postgresql]'` in a clone."
         ).with_code("track-needs-psycopg")
 
@@ -186,12 +185,12 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
     name, _, place = text.partition(":")
     if name != "mlflow":
         raise UserError(
-            f"an export is kept by --track mlflow or mlflow:URI, but got {masked(text)!r}."
+            f"an export is kept by track=mlflow or mlflow:URI, but got {masked(text)!r}."
         ).with_code("export-track")
     if not (export / "evidence.json").is_file():
         raise UserError(
-            f"--track keeps the export of one network, but {export} holds an ensemble; "
-            "leave out --track."
+            f"`track` keeps the export of one network, but {export} holds an ensemble; "
+            "leave out `track`."
         ).with_code("export-track-ensemble")
     from nas_evidence.api.trackers.mlflow import MLflow
 

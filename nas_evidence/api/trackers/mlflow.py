@@ -34,7 +34,7 @@ class MLflow(Tracker):
             artifacts = (folder.resolve() / "mlflow-artifacts").as_uri()
             if set("?#%") & set(uri):  # mlflow would write it beside the study
                 raise UserError(
-                    f"mlflow opens no database below {folder}; give --track mlflow:URI."
+                    f"mlflow opens no database below {folder}; give track=mlflow:URI."
                 ).with_code("mlflow-without-database")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")

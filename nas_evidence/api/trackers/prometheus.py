@@ -37,7 +37,7 @@ def to_file(file: Path) -> Publish:
     """
     if file.exists() and not file.read_bytes().startswith(b"# HELP nas_evidence_"):
         raise UserError(
-            f"{file} is not of --track prometheus; give another file: --track prometheus:FILE."
+            f"{file} is not of track=prometheus; give another file: track=prometheus:FILE."
         ).with_code("track-file-held")
 
     def publish(study: str, totals: Totals) -> None:

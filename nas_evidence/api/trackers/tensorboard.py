@@ -74,7 +74,7 @@ class TensorBoard(Tracker):
             files = (path for path in home.rglob("*") if path.is_symlink() or not path.is_dir())
             if foreign := [path for path in files if not path.name.startswith((_EVENTS, _ENDED))]:
                 raise UserError(
-                    f"{foreign[0]} is not of --track tensorboard; give another folder: --track "
+                    f"{foreign[0]} is not of track=tensorboard; give another folder: track="
                     "tensorboard:DIR."
                 ).with_code("track-folder-held")
             remove_tree(home)
