@@ -16,7 +16,7 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.models import build
-from nas_evidence.spec.schedule import Stop, next_stop, on_a_part
+from nas_evidence.spec.schedule import Stop, next_stop
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.network import Network, begin
 
@@ -72,8 +72,12 @@ def new_network(data: TensorData, given: Assignment) -> Network:
 
 
 def stop_of_part(network: Network) -> Stop:
-    """Return the next stop of a network of some of the data, see `on_a_part`."""
-    return on_a_part(next_stop(network.plan, network.epoch), network.plan)
+    """Return the next stop of a network of some of the data: the main training's, not evaluated.
+
+    The update after the last epoch is made even where predictions are those of the weights alone:
+    the network may settle from it, and densities given the others have its precisions.
+    """
+    return replace(next_stop(network.plan, network.epoch), evaluate=False)
 
 
 def seconds_of(network: Network) -> float:
