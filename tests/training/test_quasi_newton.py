@@ -61,7 +61,7 @@ def test_the_newest_change_of_the_gradient_gives_the_newest_step() -> None:
     assert_close(_direction(newest, start.history, start), step, rtol=1e-9, atol=1e-9)
 
 
-def test_without_history_it_is_that_of_the_preconditioner() -> None:
+def test_without_pairs_it_is_that_of_the_preconditioner() -> None:
     gradient, start = problem(1, 2)
     none = History.none(gradient)
     assert_close(_direction(gradient, none, start), start.precondition(gradient))
@@ -80,7 +80,7 @@ class Quadratic:
         return {k: (self.values(at)[k], self.hessian @ theta) for k, theta in at.items()}
 
 
-def test_a_history_keeps_the_part_of_the_likelihood_alone() -> None:
+def test_pairs_keep_the_part_of_the_likelihood_alone() -> None:
     """So they stay true when the prior changes."""
     curvature, prior = torch.diag(torch.tensor([1.0, 5.0])).double(), torch.tensor([3.0, 0.5])
     prior = prior.double()
