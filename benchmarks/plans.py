@@ -41,10 +41,11 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training import settling as module
+from nas_evidence.training.life import advance
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.mode import newton_decrement
 from nas_evidence.training.network import Network as Trained
-from nas_evidence.training.parts import new_network, part_of, train_slices
+from nas_evidence.training.parts import new_network, part_of, stop_of_part
 from nas_evidence.training.settling import begin_settling, settle_slices
 from nas_evidence.workers.trial import Trial
 
@@ -229,8 +230,8 @@ def cell(data: TensorData, network: Network, plan: TrainingPlan) -> Row:
     runs = [new_network(*part) for part in parts]
     started, left = time.process_time(), list(range(N_SEEDS))
     while left:
-        over = train_slices([runs[k] for k in left])
-        left = [k for k, is_over in zip(left, over, strict=True) if not is_over]
+        ends = advance([runs[k] for k in left], stop_of_part(runs[left[0]]))
+        left = [k for k, end in zip(left, ends, strict=True) if not (end or runs[k].is_over)]
     seconds = time.process_time() - started
     found = [tested(run, data, plan) for run in runs]
     return {

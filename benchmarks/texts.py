@@ -56,7 +56,8 @@ from nas_evidence.data.mapped import Array
 from nas_evidence.data.reading import rows_of_table
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.study import DatasetSpec
-from nas_evidence.training.parts import new_network, part_of, train_slices
+from nas_evidence.training.life import advance
+from nas_evidence.training.parts import new_network, part_of, stop_of_part
 
 N_TRAIN, N_TEST = 300, 400
 #: Buckets and features.
@@ -296,7 +297,7 @@ def losses(data: TensorData, seed: int) -> Iterator[tuple[float, float]]:
     for network in networks("mlp", (1, 16), (2, 32)):
         plan = plan_of(data, "proposed")
         run = new_network(*part_of(None, data, assignment(network, plan), f"s{seed}"))
-        while not all(train_slices([run])):
+        while not (run.is_over or any(advance([run], stop_of_part(run)))):
             pass
         yield tested(run, data, plan)
 

@@ -12,8 +12,10 @@ from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import interval, is_due
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.testing.executor_contract import run_alone as run
+from nas_evidence.training.life import advance
 from nas_evidence.training.network import Network
 from nas_evidence.training.online import update_and_follow
+from nas_evidence.training.parts import new_network, stop_of_part
 from nas_evidence.workers.trial import Trial
 
 
@@ -52,6 +54,14 @@ def ended(trial: Trial) -> TrialRecord:
     while trial.status is TrialStatus.RUNNING:
         trial.advance(trial.assignment.plan.epochs)
     return trial.finish()
+
+
+def trained_part(part: tuple[TensorData, Assignment]) -> Network:
+    """A network of some rows at the end of its training, alone."""
+    network = new_network(*part)
+    while not network.is_over:
+        advance([network], stop_of_part(network))
+    return network
 
 
 def parked_and_resumed(

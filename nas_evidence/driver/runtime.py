@@ -1,10 +1,9 @@
 """Forecast of a study's runtime: a few timed pieces of its trials, put together.
 
-    trial  = (1 + σ) E (e + t b) + (U + t W) u + V v + start, test and files
+    trial  = (1 + σ) E (e + t b) + (1 + t) U u + V v + start, test and files
     study  = (trials + those of the race) × trial / workers
 
-E, U and V are the numbers of epochs, online updates and evaluations, W is that of the updates of a
-training on part of the data. An epoch takes e alone, and b
+E, U and V are the numbers of epochs, online updates and evaluations. An epoch takes e alone, and b
 for trainings on parts of the data, side by side; t is the data of these in multiples of all data.
 An update takes u, the curvatures of the scores v. σ is the work of settling, in trainings.
 """
@@ -24,7 +23,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
-from nas_evidence.spec.schedule import interval, on_a_part, stops
+from nas_evidence.spec.schedule import interval, stops
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
 from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.network import Network, begin
@@ -116,7 +115,7 @@ def trial_seconds(
     planned = stops(plan)
     parts, _ = _parts(plan, estimators, n_data)
     epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
-    updates = sum(stop.update + parts * on_a_part(stop, plan).update for stop in planned)
+    updates = sum(stop.update for stop in planned) * (1 + parts)
     evaluations = sum(stop.evaluate for stop in planned)
     return epochs + updates * pieces.update + evaluations * pieces.evaluation
 

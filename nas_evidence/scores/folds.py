@@ -72,6 +72,7 @@ from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import restore, state_of
+from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Network
 from nas_evidence.training.parts import (
@@ -80,7 +81,7 @@ from nas_evidence.training.parts import (
     order_of_data,
     part_of,
     seconds_of,
-    train_slices,
+    stop_of_part,
 )
 from nas_evidence.training.predict_rows import outputs_of, predict_rows
 from nas_evidence.training.together import MOST_TOGETHER
@@ -411,9 +412,11 @@ class Folds(Scorer):
             self.runs = {(t.score, t.number): self._new_run(t) for t in group}
         tasks = [t for t in self._left() if (t.score, t.number) in self.runs]
         runs = [self.runs[t.score, t.number] for t in tasks]
-        for task, run, over in zip(tasks, runs, train_slices(runs), strict=True):
-            if over:
-                self._end(task, run, diverged=isinstance(over, DivergedError))
+        ends = advance(runs, stop_of_part(runs[0]))
+        for task, run, end in zip(tasks, runs, ends, strict=True):
+            diverged = isinstance(end, DivergedError)
+            if diverged or run.is_over:
+                self._end(task, run, diverged=diverged)
 
     def _end(self, task: FoldTask, run: Network, *, diverged: bool) -> None:
         fold = Fold(number=task.number, n_data=len(task.predicted), n_trained=len(task.trained))

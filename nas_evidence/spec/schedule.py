@@ -9,7 +9,7 @@ After the last stop the network settles, in rounds of F epochs' work.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from nas_evidence.plumbing.user_error import Mistake
@@ -85,16 +85,6 @@ def next_stop(plan: TrainingPlan, epoch: int) -> Stop:
     """
     every = stops(plan)
     return next((stop for stop in every if stop.epoch > epoch), every[-1])
-
-
-def on_a_part(stop: Stop, plan: TrainingPlan) -> Stop:
-    """Return what is done at a stop of a training on some of the data, which is not evaluated.
-
-    The last update is left out where no prediction depends on it: they are those of the weights
-    alone, and no noise is learned.
-    """
-    matters = not stop.last or plan.declared.averaged or plan.declared.learned
-    return replace(stop, update=stop.update and matters, evaluate=False)
 
 
 def learns(plan: TrainingPlan) -> bool:

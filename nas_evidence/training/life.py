@@ -41,24 +41,13 @@ def advance(
     for network in settling:
         if stop.evaluate:
             _note_settled(network)
-    found = dict[int, Passes | DivergedError | None].fromkeys(range(len(networks)))
-    training = {k: one for k, one in enumerate(networks) if one.settling is None}
-    for k, error in _train_until(training, stop.epoch).items():
-        found[k] = error if error is not None else _stopped(networks[k], stop, follow=follow)
-    return list(found.values())
-
-
-def _train_until(networks: dict[int, Network], epoch: int) -> dict[int, DivergedError | None]:
-    """Train up to an epoch; return who diverged, and how."""
-    found: dict[int, DivergedError | None] = dict.fromkeys(networks)
-    while left := {k: epoch - one.epoch for k, one in networks.items() if found[k] is None}:
-        most = max(left.values())
-        if most <= 0:
-            break
-        # A group in which one diverges is behind the others of its kind.
-        behind = [k for k in left if left[k] == most]
-        errors = train_epochs([networks[k] for k in behind], n_epochs=most)
-        found |= dict(zip(behind, errors, strict=True))
+    found: list[Passes | DivergedError | None] = [None] * len(networks)
+    training = [k for k, one in enumerate(networks) if one.settling is None]
+    if training:
+        n_epochs = stop.epoch - networks[training[0]].epoch
+        errors = train_epochs([networks[k] for k in training], n_epochs=n_epochs)
+        for k, error in zip(training, errors, strict=True):
+            found[k] = error if error is not None else _stopped(networks[k], stop, follow=follow)
     return found
 
 

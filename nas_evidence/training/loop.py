@@ -19,7 +19,7 @@ outputs, and κ means the same here as in the evidence.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -31,11 +31,7 @@ from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.network import Network
-from nas_evidence.training.together import (
-    Program,
-    minibatches,
-    n_together,
-)
+from nas_evidence.training.together import Batch, Program, minibatches, n_together
 
 #: Factor on the learning rate at each milestone.
 DECAY = 0.1
@@ -79,23 +75,39 @@ def train_epochs(networks: Sequence[Network], *, n_epochs: int = 1) -> list[Dive
 
     They run as one program where that is faster, each with its own data, hyperparameters and
     epoch. Which networks are in a group determines the last digits of each, so the caller must
-    choose groups by the assignment alone. A group ends with the epoch in which one diverges.
+    choose groups by the assignment alone. A group ends with the epoch in which one diverges; the
+    others of it go on in a new one.
 
     Args:
-        networks: each advances by an epoch at least unless it diverges.
+        networks: each advances by all these epochs unless it diverges.
         n_epochs: how many; between them nobody may read the parameters.
 
     Returns:
         For each the error if it diverged, else None.
     """
-    first, n = networks[0], len(networks)
-    size = n_together(first.model, first.data.x_train[:1], first.plan.batch_size, n)
-    groups = [networks[start : start + size] for start in range(0, n, size)]
-    return [error for group in groups for error in _train_group(group, n_epochs)]
+    last = [network.epoch + n_epochs for network in networks]
+    found: list[DivergedError | None] = [None] * len(networks)
+    while left := {
+        k: last[k] - one.epoch
+        for k, one in enumerate(networks)
+        if found[k] is None and one.epoch < last[k]
+    }:
+        most = max(left.values())
+        behind, first = [k for k in left if left[k] == most], networks[0]
+        size = n_together(first.model, first.data.x_train[:1], first.plan.batch_size, len(behind))
+        for start in range(0, len(behind), size):
+            group = behind[start : start + size]
+            errors = _train_group([networks[k] for k in group], most)
+            for k, error in zip(group, errors, strict=True):
+                found[k] = error
+    return found
 
 
 def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedError | None]:
-    """Run epochs of each as one program, up to one in which a network diverges."""
+    """Run epochs of each as one program, up to one in which a network diverges.
+
+    No number is read from the device within an epoch.
+    """
     started = time.perf_counter()
     counts = [len(network.data.x_train) for network in networks]
     # Those with fewer steps leave first, so that the others are always the first rows.
@@ -106,9 +118,14 @@ def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedErr
     program = Program(models, [network.optimiser for network in chosen], chosen[0].plan)
     with program:
         for _ in range(n_epochs):
-            sums = _epoch(chosen, program).tolist()
+            scale, batches = _begin_epoch(chosen, program)
+            sums = torch.zeros(len(chosen), dtype=torch.float64, device=program.theta.device)
+            for batch in batches:
+                n = len(batch.sizes)
+                nll = program.step(batch, None if scale is None else scale[:n])
+                batch.add_sums(sums[:n], nll)
             seconds, started = time.perf_counter() - started, time.perf_counter()
-            for k, nll_sum in zip(places, sums, strict=True):
+            for k, nll_sum in zip(places, sums.tolist(), strict=True):
                 share = seconds * counts[k] / sum(counts)
                 errors[k] = _end_epoch(networks[k], nll_sum / counts[k], share)
             if any(errors.values()):
@@ -116,10 +133,12 @@ def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedErr
     return [errors[k] for k in range(len(networks))]
 
 
-def _epoch(networks: Sequence[Network], program: Program) -> Tensor:
-    """Take the steps of an epoch; return the summed nll of each network [K], nats, float64.
+def _begin_epoch(
+    networks: Sequence[Network], program: Program
+) -> tuple[Tensor | None, Iterator[Batch]]:
+    """Prepare the steps of an epoch; return the scales [K, 1], None if all are 1, and the data.
 
-    No number is read from the device; indices and scalars are copied to it once per epoch.
+    Indices and scalars are copied to the device here, once per epoch.
     """
     plan = program.plan
     orders = [_order(network) for network in networks]
@@ -139,12 +158,7 @@ def _epoch(networks: Sequence[Network], program: Program) -> Tensor:
     scale = None if one else program.theta.new_tensor(scales)[:, None]
     seen = [network.data for network in networks]
     moves = [moves_of_epoch(one.data, one, one.epoch + 1) for one in networks]
-    totals = torch.zeros(len(networks), dtype=torch.float64, device=program.theta.device)
-    for batch in minibatches(seen, orders, plan.batch_size, moves):
-        n = len(batch.sizes)
-        nll = program.step(batch, None if scale is None else scale[:n])
-        batch.add_sums(totals[:n], nll)
-    return totals
+    return scale, minibatches(seen, orders, plan.batch_size, moves)
 
 
 def _order(network: Network) -> Tensor:

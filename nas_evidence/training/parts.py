@@ -16,10 +16,8 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.models import build
-from nas_evidence.spec.schedule import next_stop, on_a_part
+from nas_evidence.spec.schedule import Stop, next_stop
 from nas_evidence.spec.study import Assignment, derive_seed
-from nas_evidence.training.life import advance
-from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network, begin
 
 
@@ -73,24 +71,13 @@ def new_network(data: TensorData, given: Assignment) -> Network:
     return begin(model, data, given.plan, given.seed, family=architecture.family)
 
 
-def train_slices(networks: Sequence[Network]) -> list[bool | DivergedError]:
-    """Train up to the next stop side by side, or settle for a round; nothing is evaluated.
+def stop_of_part(network: Network) -> Stop:
+    """Return the next stop of a network of some of the data: the main training's, not evaluated.
 
-    Networks that have diverged or are over must not be passed again.
-
-    Args:
-        networks: of one architecture and plan, see `advance`.
-
-    Returns:
-        For each whether it is over, or the error if it diverged.
+    The update after the last epoch is made even where predictions are those of the weights alone:
+    the network may settle from it, and densities given the others have its precisions.
     """
-    first = networks[0]
-    stop = on_a_part(next_stop(first.plan, first.epoch), first.plan)
-    ends = advance(networks, stop)
-    return [
-        end if isinstance(end, DivergedError) else one.is_over
-        for one, end in zip(networks, ends, strict=True)
-    ]
+    return replace(next_stop(network.plan, network.epoch), evaluate=False)
 
 
 def seconds_of(network: Network) -> float:

@@ -53,7 +53,7 @@ from nas_evidence.training.cost import Cost, cost_of, measured_latency, too_cost
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import passes_of
+from nas_evidence.training.online import Passes, passes_of
 from nas_evidence.training.parts import new_network
 from nas_evidence.training.predict_rows import predict_rows
 
@@ -162,29 +162,29 @@ class Trial:
         known = len(network.curve) if network else 0, len(self.evaluations)
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
-                last = min(until_epoch, self.assignment.plan.epochs)
+                last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
                     before.advance()
                     if isinstance(before, Before) and not before.due():
                         self.evaluations += _at_start(before.found or [])
-                elif network.settling is not None:
-                    self._go_on(network, next_stop(network.plan, network.epoch))
-                while before is None and network.epoch < last:
+                settles = network.settling is not None
+                while before is None and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
                     if stop.epoch > last:
                         stop = Stop(last, update=False, evaluate=False, last=False)
-                    self._go_on(network, stop)
+                    follow = any(declared(name).is_laplace for name in self.assignment.estimators)
+                    (end,) = advance([network], stop, follow=follow)
+                    self._evaluate(network, stop, end)
+                    settles = False
                 self._checkpoint(network)
                 self._complete_if_done(network)
         self.slice_seconds = time.perf_counter() - started
         return self.report(known)
 
-    def _go_on(self, network: Network, stop: Stop) -> None:
-        """Take the network to a stop, or settle for a round; evaluate it there."""
+    def _evaluate(self, network: Network, stop: Stop, end: Passes | DivergedError | None) -> None:
+        """Evaluate the network where the stop does, unless it settles on; raise its divergence."""
         assert self.context is not None
-        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
-        (end,) = advance([network], stop, follow=follow)
         if isinstance(end, DivergedError):
             raise end
         if stop.evaluate and (network.is_over or not stop.last):

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lone_trials import mlp_assignment, run
+from lone_trials import mlp_assignment, run, trained_part
 from messages import refused
 
 from nas_evidence.api.request import of_source
@@ -18,7 +18,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.study import DatasetSpec
-from nas_evidence.training.parts import new_network, order_of_data, part_of, train_slices
+from nas_evidence.training.parts import order_of_data, part_of
 
 N = 40
 WEIGHTS = np.random.default_rng(1).integers(0, 4, N)
@@ -82,9 +82,7 @@ def test_the_density_of_a_fold_counts_each_row_as_often_as_its_weight(tmp_path: 
     order = order_of_data(len(data.x_train), given, data.units)
     task = all_folds("two_fold", order, data.units)[0]
     part = part_of(task.trained, data, given, task.purpose)
-    alone = new_network(*part)
-    while not train_slices([alone])[0]:
-        pass
+    alone = trained_part(part)
     x, y = data.x_train[task.predicted], data.y_train[task.predicted]
     model = alone.model.eval()
     found = log_predictive(model(x).detach(), y, Categorical()).as_trained

@@ -11,6 +11,7 @@ from lone_trials import (
     mlp_assignment,
     of_three_classes,
     run,
+    trained_part,
 )
 
 from nas_evidence.data import load
@@ -84,9 +85,7 @@ def test_the_value_is_the_mean_over_folds_and_per_datum_the_sum(
     # The plain log density of fold 3, by hand.
     task = fold_tasks("five_fold", parts.order_of_data(50, given), given.plan)[2]
     part = parts.part_of(task.trained, data, given, task.purpose)
-    alone = parts.new_network(*part)
-    while not parts.train_slices([alone])[0]:
-        pass
+    alone = trained_part(part)
     alone.model.eval()
     outputs = alone.model(data.x_train[task.predicted]).detach()
     plain = float(Categorical().log_likelihood(outputs, data.y_train[task.predicted]))

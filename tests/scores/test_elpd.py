@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run
+from lone_trials import assert_parking_changes_nothing, ended, mlp_assignment, run, trained_part
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec
-from nas_evidence.training.parts import new_network, order_of_data, part_of, train_slices
+from nas_evidence.training.parts import order_of_data, part_of
 from nas_evidence.workers.trial import Trial
 
 NAME = "elpd"
@@ -49,9 +49,7 @@ def test_it_is_what_the_networks_without_a_fold_say_of_each_datum_of_it(
     terms = {term.group: term.value for term in found.terms}
     for task in fold_tasks("five_fold", order_of_data(n, assignment), assignment.plan)[:2]:
         part = part_of(task.trained, rows, assignment, task.purpose)
-        alone = new_network(*part)
-        while not train_slices([alone])[0]:
-            pass
+        alone = trained_part(part)
         f = alone.model.eval()(rows.x_train[task.predicted]).detach().double()
         y = rows.y_train[task.predicted]
         if likelihood == "categorical":

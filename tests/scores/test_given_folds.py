@@ -4,7 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lone_trials import assert_parking_changes_nothing, mlp_assignment, of_three_classes, run
+from lone_trials import (
+    assert_parking_changes_nothing,
+    mlp_assignment,
+    of_three_classes,
+    run,
+    trained_part,
+)
 from torch import Tensor, nn
 from torch.linalg import LinAlgError
 
@@ -43,9 +49,7 @@ def test_the_value_is_that_of_the_network_trained_on_the_first_half(
     found = record.final_estimate(NAME)
     order = parts.order_of_data(40, given)
     part = parts.part_of(order[:20], data, given, "prequential:20")
-    alone = parts.new_network(*part)
-    while not parts.train_slices([alone])[0]:
-        pass
+    alone = trained_part(part)
     layer = last_layer_of(alone.model, data.x_train[order], alone.prior_precision)
     by_hand = late_given_early(layer, data.y_train[order], 20, Categorical(), power=power).value
     assert found.value == pytest.approx(by_hand, rel=1e-9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lone_trials import assert_parking_changes_nothing, run
+from lone_trials import assert_parking_changes_nothing, run, trained_part
 from scipy.stats import multivariate_normal
 
 from nas_evidence.data.arrays import ArrayData
@@ -32,7 +32,7 @@ from nas_evidence.spec.dataset import TargetScaleName
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.online import passes_of, sample_of
-from nas_evidence.training.parts import new_network, order_of_data, part_of, train_slices
+from nas_evidence.training.parts import new_network, order_of_data, part_of
 from nas_evidence.training.predict_rows import outputs_of, predict_rows
 from nas_evidence.workers.trial import Trial
 
@@ -142,9 +142,7 @@ def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> N
     z = (logs - seen.mean()) / seen.std()
     plain = replace(data, own=None, y_train=torch.from_numpy(z).float())
     part = part_of(task.trained, plain, given, task.purpose)
-    alone = new_network(*part)
-    while not train_slices([alone])[0]:
-        pass
+    alone = trained_part(part)
     rows = task.predicted
     jacobian = -logs[rows] - math.log(seen.std()) + math.log(data.own.train.std())
     outputs = outputs_of(alone.model, data.x_train[rows])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lone_trials import ended, mlp_assignment, of_three_classes, run
+from lone_trials import ended, mlp_assignment, of_three_classes, run, trained_part
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.data.units import Units
@@ -79,9 +79,7 @@ def test_a_fold_is_what_a_network_trained_on_other_groups_or_earlier_times_predi
     order = parts.order_of_data(N, assignment, units)
     task = fold_tasks("five_fold", order, assignment.plan, units)[-1]
     part = parts.part_of(task.trained, tensors, assignment, task.purpose)
-    alone = parts.new_network(*part)
-    while not parts.train_slices([alone])[0]:
-        pass
+    alone = trained_part(part)
     alone.model.eval()
     outputs = alone.model(tensors.x_train[task.predicted]).detach()
     likelihood = Categorical()

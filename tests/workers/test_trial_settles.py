@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lone_trials import assert_parking_changes_nothing, mlp_assignment, run
+from lone_trials import assert_parking_changes_nothing, mlp_assignment, run, trained_part
 
 from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.parts import new_network, part_of, train_slices
+from nas_evidence.training.parts import part_of
 from nas_evidence.workers.trial import Trial
 
 
@@ -90,9 +90,7 @@ def test_a_trial_is_not_done_before_it_has_settled(data: TensorData, tmp_path: P
 @pytest.mark.slow
 def test_a_training_on_a_part_settles_too(data: TensorData) -> None:
     assignment = given(settle=8.0)
-    current = new_network(*part_of(torch.arange(60), data, assignment, "part"))
-    while not train_slices([current])[0]:
-        pass
+    current = trained_part(part_of(torch.arange(60), data, assignment, "part"))
     assert current.settling.done
     assert bool((current.prior_precision != 1).all())
 
