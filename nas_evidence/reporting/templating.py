@@ -35,6 +35,8 @@ from nas_evidence.spec.domains import value_text
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 _TEMPLATES = Path(__file__).parent / "templates"
+#: A flag of the command line within a sentence.
+_FLAG = re.compile(r"(?<=\()(--[a-z][a-z-]*[a-z])(?=\))")
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
@@ -73,6 +75,18 @@ def markdown(text: object) -> Markup:
     return Markup(foreign_text.markdown(text))
 
 
+def flags_marked(sentence: str) -> Markup:
+    """Return a sentence with the flags of the command line marked, so that none is divided.
+
+    >>> print(flags_marked("a < b; image_size=N (--image-size) to resize"))
+    a &lt; b; image_size=N (<code>--image-size</code>) to resize
+    """
+    parts = _FLAG.split(sentence)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )
+
+
 def row(cells: Iterable[object]) -> Markup:
     r"""Return a row of a Markdown table.
 
@@ -107,6 +121,7 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
+    environment.filters["flags_marked"] = flags_marked
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}

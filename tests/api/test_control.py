@@ -29,7 +29,7 @@ def test_the_status_in_python_is_what_the_command_line_prints(folder: Path, cli:
 
 
 def test_a_study_is_named_by_its_folder_or_by_address_and_name() -> None:
-    with refused("no-folder-and-no-name", "address='URL' and name='NAME'"):
+    with refused("no-folder-and-no-name", "`address` and `name`"):
         nas_evidence.status()
     with refused("address-without-name"):
         nas_evidence.cancel(name="digits")

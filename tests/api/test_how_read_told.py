@@ -34,8 +34,7 @@ def test_a_search_without_a_terminal_prints_it_and_keeps_it_for_summary_page_and
 ) -> None:
     study = search(tmp_path)
     said = capsys.readouterr().out
-    assert LEFT_OUT + "categorical=[COL] to keep one" in said
-    assert "--" not in said
+    assert LEFT_OUT + "categorical=COL to keep one" in said
     assert "1 trial" not in said  # progress is for a terminal
     kept = LEFT_OUT + "categorical=COL to keep one"
     found = study.summary().how_read

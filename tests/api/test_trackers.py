@@ -174,7 +174,7 @@ def test_a_failing_tracker_is_one_warning_and_the_search_goes_on(
     assert len(study.trials) == 3
     assert len(made.finished) == fail_at
     assert [str(one.message) for one in warned] == [
-        "track='mlflow:http://nowhere' has stopped, the search goes on: "
+        "track=mlflow:http://nowhere has stopped, the search goes on: "
         "ConnectionError: the server is gone"
     ]
 
@@ -191,7 +191,7 @@ class Hanging(Watcher):
         time.sleep(1000)
 
 callbacks._PATIENCE = 0.2
-hanging = callbacks.InThread(Hanging, "--track mlflow")
+hanging = callbacks.InThread(Hanging, "track=mlflow")
 with callbacks.Callbacks(Watcher(), [hanging], None, Path("."), print):
     pass
 """
@@ -203,7 +203,7 @@ def test_a_tracker_that_hangs_is_left_alone_and_the_process_ends(tmp_path: Path)
         [sys.executable, "-c", HANGING],
         cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert process.stdout == "--track mlflow is not done after 0 s; left alone\n"
+    assert process.stdout == "track=mlflow is not done after 0 s; left alone\n"
 
 
 @pytest.mark.slow
@@ -438,7 +438,7 @@ def test_a_study_db_that_another_process_holds_is_one_warning(
 ) -> None:
     monkeypatch.setattr("nas_evidence.proposing.optuna_export._LOCKED", 0.1)
     study = search(tmp_path, "optuna")
-    stopped = "track='optuna' has stopped, the search goes on: "
+    stopped = "track=optuna has stopped, the search goes on: "
     with closing(sqlite3.connect(study.folder / "study.db", isolation_level=None)) as holding:
         holding.execute("BEGIN EXCLUSIVE")
         with pytest.warns(RuntimeWarning, match=stopped) as warned:

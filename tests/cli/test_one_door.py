@@ -1,4 +1,4 @@
-"""Each option of a verb is a parameter of the function that the verb calls, and the reverse."""
+"""Each option of a verb is a parameter of the function behind it; messages name both alike."""
 
 import ast
 import re

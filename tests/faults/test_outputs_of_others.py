@@ -157,7 +157,7 @@ def test_the_statistics_of_a_table_replace_nothing_else(tmp_path: Path, cli: Cli
     cli(*asked, tmp_path / "new")
     cli(*asked, tmp_path / "new")
     (tmp_path / "new" / "correlations.csv").write_text("mine")
-    assert "--force" in cli(*asked, tmp_path / "new", code=2)[1]
+    assert "`force`" in cli(*asked, tmp_path / "new", code=2)[1]
     cli(*asked, tmp_path / "new", "--force")
     assert (tmp_path / "new" / "correlations.csv").read_text() != "mine"
 

@@ -106,11 +106,11 @@ def test_the_page_asks_for_nothing_logs_nothing_and_fits(
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 @pytest.mark.parametrize("dark", [False, True])
-def test_how_the_data_were_read_fits_and_divides_no_option(
+def test_how_the_data_were_read_fits_and_divides_no_flag(
     tab: Browser, study: RankedStudy, tmp_path: Path, width: int, height: int, dark: bool
 ) -> None:
     wild = "<script>a|b</script>" + "x" * 300
-    decided = ("9 constant columns are left out: x0, ...; categorical=COL to keep one", wild)
+    decided = ("images: 14 of 6 x 8 pixels; image_size=N (--image-size) to resize", wild)
     read = HowRead(decided, {"numbers": ("a", "b"), "left out": (wild,)}, (2,), 96, 24)
     page = write_report(report_on(study, how_read=read), tmp_path).html
     tab.open(page, width=width, height=height, dark=dark)
