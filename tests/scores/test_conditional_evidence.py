@@ -23,6 +23,7 @@ from nas_evidence.scores.folds import fold_tasks
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
 from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training import parts
+from nas_evidence.training.network import Network
 from nas_evidence.workers.trial import Trial
 
 NAME = "conditional_evidence"
@@ -58,7 +59,7 @@ def test_cross_validation_of_equal_folds_shares_its_trainings(
     started = []
     right = parts.new_network
 
-    def counted(data: TensorData, given: Assignment) -> parts.Run:
+    def counted(data: TensorData, given: Assignment) -> Network:
         started.append(len(data.x_train))
         return right(data, given)
 
