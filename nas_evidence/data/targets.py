@@ -257,6 +257,8 @@ def inferred(y: ArrayLike) -> Task:
 
 def _are_counts(values: Array, rows: Array) -> bool:
     """Tell whether whole numbers look like counts: many from 0 or 1, the large ones rare."""
+    if not len(values):
+        return False
     gaps = values[-1] - values[0] >= len(values)
     return bool(len(values) > MOST_RANKS and values[0] in (0, 1) and (gaps or rows[-1] == 1))
 

@@ -1,7 +1,7 @@
 """What a score may do during one trial.
 
     before training    `due` and `advance`, slice by slice: trainings on parts of the data; a
-                       score from outside the package that is taken "before": `evaluate`, once
+                       function, or a score from outside, that is taken "before": once
     evaluations        `evaluate`: every F epochs after the burn-in, and after the last epoch
     any time           `state_dict` and `load_state_dict`: a trial resumes from its checkpoint
 
@@ -133,7 +133,9 @@ class _Function(Scorer):
 
 
 class Before(Scorer):
-    """A score from outside the package, taken once before the first epoch; it is its last slice.
+    """A function, or a score from outside the package, taken once before the first epoch.
+
+    Taking it is its last slice.
 
     found  what it returned, None until then; a checkpoint keeps it, so that a resumed trial does
            not take it again at other weights
@@ -262,4 +264,6 @@ def _scorer(scores: Sequence[Score], context: Context) -> Scorer:
     is_class = isinstance(made, type) and issubclass(made, Scorer)
     names = [score.name for score in scores]
     found = made(names, context) if is_class else _Function(first, made, context)
-    return Before(found) if first.taken == "before" and first.name not in SCORES else found
+    # A scorer of the package does its own work before training, and knows what it has found.
+    own = is_class and first.name in SCORES
+    return Before(found) if first.taken == "before" and not own else found

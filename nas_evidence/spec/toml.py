@@ -115,7 +115,7 @@ class Override:
         Raises:
             TypeError: for a value that a study file cannot hold.
         """
-        plain = _plain(value)
+        key, plain = str(key).strip(), _plain(value)
         return cls(key, plain, f"{key}={toml_line('value', plain).partition('=')[2].strip()}")
 
 

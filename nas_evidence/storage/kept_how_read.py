@@ -17,9 +17,14 @@ def keep_how_read(folder: Path, found: HowRead) -> None:
 
 
 def read_how_read(folder: Path) -> HowRead | None:
-    """Return how the data of a study were read; None if nobody wrote it, or it is damaged."""
+    """Return how the data of a study were read; None if nobody wrote it, or it is damaged.
+
+    A file of an earlier version has no seal.
+    """
     path = folder / FILE
     try:
-        return HowRead.from_json(unsealed_object(path.read_bytes(), path).decode())
+        found = path.read_bytes()
+        sealed = b'"blake2b"' in found
+        return HowRead.from_json((unsealed_object(found, path) if sealed else found).decode())
     except (OSError, ValueError):
         return None

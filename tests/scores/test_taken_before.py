@@ -16,7 +16,7 @@ from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.reporting.study_tables import _epochs
 from nas_evidence.scores.protocol import Context, Scorer
 from nas_evidence.spec.record import EvidenceEstimate, TrialRecord
-from nas_evidence.spec.registry import Score, import_outside
+from nas_evidence.spec.registry import SCORES, Score, import_outside
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.checkpoint import load_checkpoint, save_checkpoint
 from nas_evidence.workers.trial import Trial
@@ -118,6 +118,18 @@ def test_it_is_taken_once_at_the_initial_weights_and_stored_for_epoch_0(
     final = record.final_estimate(name)
     assert final is not None
     assert final.value == rows(record, name)[0][1]
+
+
+def test_a_function_of_the_package_is_taken_once_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built_in = {"squares": outside("squares", squares)["squares"]}
+    for module in ("nas_evidence.spec.registry", "nas_evidence.scores.protocol"):
+        monkeypatch.setattr(f"{module}.SCORES", {**SCORES, **built_in})
+    assignment = given("squares")
+    record = run(assignment, DATA, tmp_path)
+    assert rows(record, "squares") == [(0, pytest.approx(at_the_start(assignment), rel=1e-6))]
+    assert CALLS == [0]
 
 
 @pytest.mark.parametrize("name", [LATE, LATE_CLASS])
