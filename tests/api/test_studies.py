@@ -153,7 +153,7 @@ def test_a_search_in_python_prints_and_refuses_in_the_words_of_python(
     said = capsys.readouterr().out
     assert "column 'id' is left out: it looks like a row number; numeric=['id'] to keep" in said
     assert "--" not in said
-    with pytest.raises(ValueError, match=r"data has changed since .*folder with out=\.\.\."):
+    with pytest.raises(ValueError, match=r"other data \(data in memory, 60 rows\).* out=\.\.\.,"):
         search(table(), None, tmp_path, target="pet", drop=["price"])
 
 
