@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence import EvidenceEstimate, Score
-from nas_evidence.training.loop import likelihood_of
 
 
 def network_of(context) -> nn.Module:  # type: ignore[no-untyped-def]
@@ -78,7 +77,7 @@ def snip(context) -> float | EvidenceEstimate:  # type: ignore[no-untyped-def]
     rows = rows[: plan.batch_size]
     x, y = data.x_train[rows].double(), data.y_train[rows.to(data.y_train.device)]
     y = y.double() if y.is_floating_point() else y
-    model, likelihood = network_of(context), likelihood_of(plan, context.training.noise_std)
+    model, likelihood = network_of(context), context.training.likelihood
     return log_snip(model, -likelihood.log_likelihood(model(x), y) / len(x))
 
 

@@ -12,7 +12,7 @@ from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
 from nas_evidence.spec.dataset import (
     OWN_DATA,
     DatasetSpec,
-    scale_of_classes,
+    scale_of_others,
     with_task,
 )
 from nas_evidence.spec.families import domains_of, reference_of
@@ -406,7 +406,7 @@ def _with_scale(
     if spec.dataset.target_scale != "auto":
         return spec, source, arrays
     if not arrays.kind.scaled:
-        raise scale_of_classes("auto")
+        raise scale_of_others("auto", arrays.kind)
     from nas_evidence.scores.scale_choice import chosen_scale
 
     found = chosen_scale(spec, arrays)

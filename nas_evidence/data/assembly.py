@@ -35,7 +35,7 @@ from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.dataset import NEEDS_CLASSES
+from nas_evidence.spec.dataset import weights_of_others
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
@@ -246,7 +246,7 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         meaning = replace(meaning, said=(*meaning.said, said_scale(scale)))
     if spec.class_weight is not None:
         if not kind.classes:
-            raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
+            raise weights_of_others(kind)
         names = [str(name) for name in meaning.classes or range(n_outputs)]
         found = class_weights(y_train, names, spec.class_weight)
         weights = dict(zip(names, found.tolist(), strict=True))

@@ -490,7 +490,7 @@ def _read_text(
         whole = {n: integers(texts[n]) for n in wide}
         frame = frame.assign(**{n: cells for n, cells in whole.items() if cells is not None})
         for n in (n for n in frame.columns if n not in written and _is_number(frame[n])):
-            few = n == target and zeros and inferred(frame[n].dropna()) == "classification"
+            few = n == target and zeros and TARGET_KINDS[inferred(frame[n].dropna())].classes
             if are_codes(texts[n]) if n in kept else few and has_leading_zeros(texts[n]):
                 frame = frame.assign(**{n: texts[n]})
                 kept = {*kept, n}

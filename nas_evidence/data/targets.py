@@ -20,7 +20,7 @@ from nas_evidence.data.typed import merged_objects, typed_column
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.dataset import TargetScaleName
+from nas_evidence.spec.dataset import TargetScaleName, scale_of_others
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind, Task
 
 #: Maximum number of different whole numbers that are taken for classes.
@@ -142,7 +142,10 @@ def targets_of(
             task = "classification"
         else:
             task = inferred(y)
-    found = reading_of(TARGET_KINDS[task]).read(y, y_test, where, scale)
+    kind = TARGET_KINDS[task]
+    if scale != "identity" and not kind.scaled:
+        raise scale_of_others(scale, kind, f"the values of {where}")
+    found = reading_of(kind).read(y, y_test, where, scale)
     return replace(found, change="") if asked else found
 
 

@@ -228,8 +228,9 @@ def _thresholds(
     unseen: Sequence[Tensor], weights: Floats, data: TensorData, plan: TrainingPlan
 ) -> dict[str, float]:
     known, scale = torch.stack([table[:, -1] > 0 for table in unseen]).all(0), unscaled(1)
-    each = [restored(t[known], plan).delivered(scale).probabilities for t in unseen]
-    if any(one is None for one in each):
+    said = [restored(t[known], plan).delivered(scale).probabilities for t in unseen]
+    each = [one for one in said if one is not None]
+    if not each:
         return {}
     mixture, y = np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy()
     return best_thresholds(mixture, y, data.class_weights)

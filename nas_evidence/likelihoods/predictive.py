@@ -213,9 +213,8 @@ class Reals(Predictive):
 
     def at(self, factor: float) -> Self:
         """Return the same with all standard deviations times a factor."""
-        own = self.of_weights
-        found = replace(self, of_weights=None if own is None else factor * own)
-        return super(Reals, found).at(factor)
+        own = None if self.of_weights is None else factor * self.of_weights
+        return replace(self, spread=factor * self.spread, of_weights=own)
 
     @classmethod
     def restored(cls, table: Tensor) -> Self:

@@ -36,7 +36,7 @@ class UserError(ValueError):
     def __init__(self, text: str = "", *, remedy: str = "") -> None:
         """Make the error; secrets in a URI of the text are masked, and an endless one is cut."""
         self.what = masked(cut(text))
-        super().__init__(f"{self.what}; {remedy}" if remedy else self.what)
+        super().__init__(f"{self.what}; {masked(remedy)}" if remedy else self.what)
 
     @property
     def codes(self) -> tuple[str, ...]:

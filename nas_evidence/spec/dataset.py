@@ -20,23 +20,26 @@ DIABETES_TEST_SIZE = 142
 #: Data sets of the user's own: a table, arrays, and a folder of images by class.
 OWN_DATA = ("table", "npz", "images")
 DATASET_NAMES = ("digits", "diabetes", "mnist", "fashion_mnist", "cifar10", "cifar100", *OWN_DATA)
-#: Said of class weights without classes.
-NEEDS_CLASSES = (
-    "`class_weight` needs classes, but the targets are real numbers; leave it out, or give "
-    "task = classification"
-)
 #: Scales on which real targets are modelled, see `maths/target_scale.py`.
 TargetScaleName = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh"]
 #: The same names and "auto", which has one of them chosen. Written out: typer takes no union.
 AskedScale = Literal["identity", "log", "shifted_log", "yeo_johnson", "sinh_arcsinh", "auto"]
 
 
-def scale_of_classes(scale: str, what: str = "the targets") -> UserError:
-    """Return the error of a scale of targets that are classes."""
+def scale_of_others(scale: str, kind: TargetKind, what: str = "the targets") -> UserError:
+    """Return the error of a scale of targets that are not modelled on one."""
     return UserError(
-        f"`target_scale` {scale!r} is for real targets, but {what} are classes; leave it out, or "
-        "give task = regression"
+        f"`target_scale` {scale!r} is for real targets, but {what} are {kind.targets}; leave it "
+        "out, or give task = regression"
     ).with_code("target-scale-of-classes")
+
+
+def weights_of_others(kind: TargetKind) -> UserError:
+    """Return the error of class weights of targets that are no classes."""
+    return UserError(
+        f"`class_weight` needs classes, but the targets are {kind.values}; leave it out, or give "
+        "task = classification"
+    ).with_code("class-weight-of-numbers")
 
 
 def _class_weight(value: object) -> object:
@@ -184,11 +187,12 @@ class DatasetSpec(Frozen):
             ).with_code("dataset-target-missing")
         kind = self.kind
         if self.class_weight is not None and kind is not None and not kind.classes:
-            raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
+            raise weights_of_others(kind)
         if self.target_scale not in (None, "identity") and (
             (kind is not None and not kind.scaled) or self.name not in (*OWN_DATA, "diabetes")
         ):
-            raise scale_of_classes(self.target_scale)
+            classes = TARGET_KINDS["classification"]  # of the other sets of data
+            raise scale_of_others(self.target_scale, kind or classes)
         if self.target_scale == "auto" and self.name not in OWN_DATA:
             raise UserError(
                 f'`target_scale = "auto"` is for data of your own, but name = "{self.name}"; '

@@ -90,10 +90,11 @@ def next_stop(plan: TrainingPlan, epoch: int) -> Stop:
 def on_a_part(stop: Stop, plan: TrainingPlan) -> Stop:
     """Return what is done at a stop of a training on some of the data, which is not evaluated.
 
-    The last update of a classifier would change no parameter.
+    The last update is left out where no prediction depends on it: they are those of the weights
+    alone, and no noise is learned.
     """
-    update = stop.update and not (stop.last and plan.likelihood == "categorical")
-    return replace(stop, update=update, evaluate=False)
+    matters = not stop.last or plan.declared.averaged or plan.declared.learned
+    return replace(stop, update=stop.update and matters, evaluate=False)
 
 
 def learns(plan: TrainingPlan) -> bool:

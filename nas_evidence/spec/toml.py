@@ -125,8 +125,6 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if not isinstance(value, bool | int | float | str):
-        raise TypeError(f"{value!r} is no value of a study file")
     return value
 
 

@@ -19,7 +19,7 @@ from nas_evidence.plumbing.removal import remove
 from nas_evidence.plumbing.seals import sealed, unsealed
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.training.network import Hyper, Network, Settling, Trained
-from nas_evidence.training.quasi_newton import Pairs
+from nas_evidence.training.quasi_newton import History
 
 _LOG = logging.getLogger(__name__)
 #: Numbers of a `Network`, written as they are.
@@ -56,19 +56,19 @@ def restore(network: Network, state: Mapping[str, Any]) -> None:
 
 def _packed(settling: Settling) -> dict[str, Any]:
     scheduled = [settling.scheduled.theta, dict(vars(settling.scheduled.hyper))]
-    pairs = [settling.pairs.steps, settling.pairs.changes]
-    return vars(settling) | {"scheduled": scheduled, "pairs": pairs}
+    history = [settling.history.steps, settling.history.changes]
+    return vars(settling) | {"scheduled": scheduled, "history": history}
 
 
 def _unpacked(state: Mapping[str, Any], device: torch.device) -> Settling:
     theta, hyper = state["scheduled"]
-    steps, changes = state["pairs"]
+    steps, changes = state["history"]
     first = state["first"]
     tensors = {
         "scheduled": Trained(theta.to(device), Hyper(**hyper)),
         "theta": state["theta"].to(device),
         "first": None if first is None else first.to(device),
-        "pairs": Pairs(steps.to(device), changes.to(device)),
+        "history": History(steps.to(device), changes.to(device)),
     }
     return Settling(**{**state, **tensors})
 

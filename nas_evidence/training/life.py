@@ -53,7 +53,7 @@ def _train_until(networks: dict[int, Network], epoch: int) -> dict[int, Diverged
     found: dict[int, DivergedError | None] = dict.fromkeys(networks)
     while left := {k: epoch - one.epoch for k, one in networks.items() if found[k] is None}:
         most = max(left.values())
-        if not most:
+        if most <= 0:
             break
         # A group in which one diverges is behind the others of its kind.
         behind = [k for k in left if left[k] == most]

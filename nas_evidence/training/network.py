@@ -18,7 +18,7 @@ from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.optimiser import Optimiser
-from nas_evidence.training.quasi_newton import Pairs
+from nas_evidence.training.quasi_newton import History
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Settling:
 
     scheduled  the state after the last epoch
     theta     θ [P], float64
-    pairs     of the L-BFGS
+    history   of the L-BFGS
     cost      of a full-batch gradient, as a fraction of a scheduled epoch's
     budget    work that is allowed, in epochs of the scheduled training
     work      done so far, in the same unit
@@ -71,7 +71,7 @@ class Settling:
 
     scheduled: Trained
     theta: Tensor
-    pairs: Pairs
+    history: History
     cost: float
     budget: float
     work: float = 0.0

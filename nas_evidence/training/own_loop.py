@@ -315,7 +315,7 @@ def online_laplace(
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
     asked = noise or likelihood_of(plan, plan.noise_std)
     y = asked.shaped(y)
-    if declared(likelihood).task == "regression":
+    if not declared(likelihood).kind.classes:
         y = y.to(parameter.dtype)
     # Says now, and not after the first epochs, what model, data and curvature do not support.
     tried = curvature_pass(

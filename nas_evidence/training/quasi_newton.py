@@ -1,9 +1,9 @@
 """Full-batch preconditioned L-BFGS (Nocedal 1980) whose state is plain tensors.
 
-    θ ← θ − t B g      B  two-loop recursion over the last pairs (s, y), begun with (K + Δ)⁻¹
+    θ ← θ − t B g      B  two-loop recursion over the last updates (s, y), begun with (K + Δ)⁻¹
                        t  1, halved until the loss falls by 1e-4 of what the slope promises
 
-Each pair stores y split into the likelihood part at unit noise and the prior part,
+Each update is stored with y split into the likelihood part at unit noise and the prior part,
 
     y = c y₁ + Δ s,   c = 1 / σ² or 1 / T²,
 
@@ -17,12 +17,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-_MEMORY = 20  # most pairs
-_ELEMENTS = 1 << 23  # elements of all pairs together: 64 MiB
-_FEWEST = 3  # least pairs, whatever the number of parameters
+_MEMORY = 20  # most updates
+_ELEMENTS = 1 << 23  # elements of all updates together: 64 MiB
+_FEWEST = 3  # least updates, whatever the number of parameters
 _HALVINGS = 10
 _SUFFICIENT = 1e-4
-_FLAT = 1e-10  # cosine of s and y below which a pair is discarded
+_FLAT = 1e-10  # cosine of s and y below which an update is discarded
 
 
 class Losses(Protocol):
@@ -36,26 +36,26 @@ class Losses(Protocol):
 
 
 @dataclass(frozen=True)
-class Pairs:
+class History:
     """Steps s and changes y₁ of the gradient of the likelihood at unit noise [m, P], float64."""
 
     steps: Tensor
     changes: Tensor
 
     @classmethod
-    def none(cls, theta: Tensor) -> "Pairs":
-        """Return an empty set of pairs for parameters like θ [P]."""
+    def none(cls, theta: Tensor) -> "History":
+        """Return an empty history for parameters like θ [P]."""
         empty = theta.new_zeros(0, len(theta))
         return cls(empty, empty)
 
-    def plus(self, step: Tensor, change: Tensor) -> "Pairs":
-        """Return the pairs with a new one, without the oldest if there are too many."""
+    def plus(self, step: Tensor, change: Tensor) -> "History":
+        """Return the history with a new update, without the oldest if there are too many."""
         most = max(_FEWEST, min(_MEMORY, _ELEMENTS // (2 * len(step))))
         steps, changes = (
             torch.cat([self.steps, step[None]]),
             torch.cat([self.changes, change[None]]),
         )
-        return Pairs(steps[-most:], changes[-most:])
+        return History(steps[-most:], changes[-most:])
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Descent:
     """
 
     theta: Tensor
-    pairs: Pairs
+    history: History
     n_gradients: int
     stuck: bool
     slope: float
@@ -79,7 +79,7 @@ class Start:
     """Where a descent begins, and how far it goes.
 
     theta             float64 [P]
-    pairs             of earlier descents, at any hyperparameters
+    history             of earlier descents, at any hyperparameters
     precondition      v -> (K + Δ)⁻¹ v, an approximate inverse Hessian
     precision         the diagonal of Δ [P]
     likelihood_scale  c above
@@ -88,7 +88,7 @@ class Start:
     """
 
     theta: Tensor
-    pairs: Pairs
+    history: History
     precondition: Callable[[Tensor], Tensor]
     precision: Tensor
     likelihood_scale: float
@@ -127,14 +127,14 @@ def descend(losses: Losses, starts: Mapping[int, Start]) -> dict[int, Descent]:
 
 def _descent(start: Start) -> Generator[tuple[Tensor, bool], Any, Descent]:
     """Yield each θ [P] whose loss is wanted, and whether with its gradient; return the result."""
-    theta, pairs, precision = start.theta, start.pairs, start.precision
+    theta, history, precision = start.theta, start.history, start.precision
     value, gradient = yield theta, True
     used, slope, stuck = 1, float("inf"), False
     while used < start.n_gradients and not stuck:
-        direction = _direction(gradient, pairs, start)
+        direction = _direction(gradient, history, start)
         slope = float(gradient @ direction)
-        if not slope > 0:  # not a descent direction: drop the pairs
-            pairs = Pairs.none(theta)
+        if not slope > 0:  # not a descent direction: drop the history
+            history = History.none(theta)
             direction = start.precondition(gradient)
             slope = float(gradient @ direction)
         if not slope > start.small_slope:
@@ -151,26 +151,26 @@ def _descent(start: Start) -> Generator[tuple[Tensor, bool], Any, Descent]:
                 break
             length /= 2
         if stuck:
-            if len(pairs.steps) > 0:  # retry without pairs before giving up
-                pairs, stuck = Pairs.none(theta), False
+            if len(history.steps) > 0:  # retry without history before giving up
+                history, stuck = History.none(theta), False
                 continue
             break
         step, change = there - theta, new_gradient - gradient
         if float(step @ change) > _FLAT * float(step.norm() * change.norm()):
-            pairs = pairs.plus(step, (change - precision * step) / start.likelihood_scale)
+            history = history.plus(step, (change - precision * step) / start.likelihood_scale)
         theta, value, gradient = there, new_value, new_gradient
-    return Descent(theta, pairs, used, stuck, slope)
+    return Descent(theta, history, used, stuck, slope)
 
 
-def _direction(gradient: Tensor, pairs: Pairs, start: Start) -> Tensor:
+def _direction(gradient: Tensor, history: History, start: Start) -> Tensor:
     """Return B g [P] by the two-loop recursion, whose loops are triangular systems [M, M].
 
     With the steps S and the changes Y as rows, U the upper triangle of S Yᵀ and ρ its diagonal:
     w = U⁻¹ S g and q = g − Yᵀ w in the first loop; with h = (K + Δ)⁻¹ q, B g = h + Sᵀ c and
     c = U⁻ᵀ (ρ w − Y h) in the second.
     """
-    steps = pairs.steps
-    changes = start.likelihood_scale * pairs.changes + start.precision * steps
+    steps = history.steps
+    changes = start.likelihood_scale * history.changes + start.precision * steps
     useful = (steps * changes).sum(1) > 0
     if not bool(useful.all()):
         steps, changes = steps[useful], changes[useful]

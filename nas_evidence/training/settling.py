@@ -75,7 +75,7 @@ from nas_evidence.training.online import (
     rescaled_precision,
     update_hyperparameters,
 )
-from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
+from nas_evidence.training.quasi_newton import Descent, History, Start, descend
 
 #: Newton decrement per datum, nats, below which parameters count as a mode.
 DECREMENT_TOLERANCE = 0.004
@@ -118,7 +118,7 @@ def begin_settling(network: Network, budget: float) -> Settling:
     """
     theta = parameters_of(network)
     scheduled, cost = Trained(theta, network.hyper), gradient_cost(network)
-    found = network.settling = Settling(scheduled, theta, Pairs.none(theta), cost, budget)
+    found = network.settling = Settling(scheduled, theta, History.none(theta), cost, budget)
     if _is_convex(network) and not network.plan.augment:
         found.budget = max(budget, _CONVEX_GRADIENTS * found.cost)
     if len(network.data.x_train) * len(theta) > FULL_BATCH:
@@ -290,7 +290,7 @@ def _begin_descent(network: Network) -> tuple[LogJoint, Start]:
     joint = log_joint(network, double=settling.double)
     return joint, Start(
         settling.theta,
-        settling.pairs,
+        settling.history,
         inverse,
         precision=joint.precision,
         likelihood_scale=plan.likelihood_power / joint.likelihood.scale**2,
@@ -302,7 +302,7 @@ def _begin_descent(network: Network) -> tuple[LogJoint, Start]:
 
 def _end_descent(network: Network, found: Descent, start: Start) -> _End:
     settling = _of(network)
-    settling.theta, settling.pairs = found.theta, found.pairs
+    settling.theta, settling.history = found.theta, found.history
     stuck = found.stuck and settling.double
     settling.double |= found.stuck
     settling.work += found.n_gradients * settling.cost
@@ -314,7 +314,7 @@ def _finish(network: Network) -> None:
     """Give the network the state that is kept, and say how far from a mode it is if asked."""
     settling = _of(network)
     settling.done = True
-    settling.pairs = Pairs.none(settling.theta)  # checkpoints are small again
+    settling.history = History.none(settling.theta)  # checkpoints are small again
     anywhere = _is_judged_far(network)
     for candidate, evidence in _candidates(network):
         _put(candidate, network)

@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from nas_evidence.training.quasi_newton import Pairs, Start, _direction, descend
+from nas_evidence.training.quasi_newton import History, Start, _direction, descend
 
 P = 6
 
 
-def problem(n_pairs: int, seed: int) -> tuple[Tensor, Start]:
-    """A gradient, and pairs of a quadratic loss c y₁ + D s with a preconditioner that is wrong."""
+def problem(n_updates: int, seed: int) -> tuple[Tensor, Start]:
+    """A gradient, and updates of a quadratic loss c y₁ + D s; the preconditioner is wrong."""
     g = torch.Generator().manual_seed(seed)
     root = torch.randn(P, P, generator=g, dtype=torch.float64)
     precision = torch.rand(P, generator=g, dtype=torch.float64) + 0.1
-    steps = torch.randn(n_pairs, P, generator=g, dtype=torch.float64)
+    steps = torch.randn(n_updates, P, generator=g, dtype=torch.float64)
     gradient = torch.randn(P, generator=g, dtype=torch.float64)
     diagonal = torch.rand(P, generator=g, dtype=torch.float64) + 0.1
-    pairs = Pairs(steps, steps @ root @ root.T)
-    start = Start(steps[0], pairs, lambda v: v / diagonal, precision, 0.7, 10, 0.0)
+    history = History(steps, steps @ root @ root.T)
+    start = Start(steps[0], history, lambda v: v / diagonal, precision, 0.7, 10, 0.0)
     return gradient, start
 
 
@@ -29,7 +29,7 @@ def inverse_hessian(start: Start) -> Tensor:
     """The matrix B [P, P] of the BFGS updates of the preconditioner, one pair after the other."""
     eye = torch.eye(P, dtype=torch.float64)
     b = torch.stack([start.precondition(column) for column in eye], 1)
-    for step, change in zip(start.pairs.steps, start.pairs.changes, strict=True):
+    for step, change in zip(start.history.steps, start.history.changes, strict=True):
         y = start.likelihood_scale * change + start.precision * step
         if (curvature := float(step @ y)) > 0:
             left = eye - torch.outer(step, y) / curvature
@@ -37,33 +37,33 @@ def inverse_hessian(start: Start) -> Tensor:
     return b
 
 
-@pytest.mark.parametrize("n_pairs", [1, 2, 5])
+@pytest.mark.parametrize("n_updates", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_the_product_with_the_matrix_of_the_bfgs_updates(n_pairs: int, seed: int) -> None:
-    gradient, start = problem(n_pairs, seed)
+def test_it_is_the_product_with_the_matrix_of_the_bfgs_updates(n_updates: int, seed: int) -> None:
+    gradient, start = problem(n_updates, seed)
     expected = inverse_hessian(start) @ gradient
-    assert_close(_direction(gradient, start.pairs, start), expected, rtol=1e-9, atol=1e-9)
+    assert_close(_direction(gradient, start.history, start), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_a_pair_of_negative_curvature_is_left_out() -> None:
     gradient, start = problem(4, 0)
-    changes = start.pairs.changes.clone()
+    changes = start.history.changes.clone()
     changes[2] = -10 * changes[2]
-    start = Start(**{**vars(start), "pairs": Pairs(start.pairs.steps, changes)})
+    start = Start(**{**vars(start), "history": History(start.history.steps, changes)})
     expected = inverse_hessian(start) @ gradient
-    assert_close(_direction(gradient, start.pairs, start), expected, rtol=1e-9, atol=1e-9)
+    assert_close(_direction(gradient, start.history, start), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_the_newest_change_of_the_gradient_gives_the_newest_step() -> None:
     _, start = problem(3, 1)
-    step, change = start.pairs.steps[-1], start.pairs.changes[-1]
+    step, change = start.history.steps[-1], start.history.changes[-1]
     newest = start.likelihood_scale * change + start.precision * step
-    assert_close(_direction(newest, start.pairs, start), step, rtol=1e-9, atol=1e-9)
+    assert_close(_direction(newest, start.history, start), step, rtol=1e-9, atol=1e-9)
 
 
 def test_without_pairs_it_is_that_of_the_preconditioner() -> None:
     gradient, start = problem(1, 2)
-    none = Pairs.none(gradient)
+    none = History.none(gradient)
     assert_close(_direction(gradient, none, start), start.precondition(gradient))
 
 
@@ -86,15 +86,15 @@ def test_pairs_keep_the_part_of_the_likelihood_alone() -> None:
     prior = prior.double()
     losses = Quadratic(2 * curvature + torch.diag(prior))
     theta = torch.ones(2).double()
-    start = Start(theta, Pairs.none(theta), lambda v: v / 10, prior, 2.0, 5, 0.0)
-    pairs = descend(losses, {0: start})[0].pairs
-    assert len(pairs.steps) >= 2
-    assert_close(pairs.changes, pairs.steps @ curvature)
+    start = Start(theta, History.none(theta), lambda v: v / 10, prior, 2.0, 5, 0.0)
+    history = descend(losses, {0: start})[0].history
+    assert len(history.steps) >= 2
+    assert_close(history.changes, history.steps @ curvature)
 
 
 def test_a_step_that_raises_the_loss_a_little_is_not_taken() -> None:
     """The first step overshoots from 1 to -1.0001."""
     losses, theta = Quadratic(torch.eye(1).double()), torch.ones(1).double()
-    start = Start(theta, Pairs.none(theta), lambda v: 2.0001 * v, theta, 1.0, 2, 0.0)
+    start = Start(theta, History.none(theta), lambda v: 2.0001 * v, theta, 1.0, 2, 0.0)
     found = descend(losses, {0: start})[0]
     assert abs(float(found.theta)) < 0.1

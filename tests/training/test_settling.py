@@ -26,7 +26,7 @@ from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.mode import gradient_cost, log_joint, newton_decrement, write_parameters
 from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import passes_of, rescaled_precision, update_and_follow
-from nas_evidence.training.quasi_newton import Descent, Pairs, Start, descend
+from nas_evidence.training.quasi_newton import Descent, History, Start, descend
 from nas_evidence.training.settling import (
     CLOSER,
     NEAR_MODE,
@@ -338,7 +338,7 @@ def test_a_settling_that_resumes_after_every_slice_ends_bit_by_bit_the_same(task
         file.seek(0)
         restore(other, torch.load(file, weights_only=True))
     found, expected = (state_of(one)["settling"] for one in (other, training))
-    for name in expected.keys() - {"seconds", "scheduled", "pairs"}:
+    for name in expected.keys() - {"seconds", "scheduled", "history"}:
         same = torch.equal if isinstance(expected[name], Tensor) else operator.eq
         assert same(found[name], expected[name]), name
     assert torch.equal(flat(other.model), flat(training.model))
@@ -385,7 +385,7 @@ def test_a_state_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
     def broken(losses, starts):
         return {
-            k: Descent(start.theta * math.nan, start.pairs, 1, False, 0.0)
+            k: Descent(start.theta * math.nan, start.history, 1, False, 0.0)
             for k, start in starts.items()
         }
 
@@ -479,18 +479,18 @@ def test_descent_finds_the_minimum_of_a_quadratic_and_survives_new_hyperparamete
                 for k, gradient in found.items()
             }
 
-    theta, pairs = torch.zeros(12).double(), Pairs.none(torch.zeros(12).double())
+    theta, history = torch.zeros(12).double(), History.none(torch.zeros(12).double())
     used = []
     for scale, delta in ((1.0, 0.1), (1.3, 0.2)):
         precision = torch.full((12,), delta).double()
         loss = Quadratic(scale, precision)
         start = Start(
-            theta, pairs, lambda v: v / 10, precision=precision,
+            theta, history, lambda v: v / 10, precision=precision,
             likelihood_scale=scale, n_gradients=200, small_slope=1e-14,
         )  # fmt: skip
         found = descend(loss, {7: start})[7]
-        theta, pairs = found.theta, found.pairs
+        theta, history = found.theta, found.history
         used.append(found.n_gradients)
         assert_close(theta, torch.linalg.solve(loss.matrix, loss.slope), atol=1e-6, rtol=0)
-    # Pairs of other hyperparameters still tell the curvature.
+    # Updates at other hyperparameters still tell the curvature.
     assert used[1] < used[0]

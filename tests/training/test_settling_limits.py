@@ -57,7 +57,7 @@ def test_a_descent_remembers_the_curvature_of_squares_whatever_the_noise(
     training.hyper = replace(training.hyper, scale=noise_std)
     module.begin_settling(training, 1.0)
     joint, start = module._begin_descent(training)
-    found = descend(LogJoints({0: joint}), {0: start})[0].pairs
+    found = descend(LogJoints({0: joint}), {0: start})[0].history
     assert len(found.steps) >= 1
     inputs = torch.cat([x, torch.ones(30, 1)], 1).double()  # weights, then the bias
     expected = found.steps.double() @ (inputs.T @ inputs)

@@ -154,7 +154,7 @@ def test_a_network_that_gets_stuck_in_float32_descends_once_in_a_slice(
 
     def stuck(losses: LogJoints, starts: Mapping[int, Start]) -> dict[int, Descent]:
         descended.extend(starts)
-        return {k: Descent(s.theta, s.pairs, 1, True, math.inf) for k, s in starts.items()}
+        return {k: Descent(s.theta, s.history, 1, True, math.inf) for k, s in starts.items()}
 
     monkeypatch.setattr(module, "descend", stuck)
     settlers = [settler_of("real", k) for k in range(3)]

@@ -146,6 +146,7 @@ TRIALS = {
         "every": 1, "hyper_step": "adam", "hyper_steps": 5, "hyper_learning_rate": 0.5}),
     "one precision from few rows": classes("cnn", "diag_ef", online={
         "every": 1, "prior_groups": "scalar", "rows": 40}),
+    "rare evaluations": classes("mlp", "diag_ef", evaluate_every=2, online={"every": 1}),
     "no noise to learn": real("prices", "diag_ef", plan={"online": {
         "every": 2, "burn_in": 1, "learn_noise": False}}),
     **{f"online {kind}": real("prices", kind, values=SMALL_MLP, plan={"online": {

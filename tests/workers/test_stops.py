@@ -73,7 +73,7 @@ def test_updates_every_3_and_evaluations_every_12_are_at_their_epochs_in_folds_t
     assert record.best_epoch in evaluated
     due = list(range(6, 31, 3))  # after a burn-in of 3
     assert updates.pop(given.seed) == due
-    # The last update of a classifier would change no parameter of a fold.
+    # No prediction of a fold depends on the last update of a classifier.
     assert list(updates.values()) == [due[:-1]] * 2
 
 

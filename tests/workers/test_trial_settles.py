@@ -97,6 +97,25 @@ def test_a_training_on_a_part_settles_too(data: TensorData) -> None:
     assert bool((current.prior_precision != 1).all())
 
 
+@pytest.mark.slow
+def test_a_trial_that_ends_while_it_settles_has_the_noise_of_its_schedule(tmp_path: Path) -> None:
+    spec = DatasetSpec(name="diabetes", max_train=100, max_test=50)
+    linear = given(likelihood="gaussian").model_copy(
+        update={"architecture": ArchitectureSpec(family="linear")}
+    )
+    trial = Trial.start(linear, to_tensors(load(spec, seed=0), "cpu"), tmp_path)
+    network = trial.network
+    assert network is not None
+    trial.advance(4)  # its epochs
+    scheduled = network.hyper.scale
+    while network.hyper.scale == scheduled:
+        trial.advance(4)
+    assert trial.status is TrialStatus.RUNNING
+    record = trial.finish(TrialStatus.CANCELLED, "asked to")
+    assert record.noise_std == scheduled != network.hyper.scale
+    assert record.kept == "scheduled"
+
+
 def test_networks_settle_by_default_where_targets_are_real_and_linear_ones_always() -> None:
     assert TrainingPlan().settle == 0
     assert TrainingPlan(likelihood="gaussian").settle == 1

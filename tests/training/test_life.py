@@ -1,0 +1,105 @@
+"""The one life of networks: what a stop does, and to whom."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from records import asked
+from torch import Tensor
+
+from nas_evidence.data.tensors import TensorData
+from nas_evidence.models import build
+from nas_evidence.spec.schedule import next_stop, stops
+from nas_evidence.spec.study import ArchitectureSpec
+from nas_evidence.training import life
+from nas_evidence.training.checkpoint import restore, state_of
+from nas_evidence.training.life import advance
+from nas_evidence.training.loop import DivergedError
+from nas_evidence.training.network import Network, begin
+from nas_evidence.training.online import Passes
+
+MLP = ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4})
+
+
+def network(seed: int = 0, **plan: object) -> Network:
+    """One of real targets that updates every two of five epochs."""
+    given = asked(
+        MLP, seed=seed, **{"likelihood": "gaussian", "epochs": 5, "batch_size": 8, "settle": 0,
+        "online": {"every": 2, "curvature": "diag_ggn"}, **plan},
+    )  # fmt: skip
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(30, 3, generator=draw)
+    y = x.sin().sum(1, keepdim=True) + 0.3 * torch.randn(30, 1, generator=draw)
+    y = (y - y.mean()) / y.std()
+    zero = torch.zeros(1).double()
+    data = TensorData(x, y, x[:0], y[:0], "real", 1, (3,), zero, zero + 1)
+    return begin(build(MLP, (3,), 1, draw), data, given.plan, given.seed, family="mlp")
+
+
+def flat(one: Network) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in one.model.parameters()])
+
+
+def test_a_stop_that_does_not_evaluate_trains_and_learns_alike_and_records_nothing() -> None:
+    seen = network()
+    unseen = copy.deepcopy(seen)
+    for stop in stops(seen.plan):
+        (passes,) = advance([seen], stop)
+        assert isinstance(passes, Passes)
+        assert advance([unseen], replace(stop, evaluate=False)) == [None]
+        assert torch.equal(flat(seen), flat(unseen))
+        assert torch.equal(seen.hyper.precision, unseen.hyper.precision)
+        assert seen.hyper.scale == unseen.hyper.scale
+    assert seen.is_over
+    assert unseen.is_over
+    assert seen.best_epoch in (2, 4)
+    assert unseen.best_epoch is None
+
+
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_no_update_is_made_where_the_stop_has_none(evaluate: bool) -> None:
+    one = network()
+    before, stop = one.hyper, stops(one.plan)[0]
+    advance([one], replace(stop, update=False, evaluate=evaluate))
+    assert one.epoch == stop.epoch
+    assert one.hyper is before
+
+
+def test_one_that_diverges_at_a_stop_is_told_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    networks = [network(seed) for seed in range(3)]
+    right, before = life.update, [one.hyper for one in networks]
+
+    def update(one: Network) -> None:
+        if one is networks[1]:
+            raise DivergedError("not finite")
+        right(one)
+
+    monkeypatch.setattr(life, "update", update)
+    stop = replace(next_stop(networks[0].plan, 0), evaluate=False)
+    found = advance(networks, stop)
+    assert [type(end) for end in found] == [type(None), DivergedError, type(None)]
+    kept = [one.hyper is old for one, old in zip(networks, before, strict=True)]
+    assert kept == [False, True, False]
+
+
+@pytest.mark.slow
+def test_a_network_in_any_part_of_its_life_is_restored_with_all_that_it_needs() -> None:
+    whole = network(settle=3.0)
+    resumed = copy.deepcopy(whole)
+    while not whole.is_over:
+        stop = next_stop(whole.plan, whole.epoch)
+        advance([whole], stop)
+        advance([resumed], stop)
+        again = network(settle=3.0)
+        restore(again, copy.deepcopy(state_of(resumed)))
+        resumed = again
+    assert resumed.is_over
+    assert whole.settling is not None
+    assert whole.settling.rounds > 0
+    assert torch.equal(flat(whole), flat(resumed))
+    assert whole.hyper.scale == resumed.hyper.scale
+    assert whole.best_evidence == resumed.best_evidence
+    assert [p.epoch for p in resumed.curve] == [1, 2, 3, 4, 5]
