@@ -140,7 +140,7 @@ class Report:
     @StoredFact
     def verdict(self) -> str:
         """The same in one sentence."""
-        return trust_verdict(self.study, self.trust)
+        return trust_verdict(self.study, self.trust, self.refit_of)
 
     @StoredFact
     def importance(self) -> str:
@@ -264,7 +264,7 @@ def report_on(
     return Report(study, comparison, place, metric, how_read, refit_of)
 
 
-def trust_verdict(study: RankedStudy, judged: Trust) -> str:
+def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None = None) -> str:
     """Say in one sentence whether the score that ranks can be trusted in this study.
 
     Without test rows: what is known instead.
@@ -280,10 +280,10 @@ def trust_verdict(study: RankedStudy, judged: Trust) -> str:
             if held_out
             else f"docs/explanation/ranking.md says how {score} ranks on other data."
         )
-        return (
-            f"There are no test rows to check {score} against. {instead} For a check give "
-            "--test-fraction 0.2 or --test FILE."
-        )
+        check = "For a check give --test-fraction 0.2 or --test FILE."
+        if refit_of is not None:
+            check = f"What test rows said of the architecture is in {refit_of.place}."
+        return f"There are no test rows to check {score} against. {instead} {check}"
     if known < MIN_PAIRS:
         noun = "architecture is" if known == 1 else "architectures are"
         return f"{known} {noun} too few to tell whether {score} predicts {words_of(target)}."
