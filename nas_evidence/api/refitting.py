@@ -104,7 +104,7 @@ def refitted(
         own_rows=data is None,
         data=source.name,
         n_rows=arrays.n_train,
-        n_tested=known.n_test if known and data is None else 0,
+        n_tested=known.n_test if known else 0,
         n_before=known.n_train if known else 0,
         n_finished=n_finished,
         n_trials=study.spec.n_trials,

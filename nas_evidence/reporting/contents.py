@@ -282,8 +282,9 @@ def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None = N
         )
         check = "For a check give --test-fraction 0.2 or --test FILE."
         if refit_of is not None:
-            check = f"What test rows said of the architecture is in {refit_of.place}."
-        return f"There are no test rows to check {score} against. {instead} {check}"
+            of_it = f"What test rows said of the architecture is in {refit_of.place}."
+            check = of_it if refit_of.n_tested else ""
+        return f"There are no test rows to check {score} against. {instead} {check}".rstrip()
     if known < MIN_PAIRS:
         noun = "architecture is" if known == 1 else "architectures are"
         return f"{known} {noun} too few to tell whether {score} predicts {words_of(target)}."

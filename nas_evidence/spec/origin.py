@@ -17,7 +17,7 @@ class Origin:
     own_rows       whether the rows are those of that study, all of them
     data           what the rows are called
     n_rows         rows to train on
-    n_tested       of these, rows on which that study was tested
+    n_tested       rows on which that study was tested
     n_before       rows that it trained on, 0 if that is not known
     n_finished     trials that it had finished
     n_trials       trials that it was asked for
