@@ -41,7 +41,7 @@ class Origin:
         what = f"trial {ids} of {self.place} ({self.architectures[0]})"
         if len(self.trials) > 1:
             what = f"the {len(self.trials)} best architectures of {self.place} (trials {ids})"
-        instead = f", in place of its {self.n_before}" if self.n_before else ""
+        instead = f", in place of its {self.n_before} training rows" if self.n_before else ""
         rows = f"{self.n_rows} rows of {self.data}{instead}"
         if self.own_rows:
             tested = f", its {self.n_tested} test rows among them" if self.n_tested else ""
