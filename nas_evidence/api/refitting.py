@@ -5,7 +5,7 @@ it read its own (`data/as_before.py`). Plan, scores and what ranks are as there.
 pruning and no limits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -51,6 +51,7 @@ def refitted(
     seed: int | None,
     out: str | Path | None,
     options: Mapping[str, Any],
+    taken: Iterable[str],
 ) -> Any:
     """Return the study in which the best architectures of `study` are trained again.
 
@@ -64,6 +65,7 @@ def refitted(
         seed: see there.
         out: see there.
         options: of `shared_options.RefitOptions`.
+        taken: names that no column of a callback may have.
     """
     from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
@@ -112,7 +114,7 @@ def refitted(
     spec = spec.model_copy(update={"dataset": source.spec})
     place = str(study.place).rstrip("/") + ENDING if out is None else str(out)
     store = working_copy(place)
-    check_columns(run, spec, store.folder, ())
+    check_columns(run, spec, store.folder, taken)
     tell = tell_of_data(options.get("progress"), audience)
     how = how_read_of(arrays, origin.data)  # the origin says which rows
     how = replace(how, decided=tuple(s for s in how.decided if not s.startswith("rows: ")))

@@ -619,7 +619,7 @@ class Study:
         check_known("refit", RefitOptions, options)
         found: Study = refitted(
             self, data, y, trial_id=trial_id, top=top, seeds=seeds, seed=seed, out=out,
-            options=options,
+            options=options, taken=LEADERBOARD,
         )  # fmt: skip
         return found
 
