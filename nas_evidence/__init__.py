@@ -11,9 +11,10 @@ if TYPE_CHECKING:  # the same names for type checkers
     from nas_evidence.api.checks import repair, verify
     from nas_evidence.api.control import Status, cancel, status
     from nas_evidence.api.estimators import EvidenceClassifier, EvidenceRegressor
+    from nas_evidence.api.listing import ListedStudy, list_studies
     from nas_evidence.api.prediction import predict
     from nas_evidence.api.results import Study
-    from nas_evidence.api.studies import load, resume, search
+    from nas_evidence.api.studies import load, refit, resume, search
     from nas_evidence.api.submission import resubmit, submit
     from nas_evidence.evidence.estimate import estimate_evidence
     from nas_evidence.exporting.own_posterior import ModelPosterior, posterior
@@ -45,6 +46,9 @@ _EXPORTS = {
     "read_table": "nas_evidence.storage.tables",
     "search": "nas_evidence.api.studies",
     "resume": "nas_evidence.api.studies",
+    "refit": "nas_evidence.api.studies",
+    "list_studies": "nas_evidence.api.listing",
+    "ListedStudy": "nas_evidence.api.listing",
     "load": "nas_evidence.api.studies",
     "submit": "nas_evidence.api.submission",
     "resubmit": "nas_evidence.api.submission",
@@ -65,6 +69,7 @@ __all__ = [
     "EvidenceClassifier",
     "EvidenceEstimate",
     "EvidenceRegressor",
+    "ListedStudy",
     "ModelPosterior",
     "Predictor",
     "Score",
@@ -77,6 +82,7 @@ __all__ = [
     "cancel",
     "compare",
     "estimate_evidence",
+    "list_studies",
     "load",
     "load_exported",
     "load_study",
@@ -84,6 +90,7 @@ __all__ = [
     "posterior",
     "predict",
     "read_table",
+    "refit",
     "repair",
     "resubmit",
     "resume",

@@ -128,6 +128,11 @@ class Request:
             check_sampler(self.spec)
 
     @property
+    def given(self) -> str:
+        """The name of the user's own data, "" for others."""
+        return "" if self.source is None else self.source.name
+
+    @property
     def decided(self) -> tuple[str, ...]:
         """What was decided about the data of the user's own, in sentences."""
         if self.arrays is None:

@@ -11,7 +11,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from nas_evidence.api.request import check_one
-from nas_evidence.api.shared_options import JudgeOptions, PredictOptions, with_options
+from nas_evidence.api.shared_options import (
+    JudgeOptions,
+    PredictOptions,
+    RefitOptions,
+    check_known,
+    with_options,
+)
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.record import TrialStatus, is_race
@@ -491,6 +497,7 @@ class Study:
         from nas_evidence.baselines.stored_comparison import kept_comparison
         from nas_evidence.reporting.contents import report_on
         from nas_evidence.storage.kept_how_read import read_how_read
+        from nas_evidence.storage.kept_origin import read_origin
 
         tables = self._tables()
         if self._said is None or self._said[0] is not tables or self._said[1] != metric:
@@ -501,7 +508,7 @@ class Study:
                 self.not_compared, compared = str(error), read_comparison(self.folder)
             found = report_on(
                 self._ranked(), compared, place=Path(self.place), metric=metric,
-                how_read=read_how_read(self.folder),
+                how_read=read_how_read(self.folder), refit_of=read_origin(self.folder),
             )  # fmt: skip
             self._said = tables, metric, found
         return self._said[2]
@@ -560,6 +567,52 @@ class Study:
         if to is None:
             self._store.push()
         return folder
+
+    @with_options(RefitOptions)
+    def refit(
+        self,
+        data: Any = None,
+        y: Any = None,
+        *,
+        trial_id: int | None = None,
+        top: int | None = None,
+        seeds: int = 3,
+        seed: int | None = None,
+        out: str | Path | None = None,
+        **options: Unpack[RefitOptions],
+    ) -> "Study":
+        """Train the best architecture again, on all rows or on other ones; a study of its own.
+
+        All rows are those of the study with its test rows. Columns, classes, scale of the target
+        and training plan stay; means, medians and categories are fitted again. The prior and the
+        noise are learned again. Its folder says what it comes from.
+
+        Args:
+            data: in place of the study's own rows: a DataFrame, array or tensor, or the path of a
+                table, .npz file or image folder.
+            y: labels or targets, if `data` does not hold them.
+            trial_id: of another architecture than the best.
+            top: train the so many best architectures.
+            seeds: trainings of each architecture, from random starts.
+            seed: of the new study; by default that of this one.
+            out: its folder, or the URI of a store; by default that of this study and "-refit".
+            options: see `nas_evidence.api.shared_options.RefitOptions`.
+
+        Raises:
+            ValueError: without a complete trial, or for rows that do not fit the study.
+            RuntimeError: if every trial failed, or none was complete in the time.
+
+        Example:
+            study.refit(seeds=1).predict(new)
+        """
+        from nas_evidence.api.refitting import refitted
+
+        check_known("refit", RefitOptions, options)
+        found: Study = refitted(
+            self, data, y, trial_id=trial_id, top=top, seeds=seeds, seed=seed, out=out,
+            options=options, taken=LEADERBOARD,
+        )  # fmt: skip
+        return found
 
     def forecast(
         self,

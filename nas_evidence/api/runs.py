@@ -198,6 +198,7 @@ def begun(
     """
     from nas_evidence.data.proposed import with_numbers
     from nas_evidence.data.source import stored_source
+    from nas_evidence.storage.kept_how_read import read_how_read
     from nas_evidence.storage.set_aside import set_aside
     from nas_evidence.storage.study_folder import open_study, read_study
 
@@ -205,7 +206,8 @@ def begun(
     if old is None:
         check_parameters(spec)
     if source is not None and old is not None:
-        source.check_unchanged(old.dataset, folder)
+        how = read_how_read(folder)
+        source.check_unchanged(old.dataset, folder, "" if how is None else how.size)
     data = source
     if data is None or old is not None:
         base = folder.resolve()

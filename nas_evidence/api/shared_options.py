@@ -46,8 +46,8 @@ class Meant:
 
 
 # fmt: off
-class JobOptions(TypedDict, total=False):
-    """Options of a study that runs, wherever it does."""
+class AskedOptions(TypedDict, total=False):
+    """Options of what a study is to do."""
 
     n_trials: Annotated[int | None, Meant(
         "Trials in all; by default as the study says, or 24.", least=1,
@@ -58,6 +58,11 @@ class JobOptions(TypedDict, total=False):
     settings: Annotated[Settings | None, Meant(
         'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE",
         more='Here a mapping: {"plan.epochs": 50}.')]
+
+
+class AnyRunOptions(TypedDict, total=False):
+    """Options of whatever runs trials, wherever it does."""
+
     data_root: Annotated[str | Path | None, Meant(
         "Folder of the data sets, in torchvision's layout.")]
     download: Annotated[bool, Meant("Fetch a missing data set.", default=False)]
@@ -68,6 +73,10 @@ class JobOptions(TypedDict, total=False):
     progress: Annotated[bool | Audience | None, Meant(
         "Whether to print; by default on a terminal or in a notebook, and elsewhere only how the "
         "data were read.")]
+
+
+class JobOptions(AskedOptions, AnyRunOptions, total=False):
+    """Options of a study that runs, wherever it does."""
 
 
 _Workers = Annotated[int | Literal["auto"] | None, Meant(
@@ -84,8 +93,8 @@ class ResubmitOptions(JobOptions, total=False):
     time_limit: _Time
 
 
-class RunOptions(JobOptions, total=False):
-    """Options of a study that this process runs."""
+class HereOptions(TypedDict, total=False):
+    """Options of whatever this process runs."""
 
     workers: Annotated[int | Literal["auto"] | None, Meant(
         "Trials that run at once, or auto; by default as the study says.", least=1, default=1,
@@ -102,6 +111,14 @@ class RunOptions(JobOptions, total=False):
         "Take over from another host that is known to be dead.", default=False)]
     callbacks: Annotated[Sequence[Watcher], Meant(
         "Told what happens while it runs; see `nas_evidence.Watcher`.", default=())]
+
+
+class RunOptions(JobOptions, HereOptions, total=False):
+    """Options of a study that this process runs."""
+
+
+class RefitOptions(AnyRunOptions, HereOptions, total=False):
+    """Options of `refit`."""
 
 
 class DataOptions(TypedDict, total=False):

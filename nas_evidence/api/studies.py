@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
+from nas_evidence.api.finishing import check_columns, run_to_end
 from nas_evidence.api.progress import audience_for, tell_of_data
 from nas_evidence.api.request import (
     Request,
@@ -18,26 +19,17 @@ from nas_evidence.api.request import (
     with_workers,
 )
 from nas_evidence.api.results import LEADERBOARD, Study
-from nas_evidence.api.runs import (
-    Audience,
-    Run,
-    begun,
-    check_reaches,
-    left_out,
-    run_of,
-    study_run,
+from nas_evidence.api.runs import begun, check_reaches, run_of
+from nas_evidence.api.shared_options import (
+    RefitOptions,
+    RunOptions,
+    SearchOptions,
+    check_known,
+    with_options,
 )
-from nas_evidence.api.shared_options import RunOptions, SearchOptions, check_known, with_options
-from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import StudySpec
 
-if TYPE_CHECKING:  # these import pandas and torch
-    from nas_evidence.data.source import Source
-    from nas_evidence.driver.mirror import WorkingCopy
-
-__all__ = ["load", "resume", "search"]
+__all__ = ["load", "refit", "resume", "search"]
 
 
 @with_options(SearchOptions)
@@ -110,7 +102,7 @@ def search(
     check_reaches(code, run.executor)
     spec = with_workers(spec, options.get("workers", 1))
     store = working_copy(str(place))
-    _check_columns(run, spec, store.folder)
+    check_columns(run, spec, store.folder, LEADERBOARD)
     audience = audience_for(options.get("progress"))
     tell = tell_of_data(options.get("progress"), audience)
     for sentence in asked.decided:
@@ -125,8 +117,8 @@ def search(
             download=run.download,
         )
         if asked.arrays is not None:
-            keep_how_read(store.folder, how_read_of(asked.arrays))
-        return _run(spec, store, run, audience, source, code)
+            keep_how_read(store.folder, how_read_of(asked.arrays, asked.given))
+        return run_to_end(Study, spec, store, run, audience, source, code)
 
 
 @with_options(RunOptions)
@@ -183,7 +175,7 @@ def resume(
                 "checks whether the sampler has the arguments that it began with"
             )
         check_reaches(code, run.executor)
-        _check_columns(run, spec, store.folder)
+        check_columns(run, spec, store.folder, LEADERBOARD)
         spec = open_study(store.folder, spec, steal=run.steal)
         if retry_failed is not False:
             n = len(ask_to_retry(store.folder, None if retry_failed is True else retry_failed))
@@ -192,7 +184,51 @@ def resume(
             spec.dataset, base=store.folder.resolve(), data_root=run.data_root,
             download=run.download,
         )  # fmt: skip
-        return _run(spec, store, run, audience, source, code)
+        return run_to_end(Study, spec, store, run, audience, source, code)
+
+
+@with_options(RefitOptions)
+def refit(
+    study: str | Path | Study,
+    data: Any = None,
+    y: Any = None,
+    *,
+    trial_id: int | None = None,
+    top: int | None = None,
+    seeds: int = 3,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    **options: Unpack[RefitOptions],
+) -> Study:
+    """Train the best architecture of a study again, on all rows or on other ones.
+
+    Args:
+        study: its folder, the URI of its store, or the study itself.
+        data: in place of its own rows, see `Study.refit`.
+        y: labels or targets, if `data` does not hold them.
+        trial_id: of another architecture than the best.
+        top: train the so many best architectures.
+        seeds: trainings of each architecture, from random starts.
+        seed: of the new study; by default that of the old one.
+        out: its folder, or the URI of a store; by default that of the old study and "-refit".
+        options: see `nas_evidence.api.shared_options.RefitOptions`.
+
+    Returns:
+        The new study, which says what it comes from.
+
+    Raises:
+        ValueError: without a complete trial, or for rows that do not fit the study.
+        RuntimeError: if every trial failed, or none was complete in the time.
+
+    Example:
+        nas_evidence.refit("runs/flats", "flats_more.csv").predict("new.csv")
+    """
+    if not isinstance(study, Study):
+        code = options.get("allow_code", False)
+        study = load(study, data_root=options.get("data_root"), allow_code=code)
+    return study.refit(
+        data, y, trial_id=trial_id, top=top, seeds=seeds, seed=seed, out=out, **options
+    )
 
 
 def load(
@@ -209,49 +245,6 @@ def load(
         nas_evidence.load("runs/mine").predict(new)
     """
     return Study(folder, data_root, allow_code=allow_code)
-
-
-def _check_columns(run: Run, spec: StudySpec, folder: Path) -> None:
-    """Check the columns of callbacks before anything runs."""
-    from nas_evidence.api.callbacks import columns_added_by
-    from nas_evidence.storage.tables import check_own_columns
-
-    if columns := columns_added_by(run.callbacks):
-        check_own_columns(columns, spec, (*LEADERBOARD, "objective", "ranked", "own"), folder)
-
-
-def _run(
-    spec: StudySpec,
-    store: "WorkingCopy",
-    run: Run,
-    audience: Audience,
-    data: "Source",
-    code: Code,
-) -> Study:
-    from nas_evidence.reporting.live import stamp
-    from nas_evidence.spec.registry import import_outside
-    from nas_evidence.storage.outside_code import outside_names, with_kept
-
-    # The copy may hold more files than are needed now; all of it runs and is kept.
-    code = with_kept(store.folder, code)
-    with code.in_use():
-        import_outside(outside_names(spec))
-    with code.in_use(), study_run(spec, store, run, audience, data, code) as (tables, ran):
-        study = Study(store.place, run.data_root, spec=spec, store=store, code=code)
-        study._data, study._read = data, (stamp(store.folder), tables)
-        audience.ends(study, run, ran)
-    statuses = set(tables.trials["status"])
-    cut = left_out(spec, store.folder, run.limit)
-    if cut and not statuses:
-        raise RuntimeError(
-            f"no trial of {store.place} was complete in its time; resume it with more"
-        )
-    if statuses and TrialStatus.COMPLETE.value not in statuses:
-        from nas_evidence.reporting.problems import problems
-
-        why = problems(study._ranked())[0].detail
-        raise RuntimeError(f"no trial of {store.place} is complete, most often because: {why}")
-    return study
 
 
 def _folder_of(asked: Request, *, named: bool) -> Path:

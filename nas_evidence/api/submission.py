@@ -180,7 +180,7 @@ def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str
             with there.held(steal=True):
                 begun(there.folder, spec, asked.source, steal=True)
                 if asked.arrays is not None:
-                    keep_how_read(there.folder, how_read_of(asked.arrays))
+                    keep_how_read(there.folder, how_read_of(asked.arrays, asked.given))
                 keep_code(there.folder, with_kept(there.folder, asked.code))
         except StoreError as error:
             why = str(error).rstrip(".")

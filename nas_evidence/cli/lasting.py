@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 #: Verbs that go on without their output; the others only print.
-LASTING = ("search", "resume", "report", "export", "predict", "repair")
+LASTING = ("search", "resume", "refit", "report", "export", "predict", "repair")
 #: As many lines as a search says in the end.
 _KEPT = 12
 

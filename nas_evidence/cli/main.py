@@ -20,12 +20,13 @@ from typer.core import TyperCommand
 
 from nas_evidence.cli.check_family import check_family
 from nas_evidence.cli.lasting import LASTING, last
+from nas_evidence.cli.listed import listed
 from nas_evidence.cli.look import status
 from nas_evidence.cli.options import with_ids
 from nas_evidence.cli.predict import predict
 from nas_evidence.cli.report import audit_estimators, compare, export, report
 from nas_evidence.cli.reproduce import reproduce
-from nas_evidence.cli.search import resume, search
+from nas_evidence.cli.search import refit, resume, search
 from nas_evidence.cli.submit import cancel, submit
 from nas_evidence.cli.terminal import err, out
 from nas_evidence.cli.validate import init
@@ -165,16 +166,17 @@ MOVED = {
 }
 #: The verbs by what they are for.
 VERBS = {
-    "Search": (search, resume, init),
-    "Look": (status, report, compare, watch),
+    "Search": (search, resume, refit, init),
+    "Look": (listed, status, report, compare, watch),
     "Use": (predict, export),
     "Cluster": (submit, cancel),
     "Check": (verify, repair, check_family, audit_estimators, reproduce),
 }
+#: Verbs whose name a room of this package or a type of Python has.
+_NAMED: dict[object, str] = {audit_estimators: "audit", listed: "list"}
 for group, verbs in VERBS.items():
     for verb in verbs:
-        name = "audit" if verb is audit_estimators else None  # a room has that name
-        app.command(name, cls=_Verb, rich_help_panel=group)(verb)
+        app.command(_NAMED.get(verb), cls=_Verb, rich_help_panel=group)(verb)
 
 
 def _say_interrupted() -> None:

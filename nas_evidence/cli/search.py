@@ -1,4 +1,4 @@
-"""The verbs that run a study: search and resume."""
+"""The verbs that run a study: search, resume and refit."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ from nas_evidence.api.progress import Progress
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.api.submission import as_arguments
 from nas_evidence.cli.interrupt import interruptible
-from nas_evidence.cli.options import JobName, trial_ids, with_parameters_of
+from nas_evidence.cli.options import JobName, StudyPlace, trial_ids, with_parameters_of
 from nas_evidence.cli.report import (
     as_named,
     exit_if_unranked,
@@ -108,6 +108,51 @@ def resume(
     nas_evidence.resume(
         folder, **given, address=address, time_limit=limit, progress=_Terminal(limit)
     )
+
+
+@with_parameters_of(nas_evidence.refit)
+def refit(
+    study: StudyPlace,
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DATA]",
+            help="All rows to train on, in place of the study's own: a table, arrays or images.",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(metavar="K", help="The K best architectures, not one.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Trainings of each, from random starts [3]."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Random seed; by default that of the study."),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "--store", metavar="DIR|URI", help="Its folder; else DIR-refit."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Join this Ray cluster; auto finds it."),
+    ] = None,
+    **given: Any,
+) -> None:
+    """Train the best architecture again, on all rows or on other ones, as a study of its own.
+
+    Without DATA these are all rows of the study, its test rows too. DATA has the same columns.
+
+    Example: nas-evidence refit runs/mine
+    Example: nas-evidence refit runs/mine more.csv --top 3 --seeds 1
+    """
+    limit = _limit(given.pop("time_limit", None))
+    asked = {"top": top, "seeds": seeds, "seed": seed, "out": out, "address": address}
+    given |= {name: value for name, value in asked.items() if value is not None}
+    given = {"workers": None, "executor": "auto", **given}
+    nas_evidence.refit(study, data, **given, time_limit=limit, progress=_Terminal(limit))
 
 
 def _limit(text: str | None) -> TimeLimit | None:

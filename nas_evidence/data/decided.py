@@ -150,8 +150,8 @@ def _alike(names: Sequence[str]) -> str:
     return ", ".join(" and ".join(map(repr, own)) for own in alike[:_NAMED]) + more
 
 
-def how_read_of(arrays: ArrayData) -> HowRead:
-    """Return how data were read, to be shown and kept."""
+def how_read_of(arrays: ArrayData, given: str = "") -> HowRead:
+    """Return how data were read, to be shown and kept, with the name under which they came."""
     prepared = arrays.meaning.preparation
     columns: dict[str, tuple[str, ...]] = {}
     if prepared is not None:
@@ -170,4 +170,5 @@ def how_read_of(arrays: ArrayData) -> HowRead:
         tuple(arrays.input_shape),
         arrays.n_train,
         len(arrays.x_test),
+        given,
     )

@@ -211,7 +211,7 @@ def _checked(inputs: Array, truth: Array | None = None) -> Given:
     return Given(inputs, truth, (told,) if n else ())
 
 
-def _check_durations(written: Mapping[str, Written], preparation: Preparation) -> None:
+def check_durations(written: Mapping[str, Written], preparation: Preparation) -> None:
     """Refuse durations for a column that held none: nobody knows the unit of its numbers."""
     for name in preparation.places:
         known = preparation.written.get(name, TEXT)
@@ -254,7 +254,7 @@ def _of_table(
         frame = frame.rename(columns=dict(zip(names, preparation.names, strict=True)))
     written = how_read(frame)[1]
     frame, changed = in_known_forms(frame, preparation)
-    _check_durations(written, preparation)
+    check_durations(written, preparation)
     inputs = preparation.apply(frame, "the new data")
     column = frame[weights] if weights in frame.columns else None
     doubts = [*changed, *dict.fromkeys(preparation.doubts(frame))]

@@ -231,12 +231,11 @@ class Preparation:
                 unseen &= _texts(present) != OTHER  # which the data may call so themselves
                 yield from _told(column, present[unseen], seen, "as the category '(other)'")
             elif column.part:
-                unread = dates_of(present, column.order, column.zone).isna()
-                yield from _told(column, present[unread], "without a date", "as missing")
-                yield from _told_zones(column, present[~unread])
-            elif _is_text(values):
-                unread = np.isnan(_as_numbers(present))
-                yield from _told(column, present[unread], "with text", "as missing")
+                undated = dates_of(present, column.order, column.zone).isna()
+                yield from _told(column, present[undated], "without a date", "as missing")
+                yield from _told_zones(column, present[~undated])
+            else:
+                yield from _told(column, unread(values, column), "with text", "as missing")
             if column.low is not None:
                 numbers = pd.Series(_as_numbers(present, column.base), present.index)
                 far = column.far_outside(numbers)
@@ -274,6 +273,17 @@ class Preparation:
 
     def _of(self, kind: str) -> list[Column]:
         return [column for column in self.columns if column.kind == kind]
+
+
+def unread(values: pd.Series, column: Column) -> pd.Series:
+    """Return the cells of text [k] of a column [n] of numbers that are no numbers.
+
+    Words that training has read as missing are none of them.
+    """
+    if not _is_text(values):
+        return values.iloc[:0]
+    present = _without(values.dropna(), column.words).dropna()
+    return present[np.isnan(_as_numbers(present))]
 
 
 def _told(column: Column, cells: pd.Series, what: str, taken: str) -> Iterator[str]:

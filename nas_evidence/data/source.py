@@ -75,6 +75,11 @@ class Source:
     raw: Callable[..., RawArrays] = field(compare=False, repr=False)
     _taken: dict[int, ArrayData] = field(default_factory=dict, compare=False, repr=False)
 
+    @property
+    def name(self) -> str:
+        """Return what the data are called: the name of their file."""
+        return "data in memory" if self.given == GIVEN else Path(self.given).name
+
     def arrays(self, *, seed: int) -> ArrayData:
         """Return the data set for a seed of the study, prepared when it is first asked for.
 
@@ -127,22 +132,31 @@ class Source:
                 (folder / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write_whole(folder / name, content, private=True)
 
-    def check_unchanged(self, stored: DatasetSpec, folder: Path) -> None:
+    def check_unchanged(self, stored: DatasetSpec, folder: Path, began: str = "") -> None:
         """Check that a study in `folder` was begun with the same data.
+
+        Args:
+            stored: the data set of that study.
+            folder: of the study.
+            began: the data with which it began, in words; "" if that is not known.
 
         Raises:
             ValueError: if not; names the data and the remedy.
         """
         if (stored.test_path is None) != (self.spec.test_path is None):
-            began = "without" if stored.test_path is None else "with"
+            how = "without" if stored.test_path is None else "with"
             raise UserError(
-                f"{folder} began {began} a table of test rows; give the same `test` as then, or "
+                f"{folder} began {how} a table of test rows; give the same `test` as then, or "
                 "another study folder as `out`"
             ).with_code("test-table-differs")
         if stored.content is not None and stored.content != self.spec.content:
+            known, place = f" ({began})" if began else "", shell_word(folder)
+            again = f"`nas-evidence refit {place} {shell_word(self.given)}`"
+            if self.given == GIVEN:
+                again = f"nas_evidence.refit({str(folder)!r}, data)"
             raise UserError(
-                f"{self.given} has changed since {folder} began; restore it, or give another "
-                "study folder as `out`"
+                f"{folder} belongs to other data{known}; give another study folder as `out`, "
+                f"or train its best architecture on these: {again}"
             ).with_code("given-data-changed")
 
 
@@ -210,22 +224,64 @@ def _own(
     spec, path = _located(spec, base, data_root)
     if spec.name == "table":
         with _copy_of_a_study(kept, base):
-            frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
-            if spec.content is not None:
-                found = content_of([frame] if test is None else [frame, test])
-                check_content(found, spec.content, str(path))
+            frame, test = _checked_frames(spec, path, data_root)
         return raw_of(rows_of_table(frame, test, spec, path.name), spec, seed=seed)
-    images = None
+    with _copy_of_a_study(kept, base):
+        arrays, images = _checked_arrays(spec, path, mapped=not kept)
+    return raw_of(rows_of_arrays(arrays, spec, path, images), spec, seed=seed)
+
+
+def _checked_frames(
+    spec: DatasetSpec, path: Path, data_root: str | None
+) -> tuple[pd.DataFrame, pd.DataFrame | None]:
+    frame, test = _frames(spec, path, data_root, stored=spec.content is not None)
+    if spec.content is not None:
+        found = content_of([frame] if test is None else [frame, test])
+        check_content(found, spec.content, str(path))
+    return frame, test
+
+
+def _checked_arrays(
+    spec: DatasetSpec, path: Path, *, mapped: bool
+) -> tuple[dict[str, Array], ImageReading | None]:
     if spec.name == "images":
         read = read_images(path, spec.image_size)
-        arrays, images = read.arrays, read.reading
-    else:
-        with _copy_of_a_study(kept, base):
-            arrays = read_arrays(path, spec.columns_of_rows, mapped=not kept, needed=KEYS[:2])
-            if spec.content is not None:
-                check_content(fingerprint(path, _names(spec)), spec.content, str(path))
-            images = reading_in(path)
-    return raw_of(rows_of_arrays(arrays, spec, path, images), spec, seed=seed)
+        return read.arrays, read.reading
+    arrays = read_arrays(path, spec.columns_of_rows, mapped=mapped, needed=KEYS[:2])
+    if spec.content is not None:
+        check_content(fingerprint(path, _names(spec)), spec.content, str(path))
+    return arrays, reading_in(path)
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The user's own data as a study keeps them, before anything is decided about them.
+
+    frame, test     a table, and one of test rows if there is one
+    arrays, images  arrays by name, and how files of images became these
+    """
+
+    frame: pd.DataFrame | None = None
+    test: pd.DataFrame | None = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    images: ImageReading | None = None
+
+
+def stored_rows(
+    spec: DatasetSpec, *, base: Path, data_root: str | Path | None = None
+) -> StoredRows:
+    """Read the user's own data that a study in `base` keeps, or that lie where it names them.
+
+    Raises:
+        ValueError: if they are missing, cannot be read, or are others than at its beginning.
+    """
+    root, kept = None if data_root is None else str(data_root), is_kept(spec)
+    spec, path = _located(spec, base, root)
+    with _copy_of_a_study(kept, base):
+        if spec.name == "table":
+            return StoredRows(*_checked_frames(spec, path, root))
+        arrays, images = _checked_arrays(spec, path, mapped=False)
+    return StoredRows(arrays=arrays, images=images)
 
 
 @contextlib.contextmanager

@@ -93,7 +93,9 @@ _SLOW_LOGS = re.compile(r"logs/.*\.log$|study\.db$")
 #: Lines of the log that are stored before the next slice begins.
 _RUNG = re.compile(rb'"event": ?"(rung|judged)"')
 #: What whoever only looks fetches, beside `lock` and the log, as often as there are new lines.
-_RESULTS = ("warm_start.json", "how_read.json", "code/", "terms/", "curves/")
+_RESULTS = (
+    "warm_start.json", "how_read.json", "refit_of.json", "code/", "terms/", "curves/",
+)  # fmt: skip
 _SEEN = {
     "results": ("study.toml", "trials/", "evidence/", *_RESULTS),
     "status": ("study.toml", "trials/", "evidence/"),

@@ -62,6 +62,7 @@ from nas_evidence.maths.target_scale import unscaled
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import SCALES, cross_fitted, restored, targets_of_folds, unseen_of
 from nas_evidence.spec.study import Assignment, TrainingPlan
+from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
@@ -149,7 +150,9 @@ def export_ensemble(
         difference = write_program(whole, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(whole, made / ONNX, arrays)
-        card = ensemble_card(study, arrays, described, difference, license)
+        card = ensemble_card(
+            study, arrays, described, difference, license, read_origin(tables.folder)
+        )
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return described
 

@@ -61,6 +61,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.tensor_seals import n_numbers, on_cpu, sealed_tensors
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.tables import StudyTables
 
 
@@ -156,7 +157,9 @@ def export_winner(
         difference = write_program(exported, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(exported, made / ONNX, arrays)
-        card = model_card(study, row, arrays, summary, difference, license)
+        card = model_card(
+            study, row, arrays, summary, difference, license, read_origin(tables.folder)
+        )
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return summary
 

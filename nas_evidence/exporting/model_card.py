@@ -16,6 +16,7 @@ from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
+from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
@@ -32,6 +33,7 @@ def model_card(
     summary: dict[str, Any],
     difference: float | None,
     license: str | None = None,
+    refit_of: Origin | None = None,
 ) -> str:
     """Return the card as Markdown, after the metadata that the hub of Hugging Face reads.
 
@@ -42,6 +44,7 @@ def model_card(
         summary: content of evidence.json.
         difference: between the outputs of model.pt2 and of the model, None without that file.
         license: of the model, as the hub abbreviates it; None leaves it open.
+        refit_of: the study that found its architecture, if another one did.
     """
     values, kind = architecture_values(row).items(), arrays.kind
     return _card(
@@ -57,6 +60,7 @@ def model_card(
         shift=summary["likelihood_power"] * np.log(arrays.y_std).sum(),
         versions=versions(torch.device("cpu")),
         license=license,
+        refit_of=refit_of,
         results=_results(study, row, arrays, summary),
     )
 
@@ -67,6 +71,7 @@ def ensemble_card(
     described: Mapping[str, Any],
     difference: float | None,
     license: str | None = None,
+    refit_of: Origin | None = None,
 ) -> str:
     """Return the card of an ensemble as Markdown, after its metadata.
 
@@ -76,6 +81,7 @@ def ensemble_card(
         described: content of ensemble.json.
         difference: see `model_card`.
         license: see `model_card`.
+        refit_of: see `model_card`.
     """
     return _card(
         "ensemble_card.md.j2",
@@ -86,6 +92,7 @@ def ensemble_card(
         difference=difference,
         trained_on=_trained_on(study, arrays),
         license=license,
+        refit_of=refit_of,
         results=[],
     )
 

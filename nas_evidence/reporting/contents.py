@@ -32,6 +32,7 @@ from nas_evidence.reporting.words import CALIBRATED, Calibrated, named, words_of
 from nas_evidence.spec.how_read import HowRead
 from nas_evidence.spec.likelihoods import TargetKind
 from nas_evidence.spec.metric_names import check_metric
+from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
 Fact = TypeVar("Fact")
@@ -73,6 +74,7 @@ class Report:
     place       the folder of the study, as the reader names it
     metric      of the winner's predictions, shown after the log loss; None if none was named
     how_read    how the data were read; None where that is unknown
+    refit_of    the study that found its architectures; None for a search
     """
 
     study: RankedStudy
@@ -80,6 +82,7 @@ class Report:
     place: Path = field(default_factory=Path)
     metric: str | None = None
     how_read: HowRead | None = None
+    refit_of: Origin | None = None
 
     #: How sure the first rank is; None with fewer than two architectures.
     certainty = _fact(certainty_of)
@@ -137,7 +140,7 @@ class Report:
     @StoredFact
     def verdict(self) -> str:
         """The same in one sentence."""
-        return trust_verdict(self.study, self.trust)
+        return trust_verdict(self.study, self.trust, self.refit_of)
 
     @StoredFact
     def importance(self) -> str:
@@ -241,6 +244,7 @@ def report_on(
     place: Path = Path(),
     metric: str | None = None,
     how_read: HowRead | None = None,
+    refit_of: Origin | None = None,
 ) -> Report:
     """Return the report of a study, for any number of trials.
 
@@ -250,16 +254,17 @@ def report_on(
         place: its folder, as the reader names it.
         metric: of the winner's predictions, to say on the first screen; by default the study's.
         how_read: how its data were read, if known.
+        refit_of: the study that found its architectures, if one did.
 
     Raises:
         ValueError: the metric does not fit the targets; names those that do.
     """
     metric = metric or study.spec.metric
     check_metric(metric, study.spec.plan.likelihood)
-    return Report(study, comparison, place, metric, how_read)
+    return Report(study, comparison, place, metric, how_read, refit_of)
 
 
-def trust_verdict(study: RankedStudy, judged: Trust) -> str:
+def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None = None) -> str:
     """Say in one sentence whether the score that ranks can be trusted in this study.
 
     Without test rows: what is known instead.
@@ -275,10 +280,11 @@ def trust_verdict(study: RankedStudy, judged: Trust) -> str:
             if held_out
             else f"docs/explanation/ranking.md says how {score} ranks on other data."
         )
-        return (
-            f"There are no test rows to check {score} against. {instead} For a check give "
-            "test_fraction=0.2 (--test-fraction) or test=FILE."
-        )
+        check = "For a check give test_fraction=0.2 (--test-fraction) or test=FILE."
+        if refit_of is not None:
+            of_it = f"What test rows said of the architecture is in {refit_of.place}."
+            check = of_it if refit_of.n_tested else ""
+        return f"There are no test rows to check {score} against. {instead} {check}".rstrip()
     if known < MIN_PAIRS:
         noun = "architecture is" if known == 1 else "architectures are"
         return f"{known} {noun} too few to tell whether {score} predicts {words_of(target)}."

@@ -12,6 +12,7 @@ from nas_evidence.reporting.page import Live, ReportPaths, write_report
 from nas_evidence.reporting.study_tables import architecture_text, ranked_study
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
 from nas_evidence.storage.kept_how_read import read_how_read
+from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.log import ReadLog, events_since
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
@@ -75,7 +76,7 @@ class LiveReport:
             compared = read_comparison(self._folder)
             self._report = report_on(
                 ranked_study(tables), compared, place=self._folder,
-                how_read=read_how_read(self._folder),
+                how_read=read_how_read(self._folder), refit_of=read_origin(self._folder),
             )  # fmt: skip
         live = reload_seconds and _live(self._folder, self._log, reload_seconds)
         shown = now, live and [(one["trial"], one["epoch"]) for one in live.trials]

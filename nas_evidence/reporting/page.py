@@ -25,7 +25,7 @@ from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 
 #: What report.json has of a report, beside its ranking.
 _FACTS = (
-    "comparison", "metric", "how_read",
+    "comparison", "metric", "how_read", "refit_of",
     *(name for name, member in vars(Report).items() if isinstance(member, StoredFact)),
 )  # fmt: skip
 

@@ -22,6 +22,7 @@ class HowRead:
     shape     of an input of the networks
     n_train   training rows
     n_test    test rows
+    given     the name of the data as they were given, "" if it is not known
     """
 
     decided: tuple[str, ...]
@@ -29,6 +30,7 @@ class HowRead:
     shape: tuple[int, ...] = ()
     n_train: int = 0
     n_test: int = 0
+    given: str = ""
 
     @property
     def listed(self) -> dict[str, tuple[int, str]]:
@@ -50,6 +52,15 @@ class HowRead:
         """Return it as JSON."""
         return json.dumps(asdict(self), indent=1)
 
+    @property
+    def size(self) -> str:
+        """Return the data and how many rows they have, in words.
+
+        >>> HowRead((), n_train=8, n_test=2, given="flats.csv").size
+        'flats.csv, 10 rows'
+        """
+        return ", ".join(filter(None, [self.given, f"{self.n_train + self.n_test} rows"]))
+
     @classmethod
     def from_json(cls, text: str) -> "HowRead":
         """Return what `to_json` wrote.
@@ -65,6 +76,7 @@ class HowRead:
                 tuple(map(int, stored["shape"])),
                 int(stored["n_train"]),
                 int(stored["n_test"]),
+                str(stored.get("given", "")),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"it does not say how data were read: {error!r}").with_code(

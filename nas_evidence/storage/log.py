@@ -50,6 +50,7 @@ from nas_evidence.storage.state import State
 LOG = "logs/events"
 _PLACE = Path(LOG)
 _HEAD = re.compile(rb'\{"line": (\d+), "t": ([\d.]+), ')
+_TAIL = 1 << 16  # bytes that hold the last lines of a file
 _NUMBER = "([0-9]{6}|[1-9][0-9]{6,})"  # as `piece` writes it: else a copy could hide a file
 _NAME = re.compile(rf"(?:.*/)?{LOG}/{_NUMBER}(?:-{_NUMBER})?\.jsonl")
 
@@ -278,6 +279,22 @@ def events_since(folder: Path, past: ReadLog) -> tuple[list[tuple[float, Event]]
     if not known or min(map(_start, paths[known:]), default=math.inf) < past.n_lines:
         past = ReadLog()
     return list(_scan(folder, past)), past
+
+
+def last_written(folder: Path) -> float | None:
+    """Return when the last line of a log was written, s since 1970; None without one.
+
+    Reads the end of the last file alone, whose lines nothing checks.
+    """
+    for path in reversed(log_files(folder)):
+        with path.open("rb") as file:
+            file.seek(max(0, _size(file.fileno()) - _TAIL))
+            times = [
+                float(found[2]) for found in map(_HEAD.match, file.read().splitlines()) if found
+            ]
+        if times:
+            return times[-1]
+    return None
 
 
 def mend_log(folder: Path, past: ReadLog) -> ReadLog:

@@ -191,6 +191,22 @@ class Store:
         }
         return {name: stamp for name, stamp in listed.items() if is_name(name)}
 
+    def folders(self) -> Sequence[str]:
+        """Return the names of the folders directly below, in order; [] if there are none."""
+
+        def ls() -> Sequence[str]:
+            try:
+                found = self._fs.ls(self._path(""), detail=True)
+            except FileNotFoundError:
+                return []
+            return [
+                str(one["name"]).rstrip("/").rpartition("/")[2]
+                for one in found
+                if one["type"] == "directory" and not _is_link(one)
+            ]
+
+        return sorted(name for name in self._try(ls) if is_name(name))
+
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, many by one request where the service can; absent ones are ignored.
 

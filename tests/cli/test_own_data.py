@@ -150,8 +150,9 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
         "search", "pets.csv", "--target", "pet", "--out", "moved/pets", folder=home, code=2
     )
     assert refused.stderr == (
-        "error: pets.csv has changed since moved/pets began; restore it, or give another study "
-        "folder as `out`\n"
+        "error: moved/pets belongs to other data (pets.csv, 60 rows); give another study folder "
+        "as `out`, or train its best architecture on these: "
+        "`nas-evidence refit moved/pets pets.csv`\n"
     )
 
 

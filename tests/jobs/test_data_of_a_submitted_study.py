@@ -93,7 +93,7 @@ def test_changed_data_are_refused_before_a_job_is_submitted(
     table.write_text(table.read_text().replace("5", "7"))
     code, _, err = submit(capsys, table, tmp_path / "s")
     assert code == 2
-    assert "mine.csv has changed since" in err
+    assert "belongs to other data (mine.csv, " in err
     assert len(cluster.commands) == 1
 
 

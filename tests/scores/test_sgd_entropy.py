@@ -133,7 +133,7 @@ def test_the_bound_holds_and_is_not_far(
         learning_rate=0.03, n_steps=50, n_seeds=64, batch_size=batch_size, threshold=threshold
     )
     estimate = sgd_entropy_bound(
-        model, x, y, likelihood=Gaussian(0.7), prior_precision=spread_precision(model, precision),
+        model, x, y, likelihood=Gaussian(0.7), prior_precision=precision[1:],
         plan=plan, generator=generator,
     )  # fmt: skip
     assert estimate.valid
