@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas_evidence.api.python_words import speaking_python
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA
@@ -65,7 +64,6 @@ class ListedStudy:
         return asdict(self)
 
 
-@speaking_python()
 def list_studies(folder: str | Path = HOME) -> list[ListedStudy]:
     """Return the studies in a folder, those that changed last first; or the one that it is.
 
