@@ -9,7 +9,7 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
-from nas_evidence.spec.schedule import interval, is_due
+from nas_evidence.spec.schedule import updates_after
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.testing.executor_contract import run_alone as run
 from nas_evidence.training.life import advance
@@ -40,7 +40,7 @@ def linear_assignment() -> Assignment:
 
 def evaluated(state: Network, given: Assignment) -> list[Evaluation]:
     """Evaluate a network outside a trial; all that was found is kept in `state.evaluations`."""
-    due = is_due(state.epoch, interval(given.plan), given.plan.online.burn_in)
+    due = updates_after(given.plan, state.epoch)
     context = Context(state, given)
     follow = any(declared(name).is_laplace for name in given.estimators)
     passes = update_and_follow(state, due=due, follow=follow)

@@ -75,11 +75,12 @@ def wrong_in(page: str) -> list[str]:
 
 
 def recipes() -> str:
-    """Return CONTRIBUTING.md, and the table of docs/architecture.md that says where to begin."""
+    """Return CONTRIBUTING.md, what it links and the table of docs/architecture.md."""
     architecture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = architecture.partition("## To change something")[2].partition("\n## ")[0]
     assert table.count("\n| ") > 10
-    return (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8") + table
+    pages = ("CONTRIBUTING.md", "docs/how-to/add-a-likelihood.md")
+    return "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages) + table
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from nas_evidence.baselines.models import Simple
 from nas_evidence.data.targets import Reading, reading_of
 from nas_evidence.reporting.words import CALIBRATED, WORDS
 from nas_evidence.spec.likelihoods import (
@@ -14,6 +15,7 @@ from nas_evidence.spec.likelihoods import (
     Stored,
     Task,
     default_of,
+    imported,
     stored_kind,
 )
 from nas_evidence.spec.record import TrialRecord
@@ -58,6 +60,7 @@ def test_declarations_name_what_there_is() -> None:
         assert default_of(task) in LIKELIHOODS
         assert kind.usual in kind.metrics
         assert set(kind.tests) <= set(TrialRecord.model_fields) & set(WORDS)
+        assert not kind.simple or isinstance(imported(kind.simple), Simple)
         for name in ("read", "rows_of", "tested", "outputs", "seen", "leak"):
             assert hasattr(Reading, name)
             assert callable(getattr(reading_of(kind), name))

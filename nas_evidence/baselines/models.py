@@ -48,6 +48,7 @@ from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.maths.target_scale import TargetScale, by_row, fit
 from nas_evidence.scores.folds import all_folds, log_predictive
 from nas_evidence.spec.divisions import kept_division
+from nas_evidence.spec.likelihoods import imported
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.parts import order_of_data
 
@@ -73,8 +74,9 @@ Model = Callable[[Floats, NDArray[Any], Floats, int], Outputs]
 def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
     """Return the baselines by name that data of this kind and size have."""
     values = arrays.n_train * int(np.prod(arrays.input_shape))
-    if (simple := SIMPLE.get(arrays.kind.task)) is None:
+    if not arrays.kind.simple:
         return {}
+    simple = _simple(arrays)
     found: dict[str, Model] = {arrays.kind.constant: simple.constant}
     if values <= MOST_VALUES:
         found[simple.linear_name] = simple.linear(_is_number(arrays))
@@ -97,7 +99,7 @@ def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
     """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
     for name, model in baseline_models(arrays).items():
-        yield name, SIMPLE[arrays.kind.task].of_test(arrays, model, x, x_test)
+        yield name, _simple(arrays).of_test(arrays, model, x, x_test)
 
 
 def _classes_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
@@ -141,7 +143,7 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
         if name == arrays.kind.constant and not in_time:
             # The majority of the other folds is the rarer class of the fold itself.
             parts = [(np.arange(arrays.n_train), unseen) for _, unseen in parts]
-        yield SIMPLE[arrays.kind.task].of_folds(name, arrays, model, parts, rows)
+        yield _simple(arrays).of_folds(name, arrays, model, parts, rows)
 
 
 #: Rows that a model is fitted on, and rows that it predicts.
@@ -376,13 +378,16 @@ class Simple:
     of_folds: Callable[[str, ArrayData, Model, Sequence[_Part], NDArray[np.int64]], OnFolds]
 
 
-#: By task; targets of a kind that is not here have no simple models.
-SIMPLE: Mapping[str, Simple] = {
-    "classification": Simple(
-        _majority, "logistic regression", _logistic, _boosted_classes, _classes_of_test,
-        _classes_of_folds,
-    ),
-    "regression": Simple(
-        _mean, "ridge regression", _ridge, _boosted_reals, _reals_of_test, _reals_of_folds
-    ),
-}  # fmt: skip
+OF_CLASSES = Simple(
+    _majority, "logistic regression", _logistic, _boosted_classes, _classes_of_test,
+    _classes_of_folds,
+)  # fmt: skip
+OF_REALS = Simple(
+    _mean, "ridge regression", _ridge, _boosted_reals, _reals_of_test, _reals_of_folds
+)
+
+
+def _simple(arrays: ArrayData) -> Simple:
+    """Return the simple models of data whose kind of target has some."""
+    found: Simple = imported(arrays.kind.simple)
+    return found

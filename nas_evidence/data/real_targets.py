@@ -10,6 +10,7 @@ from nas_evidence.data.targets import MOST_RANKS, Targets, numbers_of
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import TargetScaleName
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 #: Least skewness of a target that is called skewed.
 SKEWED = 1.0
@@ -128,11 +129,11 @@ def said_scale(scale: TargetScale) -> str:
 def _said_real(y: Array) -> str:
     low, high = y.min(), y.max()
     columns = f"{y.shape[1]} targets" if y.shape[1] > 1 else "target"
-    counts = (
-        "; they look like counts, and a likelihood for counts is missing"
-        if _look_like_counts(y)
-        else ""
-    )
+    counts = ""
+    if _look_like_counts(y):
+        known = "counts" in TARGET_KINDS
+        remedy = ": give task=counts" if known else ", and a likelihood for counts is missing"
+        counts = f"; they look like counts{remedy}"
     return f"regression, {columns} from {low:.4g} to {high:.4g}{counts}"
 
 

@@ -16,6 +16,7 @@ from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
+from nas_evidence.spec.likelihoods import imported
 from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
@@ -188,6 +189,7 @@ def _card(
             data=_data(study, arrays),
             labels=arrays.kind.classes,
             kind=arrays.kind,
+            multiplied=imported(study.plan.declared.implementation).says.multiplied,
             shape=" x ".join(map(str, arrays.input_shape)),
             low=low,
             high=high,

@@ -52,7 +52,7 @@ from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
-from nas_evidence.spec.likelihoods import LIKELIHOODS, declared, imported
+from nas_evidence.spec.likelihoods import LIKELIHOODS, LikelihoodName, declared, imported
 
 Structure = Literal["auto", "full", "kronecker", "last_layer"]
 STRUCTURES = ("auto", "full", "kronecker", "last_layer")
@@ -232,7 +232,7 @@ def posterior(
     model: nn.Module,
     data: Any,
     *,
-    likelihood: Literal["categorical", "gaussian", "heteroscedastic"],
+    likelihood: LikelihoodName,
     prior_precision: PriorPrecision = "fit",
     noise_std: float | Sequence[float] | None = None,
     temperature: float = 1.0,

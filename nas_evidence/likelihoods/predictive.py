@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -70,6 +70,8 @@ class Predictive(ABC):
     spread   [n, S], > 0
     """
 
+    #: What `at` multiplies, in words.
+    multiplied: ClassVar[str] = "standard deviation"
     outputs: Tensor
     spread: Tensor
 
@@ -154,6 +156,7 @@ class Classes(Predictive):
     covariance  of the logits [n, C, C], over which `averaged` takes means; None for none
     """
 
+    multiplied: ClassVar[str] = "temperature"
     covariance: Tensor | None = None
 
     def log_density(self, targets: Tensor) -> Tensor:

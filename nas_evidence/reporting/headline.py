@@ -308,6 +308,9 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     if comparison is None or not comparison.baselines:
         if linear is winner:
             return f"No: the linear model itself comes first by {study.ranks_by}."
+        kind = study.spec.plan.declared.kind
+        if not kind.simple:
+            return f"Unknown: there are no simple models of {kind.targets} to compare with."
         return (
             "Unknown: the simple models have not been computed. `nas-evidence report` does so "
             "where it finds the data."

@@ -54,12 +54,19 @@ def _known(judged: Comparison) -> bool:
 
 
 def _failing(judged: Comparison) -> list[list[Failure]]:
-    """Return where the intervals of each target fail."""
+    """Return where the intervals of each target fail.
+
+    Of targets without a density only where they are too narrow: an interval that ends at possible
+    values contains more than its level, and the PIT is not uniform.
+    """
     if not _known(judged):
         return []
     each = [(one.quarters, one.pit) for one in judged.by_target]
     each = each or [(judged.quarters, judged.pit)]
-    return [failures(*one, n_targets=len(each)) for one in each]
+    found = [failures(*one, n_targets=len(each)) for one in each]
+    if judged.kind.chance_of:
+        return [[failure for failure in one if failure.sign < 0] for one in found]
+    return found
 
 
 def _of_several(
@@ -161,15 +168,16 @@ def _again(remedies: Sequence[str]) -> str:
 def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
     """Return the options that let the spread differ between rows, those that are not in use.
 
-    A scale may have been chosen by the evidence: another one is not advised. Of several targets a
-    noise of each row comes first: it also gives each target its own.
+    A scale may have been chosen by the evidence: another one is not advised. A kind of target may
+    have no scales. Of several targets a noise of each row comes first: it also gives each its own.
     """
     dataset, plan = study.spec.dataset, study.spec.plan
     is_positive = judged.lowest is not None and judged.lowest > 0
+    free = plan.declared.kind.scaled and dataset.scale == "identity"
     options = []
-    if dataset.scale == "identity" and dataset.name in OWN_DATA:
+    if free and dataset.name in OWN_DATA:
         options += ["target_scale=log"] * is_positive + ["target_scale=auto (--target-scale)"]
-    elif dataset.scale == "identity":
+    elif free:
         scale = "log" if is_positive else "yeo_johnson"
         options.append(f"target_scale={scale} (--target-scale)")
     if plan.declared.by_row:

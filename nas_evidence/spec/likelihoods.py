@@ -42,6 +42,8 @@ class TargetKind:
     few          training rows below which the score of folds takes five of them, not two
     scaled       networks see the targets on a scale, standardised at least
     classes      they are classes: with names, and with weights where an error costs more on some
+    simple       `module:NAME` of the models to compare with, a `Simple` of `baselines/models.py`;
+                 empty if there are none
     """
 
     task: Task
@@ -60,6 +62,7 @@ class TargetKind:
     few: int = 5000
     scaled: bool = False
     classes: bool = False
+    simple: str = ""
 
 
 TARGET_KINDS: Mapping[str, TargetKind] = {
@@ -87,6 +90,7 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         chance_of="the true class",
         few=1000,
         classes=True,
+        simple="nas_evidence.baselines.models:OF_CLASSES",
     ),
     "regression": TargetKind(
         task="regression",
@@ -108,6 +112,7 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         usual="rmse",
         tests=("test_nll_per_datum", "test_rmse"),
         scaled=True,
+        simple="nas_evidence.baselines.models:OF_REALS",
     ),
 }
 

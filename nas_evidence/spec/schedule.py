@@ -33,18 +33,26 @@ class Stop:
     last: bool
 
 
-def is_due(epoch: int, every: int, burn_in: int) -> bool:
-    """Return whether what is done every so many epochs is done after a 1-based epoch."""
-    return epoch > burn_in and epoch % every == 0
+def _next_due(after: int, every: int, burn_in: int) -> int:
+    """Return the first epoch after another at which what is done every so many epochs is done."""
+    return every * (max(after, burn_in) // every + 1)
 
 
-def _first_due(every: int, burn_in: int) -> int:
-    """Return the first epoch of which `is_due` is true."""
-    return every * (burn_in // every + 1)
+def updates_after(plan: TrainingPlan, epoch: int) -> bool:
+    """Return whether the hyperparameters are updated after a 1-based epoch.
+
+    `stops` lists the same epochs up to the last one; a loop of a user's own has no last one.
+    """
+    if plan.online.every == "never":
+        return False
+    return _next_due(epoch - 1, interval(plan), plan.online.burn_in) == epoch
 
 
 def interval(plan: TrainingPlan) -> int:
-    """Return the epochs between updates (F), "auto" as a number; of "never" the same."""
+    """Return F: the epochs of a round of settling, and the number that "auto" stands for.
+
+    Which epochs have an update says `updates_after`.
+    """
     if isinstance(plan.online.every, int):
         return plan.online.every
     epochs = plan.epochs - plan.online.burn_in
@@ -69,7 +77,10 @@ def _stops(
     epochs: int, update_every: int | None, evaluate_every: int, burn_in: int
 ) -> tuple[Stop, ...]:
     def due(every: int | None) -> set[int]:
-        return set() if every is None else {*range(_first_due(every, burn_in), epochs + 1, every)}
+        found, epoch = set[int](), 0
+        while every is not None and (epoch := _next_due(epoch, every, burn_in)) <= epochs:
+            found.add(epoch)
+        return found
 
     updates, evaluations = due(update_every), due(evaluate_every) | {epochs}
     return tuple(
@@ -94,7 +105,7 @@ def learns(plan: TrainingPlan) -> bool:
 
 def _first_update(plan: TrainingPlan) -> float:
     never = plan.online.every == "never"
-    return math.inf if never else _first_due(interval(plan), plan.online.burn_in)
+    return math.inf if never else _next_due(0, interval(plan), plan.online.burn_in)
 
 
 def rungs(study: StudySpec) -> tuple[int, ...]:
@@ -135,7 +146,7 @@ def never_reached(plan: TrainingPlan, pruning: str = "none") -> dict[str, Mistak
             "keep their first values",
         )
     every, latest = plan.evaluate_every, plan.epochs - (pruning != "none")
-    if every != "update" and _first_due(every, online.burn_in) > latest:
+    if every != "update" and _next_due(0, every, online.burn_in) > latest:
         rule = f' and rule = "{pruning}" in [pruning]' if pruning != "none" else ""
         found["evaluate_every"] = Mistake(
             "evaluation-never-reached",

@@ -33,7 +33,7 @@ from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
-from nas_evidence.spec.schedule import interval, is_due
+from nas_evidence.spec.schedule import updates_after
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.network import Hyper, Network, begin
@@ -108,8 +108,7 @@ class OnlineLaplace:
         """
         self._steps.count_steps()
         self._network.epoch += 1
-        plan = self._network.plan
-        if not is_due(self._network.epoch, interval(plan), plan.online.burn_in):
+        if not updates_after(self._network.plan, self._network.epoch):
             return None
         with constants_aside(self._network.model):
             passes = update_and_follow(self._network)

@@ -13,7 +13,8 @@ from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import FAMILY_DEFAULTS, FAMILY_PARAMETERS, ArchitectureSpec
 
 SHAPES = [(1,), (7,), (1, 1, 1), (1, 8, 8), (3, 5, 16)]
-IMAGE = (2, 8, 8)
+#: Inputs of one example: an image, or a vector for families of vectors alone.
+INPUTS = [(2, 8, 8), (7,)]
 
 
 def at_quantiles(family: str, *quantiles: float) -> list[ArchitectureSpec]:
@@ -29,6 +30,11 @@ def at_quantiles(family: str, *quantiles: float) -> list[ArchitectureSpec]:
         )
         for row in rows
     ]
+
+
+def input_of(architecture: ArchitectureSpec) -> tuple[int, ...]:
+    """Return the first of `INPUTS` that an architecture has no obstacle against."""
+    return next(shape for shape in INPUTS if infeasible(architecture, shape, 3) is None)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -60,13 +66,14 @@ def test_the_smallest_member_is_built_the_same_from_a_seed_and_from_nothing_else
     family: str,
 ) -> None:
     architecture = at_quantiles(family, 0.0)[0]
+    shape = input_of(architecture)
     state = torch.get_rng_state()
-    one = build(architecture, IMAGE, 3, seeded()).state_dict()
+    one = build(architecture, shape, 3, seeded()).state_dict()
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(1)
-    two = build(architecture, IMAGE, 3, seeded()).state_dict()
+    two = build(architecture, shape, 3, seeded()).state_dict()
     torch.testing.assert_close(one, two, rtol=0, atol=0)
-    other = build(architecture, IMAGE, 3, seeded(1)).state_dict()
+    other = build(architecture, shape, 3, seeded(1)).state_dict()
     assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
@@ -77,11 +84,13 @@ def test_the_smallest_member_is_built_the_same_from_a_seed_and_from_nothing_else
 def test_every_curvature_of_a_study_covers_every_parameter_of_the_family(
     family: str, kind: str
 ) -> None:
-    model = build(at_quantiles(family, 0.0)[0], IMAGE, 3, seeded())
+    architecture = at_quantiles(family, 0.0)[0]
+    shape = input_of(architecture)
+    model = build(architecture, shape, 3, seeded())
     with torch.no_grad():  # off the zeros that Fixup starts with
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=seeded(1)))
-    x = torch.randn(5, *IMAGE, generator=seeded(2))
+    x = torch.randn(5, *shape, generator=seeded(2))
     y = torch.arange(5) % 3
     passed = curvature_pass(kind, model, x, y, Categorical(), batch_size=3, generator=seeded(3))
     named = dict(model.named_parameters())

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nas_evidence.data.targets import targets_of
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 
 def found(y: Any, test: Any = None, task: Any = None, **more: Any) -> Any:
@@ -66,11 +67,16 @@ def test_labels_and_class_names_give_the_texts_back(y: list[str]) -> None:
 
 
 @pytest.mark.parametrize("task", [None, "regression"])
-def test_whole_numbers_that_look_like_counts_are_real_and_say_which_likelihood_is_missing(
-    task: Any,
+@pytest.mark.parametrize("declared", [False, True])
+def test_whole_numbers_that_look_like_counts_are_real_and_say_what_there_is_for_counts(
+    task: Any, declared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(0)
     says = "they look like counts, and a likelihood for counts is missing"
+    monkeypatch.delitem(TARGET_KINDS, "counts", raising=False)
+    if declared:
+        monkeypatch.setitem(TARGET_KINDS, "counts", TARGET_KINDS["regression"])
+        says = "they look like counts: give task=counts"
     result = found(rng.poisson(9, 300), task=task)
     assert result.train.dtype == np.float64
     assert result.sentence.startswith(f"regression, target from 1 to 19; {says}")

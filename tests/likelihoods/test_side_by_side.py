@@ -15,12 +15,16 @@ ALL = pytest.mark.parametrize("name", LIKELIHOODS)
 
 
 def data_of(name: str, n: int = 5) -> tuple[Tensor, Tensor]:
-    """Outputs of three networks, and their targets."""
+    """Outputs of three networks, and their targets: classes, numbers, or counts of no density."""
     draw = torch.Generator().manual_seed(7)
     outputs = torch.randn(3, n, 4, dtype=torch.float64, generator=draw)
-    if declared(name).task == "classification":
+    kind = declared(name).kind
+    if kind.classes:
         return outputs, torch.randint(4, (3, n), generator=draw)
     width = 4 // declared(name).outputs
+    if kind.chance_of:
+        rates = torch.full((3, n, width), 2.0, dtype=torch.float64)
+        return outputs, torch.poisson(rates, generator=draw)
     return outputs, torch.randn(3, n, width, dtype=torch.float64, generator=draw)
 
 

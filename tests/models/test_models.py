@@ -36,9 +36,14 @@ def small(family: str) -> ArchitectureSpec:
     return architecture(family, **SMALL[family])
 
 
+def input_of(family: str) -> tuple[int, ...]:
+    """Return the shape of one example: an image, or a vector if the family takes no image."""
+    return next(one for one in (IMAGE, (7,)) if infeasible(small(family), one, 5) is None)
+
+
 def perturbed(family: str) -> nn.Module:
     """Return a small network off the zeros that Fixup starts with: its outputs vary."""
-    model = build(small(family), IMAGE, 5, seeded())
+    model = build(small(family), input_of(family), 5, seeded())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=seeded(5)))
@@ -112,14 +117,14 @@ def test_linear_counts_weights_and_biases():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_count_is_that_of_the_built_model(family: str):
-    model = build(small(family), IMAGE, 5, seeded())
+    model = build(small(family), input_of(family), 5, seeded())
     count = sum(p.numel() for p in model.parameters())
-    assert count_parameters(small(family), IMAGE, 5) == count
+    assert count_parameters(small(family), input_of(family), 5) == count
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parameters_are_float32_leaves_on_the_cpu_in_known_modules(family: str):
-    model = build(small(family), IMAGE, 5, seeded())
+    model = build(small(family), input_of(family), 5, seeded())
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32
         assert parameter.device.type == "cpu"
@@ -141,7 +146,7 @@ def test_every_module_runs_once_and_every_parameter_gets_a_gradient(family: str)
             module.register_forward_hook(
                 lambda *_, name=name: calls.update({name: calls.get(name, 0) + 1})
             )
-    x = torch.randn(4, *IMAGE, generator=seeded(6))
+    x = torch.randn(4, *input_of(family), generator=seeded(6))
     kept = x.clone()
     outputs = model(x)
     assert outputs.shape == (4, 5)
@@ -154,7 +159,7 @@ def test_every_module_runs_once_and_every_parameter_gets_a_gradient(family: str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_outputs_of_one_example_do_not_depend_on_the_others(family: str):
     model = perturbed(family).double()
-    x = torch.randn(6, *IMAGE, generator=seeded(6), dtype=torch.float64)
+    x = torch.randn(6, *input_of(family), generator=seeded(6), dtype=torch.float64)
     for part in (model.train(), model.eval()):
         torch.testing.assert_close(part(x)[2:3], part(x[2:3]))
 
@@ -165,10 +170,10 @@ def test_exports_with_a_dynamic_batch(family: str):
     model = perturbed(family).eval()
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(
-        model, (torch.zeros(2, *IMAGE),), dynamic_shapes=({0: batch},)
+        model, (torch.zeros(2, *input_of(family)),), dynamic_shapes=({0: batch},)
     ).module()
     for n in (1, 7):
-        x = torch.randn(n, *IMAGE, generator=seeded(7))
+        x = torch.randn(n, *input_of(family), generator=seeded(7))
         assert model(x).abs().sum() > 0
         torch.testing.assert_close(program(x), model(x))
 
@@ -197,7 +202,7 @@ def test_resnet_starts_as_fixup_says():
 
 @pytest.mark.parametrize("family", ["cnn", "resnet"])
 def test_fixup_networks_start_as_the_zero_function(family: str):
-    model = build(small(family), IMAGE, 5, seeded())
+    model = build(small(family), input_of(family), 5, seeded())
     assert model.head.weight.abs().sum() == 0
     assert model(torch.randn(2, *IMAGE, generator=seeded(1))).abs().sum() == 0
 

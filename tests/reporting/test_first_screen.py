@@ -158,6 +158,18 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
     assert worth_sentence(study, only) == sentence
 
 
+def test_without_simple_models_of_a_kind_of_target_nothing_is_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load(tmp_path, [record(key, key) for key in range(3)])
+    kind = study.spec.plan.declared.kind
+    assert "`nas-evidence report` does so" in worth_sentence(study, None)
+    monkeypatch.setitem(TARGET_KINDS, kind.task, replace(kind, simple=""))
+    assert worth_sentence(study, None) == (
+        f"Unknown: there are no simple models of {kind.targets} to compare with."
+    )
+
+
 def test_a_linear_winner_is_never_said_to_be_worth_its_weights(tmp_path: Path) -> None:
     """It is what ridge regression is: ahead of it, it says nothing for a network."""
     study = load(tmp_path, [record(0, 0, value=0.0), record(1, 1, value=-5.0)])

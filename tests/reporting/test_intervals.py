@@ -1,5 +1,6 @@
 """Claims about intervals in the report: a warning with a remedy that works, else one sentence."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
 from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.spec.dataset import DatasetSpec
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import TrainingPlan
 
 PLAN = TrainingPlan.model_validate({"likelihood": "gaussian", "epochs": EPOCHS, "settle": 0})
@@ -63,6 +65,20 @@ def test_intervals_that_fail_in_a_quartile_are_a_warning_and_others_one_sentence
     assert "0.76" in intervals_sentence(few)
     for nothing in (None, compared(()), compared((), task="labels")):
         assert coverage_warning(study, nothing) == intervals_sentence(nothing) == ""
+
+
+def test_intervals_of_targets_without_a_density_warn_only_where_they_are_too_narrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, wide = studied(tmp_path), compared((1.0,) * 4, pit=(5000,) + (0,) * 9)
+    assert "They are too wide. " in coverage_warning(study, wide)
+    counts = replace(TARGET_KINDS["regression"], chance_of="the true count", scaled=False)
+    monkeypatch.setitem(TARGET_KINDS, "regression", counts)
+    assert coverage_warning(study, wide) == ""
+    assert "cover 1.00, 1.00, 1.00 and 1.00" in intervals_sentence(wide)
+    said = coverage_warning(study, compared(SKEWED))
+    assert "They are too narrow in the fourth quartile. Search again with plan.likelihood=" in said
+    assert "target_scale" not in said
 
 
 def test_quartiles_of_the_50_percent_intervals_warn_and_both_remedies_are_named(

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nas_evidence.spec.schedule import interval, learns, never_reached, next_stop, rungs, stops
+from nas_evidence.spec.schedule import (
+    interval,
+    learns,
+    never_reached,
+    next_stop,
+    rungs,
+    stops,
+    updates_after,
+)
 from nas_evidence.spec.study import OnlinePlan, StudySpec, TrainingPlan
 
 
@@ -66,6 +74,7 @@ def test_automatic_updates_are_five_at_least_with_a_sixth_of_the_epochs_after_ea
 ) -> None:
     plan = TrainingPlan(epochs=epochs + burn_in, online=OnlinePlan(burn_in=burn_in))
     updates = [stop.epoch for stop in stops(plan) if stop.update]
+    assert updates == [e for e in range(1, plan.epochs + 1) if updates_after(plan, e)]
     assert sum(plan.epochs - e >= epochs // 6 for e in updates) >= 5
     assert min(updates) > burn_in
     assert set(updates) <= set(evaluations(plan))
@@ -87,6 +96,7 @@ def test_a_plan_that_never_updates_evaluates_as_often_and_learns_nothing() -> No
     every_4 = never.model_copy(update={"evaluate_every": 4})
     assert evaluations(every_4) == list(range(4, 41, 4))
     assert not any(stop.update for stop in stops(every_4))
+    assert not any(updates_after(every_4, epoch) for epoch in range(1, 41))
     assert not never_reached(never)
 
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nas_evidence
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.spec.schedule import is_due
+from nas_evidence.spec.schedule import updates_after
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import train_epoch
 from nas_evidence.training.network import begin
@@ -85,7 +85,7 @@ def test_steps_and_updates_are_those_of_a_trial(
     expected = []
     for epoch in range(1, EPOCHS + 1):
         train_epoch(state)
-        due = is_due(epoch, 2, given.plan.online.burn_in)
+        due = updates_after(given.plan, epoch)
         passes = update_and_follow(state, due=due)
         value = passes.estimate(curvature, passes.of(curvature)[0]).value
         expected.append((value, state.prior_precision.clone(), state.noise_std))
