@@ -44,7 +44,7 @@ from nas_evidence.exporting.soundness import (
     fitting_together,
     read_json,
 )
-from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
@@ -425,7 +425,7 @@ class Predictor:
         outputs, covariance = self._outputs(raw, method)
         unit, shift = self.scale.spread, self.scale.centre
         own = self.meaning.get("likelihood") == "heteroscedastic"
-        likelihood = Heteroscedastic() if own else Gaussian(float(self.meaning["noise_std"]))
+        likelihood = Heteroscedastic() if own else gaussian(self.meaning["noise_std"])
         found = real_moments(outputs, covariance, likelihood, self.scale.most_std)
         means, noise, model = (one.numpy() * unit for one in found)
         return {

@@ -50,7 +50,7 @@ given that block; of `two_fold` and the like each block's density is a mixture o
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -630,7 +630,7 @@ def _at(likelihood: Likelihood, scale: float) -> Likelihood:
     if isinstance(likelihood, Heteroscedastic):
         return Heteroscedastic(likelihood.factor * scale)
     assert isinstance(likelihood, Gaussian)
-    return Gaussian(likelihood.noise_std * scale)
+    return replace(likelihood, noise_std=likelihood.noise_std * scale)
 
 
 def _held(outputs: Tensor, likelihood: Likelihood, own: OwnTargets | None) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.likelihoods import Likelihood, likelihood
+from nas_evidence.likelihoods import Likelihood, Scale, likelihood, scales_of
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
@@ -52,13 +52,13 @@ class Training:
     """The state that the next epoch needs, and the `curve` so far.
 
     prior_precision  one per parameter tensor [G], float64, > 0
-    noise_std        σ, of standardised targets
+    noise_std        σ, of standardised targets; of each of several, once it is learned
     """
 
     model: nn.Module
     optimiser: Optimiser
     prior_precision: Tensor
-    noise_std: float
+    noise_std: Scale
     epoch: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
     best_epoch: int | None = None
@@ -86,13 +86,19 @@ def begin(model: nn.Module, plan: TrainingPlan) -> Training:
     )
 
 
-def likelihood_of(plan: TrainingPlan, noise_std: float) -> Likelihood:
+def likelihood_of(plan: TrainingPlan, noise_std: Scale) -> Likelihood:
     """Return the likelihood of the plan, with this noise where the noise is learned."""
     of = declared(plan.likelihood)
     if of.scale is None:
         return likelihood(plan.likelihood)
-    scale: float = noise_std if of.learned else getattr(plan, of.scale)
+    scale: Scale = noise_std if of.learned else getattr(plan, of.scale)
     return likelihood(plan.likelihood, scale)
+
+
+def scale_column(of: Likelihood) -> dict[str, float]:
+    """Return the column of results that has the scale, the geometric mean of several."""
+    column = declared(of.name).scale
+    return {} if column is None else {column: of.scale}
 
 
 def learning_rate(plan: TrainingPlan, epoch: int) -> float:
@@ -203,11 +209,12 @@ class _Group:
         states = [member.training for member in members]
         orders = [_order(member) for member in members]
         rates = [learning_rate(plan, state.epoch + 1) for state in states]
-        scales = [likelihood_of(plan, state.noise_std).scale for state in states]
-        self._set_decay(states, scales, rates, [len(order) for order in orders])
+        given = [likelihood_of(plan, state.noise_std) for state in states]
+        scales, counts = [one.scale for one in given], [len(order) for order in orders]
+        self._set_decay(states, scales, rates, counts)
         program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
-        one = all(scale == 1 for scale in scales)
-        scale = None if one else program.theta.new_tensor(scales)[:, None]
+        one = all(scale == 1 for each in given for scale in each.each_scale)
+        scale = None if one else scales_of(given, program.theta)
         seen = [member.data for member in members]
         moves = [moves_of_epoch(m.data, m.assignment, m.training.epoch + 1) for m in members]
         totals = torch.zeros(len(members), dtype=torch.float64, device=program.theta.device)
@@ -260,7 +267,7 @@ def _end_epoch(member: Member, mean: float, seconds: float) -> DivergedError | N
             train_nll_per_datum=mean - member.data.log_jacobian / len(member.data.x_train),
             learning_rate=learning_rate(plan, epoch),
             seconds=seconds,
-            **{} if (key := declared(found.name).scale) is None else {key: found.scale},
+            **scale_column(found),
         )
     )
     return None

@@ -26,6 +26,7 @@ from nas_evidence.data.augmentation import Planned, data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
+    LOG_VARIANCE_RANGE,
     fit_prior,
     fit_prior_and_noise,
     members_of,
@@ -33,12 +34,14 @@ from nas_evidence.evidence.joint import (
     tied_precision,
 )
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
-from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods import Likelihood, Scale
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.loop import DivergedError, Training, likelihood_of
+
+#: Step of log σ² in a difference of log determinants.
+_DIFFERENCE = 1e-3
 
 
 def update_and_follow(
@@ -94,15 +97,13 @@ def _updated_if_due(
 class Seeded:
     """What updates need of an `Assignment`: the plan, and the seed of all random streams.
 
-    constant_noise  up to which the noise may rise while the network is no better than a constant
-                    prediction; 0 for targets of unit variance, whose noise starts at 1
-    unit            of the noise in each output, see `Gaussian`; empty for 1
+    constant_noise  up to which the noise, or that of each output, may rise while the network is no
+                    better than a constant; 0 for targets of unit variance, whose noise starts at 1
     """
 
     plan: TrainingPlan
     seed: int
-    constant_noise: float = 0.0
-    unit: tuple[float, ...] = ()
+    constant_noise: Scale = 0.0
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:
         """Return the seed of one random stream."""
@@ -133,25 +134,17 @@ def sample_of(data: TensorData, assignment: Planned) -> tuple[TensorData, Planne
         data.made["rows of updates", n] = sample
     power = plan.likelihood_power * n_all / n
     scaled = plan.model_copy(update={"likelihood_power": power})
-    unit = assignment.unit if isinstance(assignment, Seeded) else ()
-    return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment), unit)
+    return sample, Seeded(scaled, assignment.seed, _constant_noise(assignment))
 
 
-def _likelihood(assignment: Planned, noise_std: float) -> Likelihood:
-    """Return the likelihood of the plan with this noise, in the units of a user's loop."""
-    if isinstance(assignment, Seeded) and assignment.unit:
-        return Gaussian(noise_std, assignment.unit)
-    return likelihood_of(assignment.plan, noise_std)
-
-
-def _constant_noise(assignment: Planned) -> float:
+def _constant_noise(assignment: Planned) -> Scale:
     return assignment.constant_noise if isinstance(assignment, Seeded) else 0.0
 
 
 def passes_of(state: Training, data: TensorData, assignment: Planned) -> "Passes":
     """Return the curvature passes of the current training, computed on demand."""
     seen = data_of_evidence(data, assignment)
-    return Passes(state, seen, assignment, _likelihood(assignment, state.noise_std))
+    return Passes(state, seen, assignment, likelihood_of(assignment.plan, state.noise_std))
 
 
 @dataclass
@@ -253,7 +246,7 @@ def update_hyperparameters(passes: Passes) -> Passes:
         highest = tied_precision(state.prior_precision, members)
         precision, noise_std = _most_evidence(passes, highest)
     state.prior_precision, state.noise_std = precision, noise_std
-    likelihood = _likelihood(passes.assignment, state.noise_std)
+    likelihood = likelihood_of(plan, state.noise_std)
     if likelihood == passes.likelihood:
         return passes
     return Passes(state, passes.data, passes.assignment, likelihood)
@@ -261,33 +254,92 @@ def update_hyperparameters(passes: Passes) -> Passes:
 
 def _most_evidence(
     passes: Passes, highest: torch.Tensor | None = None
-) -> tuple[torch.Tensor, float]:
-    """Return the prior precisions [G] and the noise that maximise the evidence at fixed θ.
+) -> tuple[torch.Tensor, Scale]:
+    """Return prior precisions [G] and a noise of more evidence at fixed θ.
 
-    With `highest` [G] no precision is above it, and the noise rises to `constant_noise` at most.
+    It is the maximum over the precisions and a factor on all noises. Then the noise of each of
+    several outputs takes a step of its own, see `_noise_of_each`. With `highest` [G] no precision
+    is above it, and a noise rises to `constant_noise` at most.
     """
     state, plan = passes.state, passes.assignment.plan
-    online, scale, noise_std = plan.online, plan.likelihood_power, state.noise_std
+    online, power, common = plan.online, plan.likelihood_power, passes.likelihood.scale
     pass_ = passes.of(online.curvature)[0]
     given = (pass_.curvature, squared_norms(state.model), state.prior_precision)
     members = members_of(online.prior_groups, len(pass_.curvature.names))
-    if declared(plan.likelihood).learned and online.learn_noise:
-        noise = noise_of(online.curvature, pass_, noise_std)
+    n, is_learned = len(pass_.squared_errors), online.learn_noise
+    is_learned = is_learned and declared(plan.likelihood).learned
+    if is_learned:
+        bounds = _for_each(_constant_noise(passes.assignment), n)
+        noise = noise_of(online.curvature, pass_, common)
         learned = fit_prior_and_noise(
-            *given, members=members, noise=noise, likelihood_power=scale, highest=highest,
-            highest_std=(
-                math.inf
-                if highest is None
-                else max(noise_std, _constant_noise(passes.assignment))
-            ),
+            *given, members=members, noise=noise, likelihood_power=power, highest=highest,
+            highest_std=math.inf if highest is None else max(common, _geometric_mean(bounds)),
         )[1]  # fmt: skip
-        noise_std = max(learned, passes.data.least_noise)
-        scale *= (noise.pass_std / noise_std) ** (2 * noise.exponent)
+        common = max(learned, passes.data.least_noise)
+        scale = power * (noise.pass_std / common) ** (2 * noise.exponent)
+    else:
+        scale = power
     precision = fit_prior(
         *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
         steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
     )  # fmt: skip
-    return precision, noise_std
+    if not is_learned or n == 1:
+        return precision, common if is_learned else state.noise_std
+    each = _noise_of_each(passes, precision, scale, common)
+    if highest is not None:
+        before = _for_each(state.noise_std, n)
+        each = tuple(min(one, max(most)) for one, *most in zip(each, before, bounds, strict=True))
+    return precision, tuple(max(one, passes.data.least_noise) for one in each)
+
+
+def _noise_of_each(
+    passes: Passes, precision: torch.Tensor, scale: float, common: float
+) -> tuple[float, ...]:
+    """Return a noise of each output at which the evidence is no lower, at fixed θ and precisions.
+
+        σ_c² <- (RSS_c + g_c σ_c² / κ) / N        g_c = −∂ log|κ H + Δ| / ∂ log σ_c²
+
+    H = Σ_c H_c / σ_c² is linear in the precisions β_c of the noises, so log|κ H + Δ| is concave in
+    them and lies below its tangent; the step is the maximum of the evidence with that tangent (an
+    EM step, Dempster et al. 1977). In log β the evidence is concave: |κ H + Δ| is a polynomial in
+    β and δ with coefficients >= 0. So a point where neither this step nor that of the precisions
+    moves is the one maximum. An empirical Fisher is no such sum; its fixed point is the same.
+
+    g_c are differences of log determinants of passes with the same random signs, one for each
+    output.
+
+    Args:
+        passes: at the noises before.
+        precision: δ of each tensor [G].
+        scale: factor on the curvature of the pass at `common`.
+        common: geometric mean of the noises from which the step goes.
+    """
+    plan, kind = passes.assignment.plan, passes.assignment.plan.online.curvature
+    pass_, power = passes.of(kind)[0], plan.likelihood_power
+    before = passes.likelihood.scale
+    stds = _for_each(passes.likelihood.each_scale, len(pass_.squared_errors))
+    moved = math.exp(0.5 * _DIFFERENCE)
+    here, found = float(pass_.curvature.log_det_ratio(precision / scale).sum()), []
+    for c, (std, squares) in enumerate(zip(stds, pass_.squared_errors, strict=True)):
+        noises = (*stds[:c], std * moved, *stds[c + 1 :])
+        other = replace(passes, likelihood=likelihood_of(plan, noises), _done={}, _random={})
+        there = float(other.of(kind)[0].curvature.log_det_ratio(precision / scale).sum())
+        slope = (here - there) / _DIFFERENCE
+        # The errors are in units of the noises before, whose geometric mean is `before`.
+        variance = squares * (std / before) ** 2 + slope * (std * common / before) ** 2 / power
+        low, high = map(math.exp, LOG_VARIANCE_RANGE)
+        found.append(math.sqrt(min(max(variance / pass_.n_data, low), high)))
+    return tuple(found)
+
+
+def _for_each(scale: Scale, n: int) -> tuple[float, ...]:
+    """Return the scales of `n` outputs."""
+    given = scale if isinstance(scale, tuple) else (scale,)
+    return given * (n // len(given))
+
+
+def _geometric_mean(values: tuple[float, ...]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if all(values) else 0.0
 
 
 def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:

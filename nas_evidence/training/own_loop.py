@@ -28,7 +28,6 @@ from nas_evidence.data.loaders import rows_of
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import checked_likelihood, noise_of_numbers
 from nas_evidence.evidence.joint import LOG_VARIANCE_RANGE, PriorGroups, noise_of
-from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.constants import constants_aside, free_parameters
 from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
@@ -72,10 +71,9 @@ class OnlineLaplace:
     def noise_std(self) -> float | tuple[float, ...]:
         """Return the standard deviation of the noise in the unit of the targets.
 
-        It is one for each output if it was given so.
+        It is one for each output if it was given so, or once it is learned of several.
         """
-        common = self._state.noise_std
-        return tuple(common * unit for unit in self._planned.unit) or common
+        return self._state.noise_std
 
     @property
     def temperature(self) -> float:
@@ -96,8 +94,6 @@ class OnlineLaplace:
         """
         state, plan = self._state, self._planned.plan
         likelihood = likelihood_of(plan, state.noise_std)
-        if unit := self._planned.unit:
-            likelihood = Gaussian(state.noise_std, unit)
         return likelihood.scale**2 * likelihood.nll_mean(outputs, targets)
 
     def after_epoch(self) -> float | None:
@@ -126,16 +122,11 @@ class OnlineLaplace:
             return passes_of(self._state, self._data, self._planned).followed.value
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training needs, beside the model and the optimiser.
-
-        With a noise for each output `noise_std` is their common factor, and `noise_unit` the
-        ratios.
-        """
+        """Return what a resumed training needs, beside the model and the optimiser."""
         state = self._state
         return {
             "prior_precision": state.prior_precision.clone(),
             "noise_std": state.noise_std,
-            "noise_unit": self._planned.unit,
             "epoch": state.epoch,
             "history": list(self.history),
         }
@@ -144,8 +135,7 @@ class OnlineLaplace:
         """Continue from `state_dict()`.
 
         Raises:
-            ValueError: if it belongs to a network with other parameters, or to noises with other
-                ratios.
+            ValueError: if it belongs to a network with other parameters, or other outputs.
         """
         found = stored["prior_precision"]
         if found.shape != self._state.prior_precision.shape:
@@ -153,17 +143,14 @@ class OnlineLaplace:
                 f"the stored state has {len(found)} prior precisions, but the model has "
                 f"{len(self._state.prior_precision)}; load it with the model it was made for"
             ).with_code("own-loop-state")
-        unit, mine = tuple(stored.get("noise_unit", ())), self._planned.unit
-        if len(unit) != len(mine) or not all(map(_is_close, unit, mine)):
-            common = float(stored["noise_std"])
-            before = tuple(common * one for one in unit) or common
+        noise = stored["noise_std"]
+        if not isinstance(noise, float) and len(noise) != self._data.n_outputs:
             raise UserError(
-                f"the stored state has the noise {_shown(before)}, but `noise_std` is "
-                f"{_shown(self.noise_std)}, of another number of outputs or other ratios; give "
-                "noise_std as when the state was made"
+                f"the stored state has the noise {_shown(tuple(noise))}, but the model has "
+                f"{self._data.n_outputs} outputs; load it with the model it was made for"
             ).with_code("own-loop-state-noise")
         self._state.prior_precision = found.double().clone()
-        self._state.noise_std = float(stored["noise_std"])
+        self._state.noise_std = noise if isinstance(noise, float) else tuple(map(float, noise))
         self._state.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
 
@@ -178,15 +165,17 @@ class OnlineLaplace:
 
     def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
         """Return why the noise does not maximise the evidence, or ""."""
-        noise, plan = self._state.noise_std, self._planned.plan
+        plan = self._planned.plan
+        likelihood = likelihood_of(plan, self._state.noise_std)
+        noise, each = likelihood.scale, likelihood.each_scale
         shown = _shown(self.noise_std)
         least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
-        if noise <= least * (1 + 1e-6):
+        if min(each) <= least * (1 + 1e-6):
             return (
                 f"the noise is at its lower bound, {shown}: the network predicts the targets "
                 "exactly, and the evidence rises without end as the noise falls"
             )
-        if noise >= most * (1 - 1e-6):
+        if max(each) >= most * (1 - 1e-6):
             return f"the noise is at its upper bound, {shown}; standardise the targets"
         pass_ = passes.of(plan.online.curvature)[0]
         terms = noise_of(plan.online.curvature, pass_, noise)
@@ -210,11 +199,6 @@ class OnlineLaplace:
         return state.prior_precision * (
             scale**2 / (plan.likelihood_power * len(self._data.x_train))
         )
-
-
-def _is_close(one: float, other: float) -> bool:
-    """Tell whether two ratios differ by rounding alone: noises may be those of a training."""
-    return math.isclose(one, other, rel_tol=1e-6)
 
 
 def _shown(noise_std: float | tuple[float, ...]) -> str:
@@ -266,9 +250,9 @@ def online_laplace(
         prior_groups: parameters that share a precision: those of a "tensor", or all ("scalar").
         prior_precision: before the first update.
         noise_std: the same for the noise, in the unit of the targets; from any start it finds its
-            maximum, or the estimate is not valid and says why. One number for each output, such as
-            the standard deviations of the targets, keeps their ratios: what is learned is a common
-            factor, as in a study, whose targets are standardised. A list, tuple, array or tensor.
+            maximum, or the estimate is not valid and says why. A list, tuple, array or tensor has
+            one number for each output, such as the standard deviations of the targets. That of
+            each output is learned, whatever is given.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
@@ -293,7 +277,7 @@ def online_laplace(
     noise = None
     if likelihood in LIKELIHOODS and declared(likelihood).scale == "noise_std":
         given = noise_of_numbers(noise_std)
-        noise_std, noise = given.noise_std, given if given.unit else None
+        noise_std, noise = given.noise_std, given.each_scale if given.unit else None
     elif not (isinstance(noise_std, int | float) and noise_std == 1):
         checked_likelihood(likelihood, noise_std, 1.0)  # says that it has none
     try:
@@ -319,7 +303,7 @@ def online_laplace(
     x, y = (part.to(parameter.device) for part in (rows.x, rows.y))
     if rows.shorter is not None:
         check_padding(model, *(part.to(parameter.device) for part in rows.shorter))
-    asked = noise or likelihood_of(plan, plan.noise_std)
+    asked = likelihood_of(plan, plan.noise_std if noise is None else noise)
     y = asked.shaped(y)
     if declared(likelihood).task == "regression":
         y = y.to(parameter.dtype)
@@ -334,15 +318,15 @@ def online_laplace(
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
         )
-    data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
+    data, constant = _tensor_data(x, y, tried.n_outputs), (0.0,)
     if declared(likelihood).learned:
         # Twice the variance about the mean: where half of the targets go into parameters.
-        scaled = y.double() if noise is None else noise.of_unit(y.double())
-        constant = float((2 * (scaled - scaled.mean(0)).square().mean()).sqrt())
+        constant = tuple((2 * y.double().var(0, correction=0)).sqrt().tolist())
     with constants_aside(model):
         state = begin(model, plan)
-    unit = () if noise is None else noise.unit
-    laplace = OnlineLaplace(state, data, Seeded(plan, seed, constant, unit))
+    if noise is not None:
+        state.noise_std = noise
+    laplace = OnlineLaplace(state, data, Seeded(plan, seed, constant))
     laplace._steps.join(optimiser)
     return laplace
 

@@ -83,10 +83,11 @@ def variances(
         covariance: of the outputs by the posterior of the weights, float64 [n, outputs, outputs].
 
     Returns:
-        Noise [n, C], or [] if it is the same for all, and the variance of the means [n, C].
+        Noise [n, C], or [1] or [C] if that of all rows is the same, and the variance of the means
+        [n, C].
     """
     if isinstance(likelihood, Gaussian):
-        noise = torch.tensor(likelihood.noise_std**2, dtype=torch.float64)
+        noise = torch.tensor(likelihood.each_scale, dtype=torch.float64).square()
         return noise, covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
     assert isinstance(likelihood, Heteroscedastic)
     starts = range(0, len(inputs), EVIDENCE_BATCH)

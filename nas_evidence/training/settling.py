@@ -53,6 +53,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
+from nas_evidence.likelihoods import Scale
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.study import TrainingPlan
@@ -422,7 +423,7 @@ class _Candidate(NamedTuple):
 
     theta: Tensor
     prior_precision: Tensor
-    noise_std: float
+    noise_std: Scale
     evidence: float
 
     def put_into(self, training: Training) -> None:
@@ -491,6 +492,6 @@ def _evidence_of(passes: Passes) -> float | None:
 
 def _log_hyperparameters(training: Training, plan: TrainingPlan) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
-    last = math.log(likelihood_of(plan, training.noise_std).scale)
+    scales = likelihood_of(plan, training.noise_std).each_scale
     precision = training.prior_precision.detach().cpu().log()
-    return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])
+    return torch.cat([precision, torch.tensor(scales, dtype=torch.float64).log()])

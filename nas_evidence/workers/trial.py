@@ -57,6 +57,7 @@ from nas_evidence.training.loop import (
     Training,
     begin,
     likelihood_of,
+    scale_column,
     train_epoch,
 )
 from nas_evidence.training.online import Passes, passes_of, update_and_follow
@@ -285,8 +286,7 @@ class Trial:
                 "epochs": training.epoch,
                 "best_epoch": training.best_epoch,
                 "best_evidence": training.best_evidence,
-                "noise_std": training.noise_std if plan.likelihood == "gaussian" else None,
-                "temperature": plan.temperature if plan.likelihood == "categorical" else None,
+                **scale_column(likelihood_of(plan, training.noise_std)),
                 "evaluations": tuple(self._known()),
                 "curve": with_sums(training.curve, len(self.data.x_train)),
                 "train_seconds": training.train_seconds,
@@ -379,7 +379,7 @@ class Trial:
         header = {
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(training.epoch),
-            "noise_std": repr(training.noise_std),
+            "noise_std": json.dumps(training.noise_std),
             "temperature": repr(self.assignment.plan.temperature),
             "assignment": self.assignment.model_dump_json(),
             "curvature_batch": str(rows_at_once(training.model, self.data.x_train)),

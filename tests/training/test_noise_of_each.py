@@ -1,0 +1,76 @@
+"""Each of several real targets has a noise of its own, which updates learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+import nas_evidence
+from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
+from nas_evidence.training.own_loop import OnlineLaplace
+
+NOISES = (0.2, 1.2)
+
+
+def two_targets(n: int = 60) -> tuple[Tensor, Tensor]:
+    """Linear targets of which one has six times the noise of the other."""
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(n, 3, dtype=torch.float64, generator=draw)
+    w = torch.randn(3, 2, dtype=torch.float64, generator=draw)
+    noise = torch.randn(n, 2, dtype=torch.float64, generator=draw) * torch.tensor(NOISES)
+    return x, x @ w + 0.3 + noise
+
+
+def with_ones(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[:, :1])], 1)
+
+
+def put_at_mode(model: nn.Linear, x: Tensor, y: Tensor, loop: OnlineLaplace) -> None:
+    each = torch.tensor([*loop.prior_precision.values()], dtype=torch.float64)[[0, 0, 0, 1]]
+    noises = loop.noise_std if isinstance(loop.noise_std, tuple) else (loop.noise_std,) * 2
+    for c, noise in enumerate(noises):
+        mode = mode_of_linear(with_ones(x), y[:, c : c + 1], prior_precision=each, noise_std=noise)
+        with torch.no_grad():
+            model.weight[c], model.bias[c] = mode[:-1, 0], mode[-1, 0]
+
+
+def closed_form(log_hyper: np.ndarray, x: Tensor, y: Tensor) -> float:
+    """log p(y) with log δ of weights and bias, and log σ of each target."""
+    each = torch.from_numpy(np.exp(log_hyper[:2]))[[0, 0, 0, 1]]
+    return sum(
+        log_evidence_of_linear(
+            with_ones(x), y[:, c : c + 1], prior_precision=each, noise_std=math.exp(log_std)
+        )
+        for c, log_std in enumerate(log_hyper[2:])
+    )
+
+
+@pytest.mark.parametrize("curvature", ["full_ggn", "kfac_ggn", "block_ggn"])
+def test_the_noise_of_each_target_of_a_linear_model_maximises_the_exact_evidence(
+    curvature: str,
+) -> None:
+    x, y = two_targets()
+    model = nn.Linear(3, 2).double()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    loop = nas_evidence.online_laplace(
+        model, optimiser, (x, y),
+        likelihood="gaussian", every=1, curvature=curvature,
+    )  # fmt: skip
+    for _ in range(40):
+        put_at_mode(model, x, y, loop)
+        loop.loss(model(x), y).backward()
+        optimiser.step()
+        loop.after_epoch()
+    put_at_mode(model, x, y, loop)
+    noises = loop.noise_std
+    assert isinstance(noises, tuple)
+    hyper = np.log([*loop.prior_precision.values(), *noises])
+    if curvature == "full_ggn":
+        assert loop.log_evidence() == pytest.approx(closed_form(hyper, x, y), rel=1e-10)
+    best = minimize(lambda h: -closed_form(h, x, y), hyper, method="BFGS").x
+    if curvature == "full_ggn":
+        np.testing.assert_allclose(hyper, best, atol=2e-3)
+    np.testing.assert_allclose(noises, NOISES, rtol=0.25)
