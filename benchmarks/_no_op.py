@@ -20,6 +20,7 @@ from nas_evidence.spec.record import (
     TrialRecord,
     TrialStatus,
 )
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec, StudySpec
 from nas_evidence.workers.executor import Launch, Verdict
 
@@ -103,7 +104,7 @@ class NoOp:
                 Evaluation(
                     epoch=epoch, estimate=EvidenceEstimate(estimator="kfac_ggn", value=value)
                 )
-                for epoch in given.plan.evaluation_epochs()
+                for epoch in (stop.epoch for stop in stops(given.plan))
             ),
         )
 

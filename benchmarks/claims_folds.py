@@ -48,7 +48,7 @@ from nas_evidence.storage.best import FEWEST
 
 Floats = NDArray[np.float64]
 N_FOLDS, N_FEATURES = 5, 5
-#: Most rows times models that are fitted together.
+#: Maximum number of rows times models that are fitted together.
 MOST_AT_ONCE = 20_000
 CURVED = (0.0, 0.5, 1.0, 2.0, 3.0)
 #: Where a run stores its cells, the kinds of targets, and the rankings.

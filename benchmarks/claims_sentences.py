@@ -53,10 +53,11 @@ from nas_evidence.maths.stacking import mixture, stacked
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.reporting.certainty import tied_with_first
 from nas_evidence.reporting.headline import _CLEARLY, USUAL_RHO
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import FINALISTS
 
 RESULTS = Path(__file__).parent / "results"
-#: Most rows of a pool, and the score and prior that rank there.
+#: Maximum number of rows of a pool, and the score and prior that rank there.
 MOST_ROWS, SCORE = 1000, "mean5"
 Row = dict[str, Any]
 
@@ -248,7 +249,7 @@ def luck(studies: int) -> Iterator[Row]:
 
 def usual_rho(studies: int) -> Iterator[Row]:
     """Yield the mean rho of the default ranking on pools that chose neither score nor prior."""
-    found: dict[bool, list[float]] = {True: [], False: []}
+    found: dict[str, list[float]] = {task: [] for task in TARGET_KINDS}
     chose = {name for name, pool in POOLS["rank"].items() if not pool.aside}
     for name, pool in pools(("rank", "rank/second")):
         if name.startswith("rank/") and name.removeprefix("rank/") in chose:
@@ -263,12 +264,15 @@ def usual_rho(studies: int) -> Iterator[Row]:
                     points[known], ordered, own, prior=OF_NOISY_SEEDS
                 ).mean()
                 truth = -np.delete(pool.loss, k, 1).mean(1)[known]
-                found[not pool.real].append(float(spearman(order, truth)))
-    for labels, words in ((True, "classes"), (False, "real targets")):
-        rhos = found[labels]
+                found["regression" if pool.real else "classification"].append(
+                    float(spearman(order, truth))
+                )
+    for kind in TARGET_KINDS.values():
+        rhos = found[kind.task]
         yield _row(
-            f"usually about rho ({words})", "first screen", "the mean on pools that chose nothing",
-            "not said", f"said {USUAL_RHO[labels]:.2f}, measured {np.mean(rhos):.2f}", len(rhos),
+            f"usually about rho ({kind.targets})", "first screen",
+            "the mean on pools that chose nothing", "not said",
+            f"said {USUAL_RHO[kind.task]:.2f}, measured {np.mean(rhos):.2f}", len(rhos),
             f"{np.min(rhos):.2f} to {np.max(rhos):.2f}", "usual-rho",
         )  # fmt: skip
 
@@ -313,7 +317,9 @@ def misranked(studies: int) -> Iterator[Row]:
             new = []
             for i in some:
                 interval = rank_statistics(x[i], y[i], plan=plan, regret_at=(1,)).rho_interval
-                new.append(interval is not None and interval.high < USUAL_RHO[True] - _CLEARLY)
+                new.append(
+                    interval is not None and interval.high < USUAL_RHO["classification"] - _CLEARLY
+                )
             yield _row(
                 f"does not rank well here (true rho {rho:.2f}, {n} architectures)",
                 "first screen", "at most 2.5 % of scores with the usual rho of 0.63",

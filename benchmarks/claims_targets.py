@@ -42,6 +42,7 @@ from nas_evidence.baselines import models
 from nas_evidence.baselines.measures import beside
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.exporting.predicted import Prediction, prediction_of
+from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths import conditional_coverage
 from nas_evidence.maths.conditional_coverage import by_quartile, fails, n_pit
 from nas_evidence.maths.metrics import real_metrics
@@ -123,8 +124,8 @@ def own_predictions(arrays: ArrayData) -> tuple[Prediction, Prediction]:
         mean[unseen], std[unseen] = network(arrays, x[seen], arrays.y_train[seen], x[unseen])
     tested = network(arrays, x, arrays.y_train, test)
     return (
-        prediction_of(arrays, mean, std, arrays.scale),
-        prediction_of(arrays, *tested, arrays.scale),
+        prediction_of(arrays, Delivered(density=arrays.scale.density(mean, std))),
+        prediction_of(arrays, Delivered(density=arrays.scale.density(*tested))),
     )
 
 

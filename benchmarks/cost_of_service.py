@@ -85,6 +85,7 @@ from nas_evidence.driver.status import study_status
 from nas_evidence.proposing.startup import grid_points
 from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.spec.toml import find_study, load_study
 from nas_evidence.storage import tables
@@ -746,7 +747,7 @@ def costs_of(study: StudySpec) -> dict[str, float]:
     measured = [r for r in rows if r["model"] == "resnet20" and "median" in r]
     passes = {r["candidate"]: float(r["median"]) for r in measured}
     plan = study.plan
-    n_slices = len(plan.evaluation_epochs())
+    n_slices = len(stops(plan))
     update = passes[plan.online.curvature]
     kinds = [name for name in study.estimators if declared(name).is_laplace]
     draws = {k: draws_of(k) for k in kinds}
@@ -842,7 +843,7 @@ def simulate_plan(
     of_grid = [row for row in rows if row["grid"] == name]
     study = plan_of(name, replicates)
     costs = costs_of(study)
-    main, n_slices = costs["main"] + costs["settle"], len(study.plan.evaluation_epochs())
+    main, n_slices = costs["main"] + costs["settle"], len(stops(study.plan))
     whole = main + costs["n_folds"] * costs["fold"]
     seconds = {row["key"]: epoch_seconds(row) for row in of_grid}
     longest, total = max(seconds.values()), sum(seconds.values())

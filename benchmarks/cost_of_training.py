@@ -55,6 +55,7 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.models import build
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.log import events
@@ -148,7 +149,7 @@ def one_trial(name: str) -> dict[str, float]:
         trial = Trial.start(given, data, Path(folder))
         while trial.status is TrialStatus.RUNNING:
             epoch = trial.report().epoch
-            trial.advance(min(e for e in given.plan.evaluation_epochs() if e > epoch))
+            trial.advance(next_stop(given.plan, epoch).epoch)
         record = trial.finish()
         total = time.process_time() - started
     scores = {e.estimate.estimator: e.estimate.value for e in record.evaluations}

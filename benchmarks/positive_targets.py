@@ -53,7 +53,7 @@ from spread import (
     said,
     searched,
 )
-from tables import commit, table
+from tables import UNSEEN_REAL, commit, table
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "positive_targets.csv"
@@ -66,10 +66,7 @@ _DRAWS = 10_000
 FROM_R: Mapping[str, tuple[str, str, str, tuple[str, ...]]] = {
     "CPS1985": ("AER", "CPS1985", "wage", ()),
     "Bwages": ("Ecdat", "Bwages", "wage", ()),
-    "Sacramento": ("modeldata", "Sacramento", "price", ()),
-    "ames": ("modeldata", "ames", "Sale_Price", ()),
-    "car_prices": ("modeldata", "car_prices", "Price", ()),
-    "SaratogaHouses": ("mosaicData", "SaratogaHouses", "price", ()),
+    **{name: UNSEEN_REAL[name] for name in ("Sacramento", "ames", "car_prices", "SaratogaHouses")},
     "Diamonds": ("Stat2Data", "Diamonds", "TotalPrice", ("PricePerCt",)),
     "pbcseq": ("survival", "pbcseq", "bili", ("id", "futime", "status")),
     "gapminder": ("gapminder", "gapminder", "gdpPercap", ()),

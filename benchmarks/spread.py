@@ -63,7 +63,7 @@ RESULTS = HERE / "results" / "spread.csv"
 PAGE = HERE.parent / "docs" / "experiments" / "spread.md"
 LEVEL = 0.9
 MOST_ROWS, MOST_TRAIN, MOST_TEST = 20_000, 1000, 4000
-#: Fewest distinct test rows, over the splits, of a table whose coverage is judged by quartile.
+#: Minimum number of distinct test rows, over the splits, of a table judged by quartile.
 FEWEST_TESTED = 1600
 _DRAWS = 10_000
 

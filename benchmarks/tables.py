@@ -70,7 +70,7 @@ ON_UNSEEN = RESULTS.with_name("rivals_unseen.json")
 PAGE = HERE.parent / "docs" / "experiments" / "tables.md"
 CLASSES = ("australian", "cancer", "ionosphere", "satellite", "waveform")
 REAL = ("bostonHousing", "kin8nm", "naval-propulsion-plant", "power-plant", "wine-quality-red")
-#: Most training and test rows, so that the table takes minutes and not hours.
+#: Maximum number of training and test rows, so that the table takes minutes and not hours.
 MOST_TRAIN, MOST_TEST = 1000, 2000
 LEVEL = 0.9
 N_TRIALS, N_FOLDS, SEED = 24, 5, 0
@@ -393,6 +393,27 @@ def rivals(*, labels: bool) -> dict[str, tuple[Callable[..., Any], Space]]:
     }
 
 
+def penalised(*, labels: bool) -> Any:
+    """Return a linear model with a cross-validated penalty and medians for missing cells."""
+    return make_pipeline(
+        SimpleImputer(strategy="median", keep_empty_features=True),
+        StandardScaler(),
+        linear_model.LogisticRegressionCV(
+            Cs=tuple(np.geomspace(1e-3, 10, 9)), cv=5, scoring="neg_log_loss", max_iter=5000
+        )
+        if labels else linear_model.RidgeCV(np.geomspace(1e-3, 1e5, 33)),
+    )  # fmt: skip
+
+
+def blend(parts: Mapping[str, Any], *, labels: bool) -> Any:
+    """Return a logistic or linear regression on the out-of-fold predictions of models."""
+    if labels:
+        return ensemble.StackingClassifier(
+            [*parts.items()], linear_model.LogisticRegression(), cv=5
+        )
+    return ensemble.StackingRegressor([*parts.items()], linear_model.RidgeCV(), cv=5)
+
+
 def out_of_fold(model: Any, x: pd.DataFrame, y: np.ndarray, *, labels: bool) -> np.ndarray:
     """Return probabilities [n, C], or means [n], of each row by what was fitted without it."""
     kind = StratifiedKFold if labels else KFold
@@ -444,23 +465,8 @@ def rivals_of(train: pd.DataFrame, test: pd.DataFrame, *, labels: bool) -> dict[
         started = time.process_time()
         parts[name] = tuned(make, space, x, y, labels=labels)
         add(name, parts[name], started)
-    plain = make_pipeline(
-        SimpleImputer(strategy="median", keep_empty_features=True),
-        StandardScaler(),
-        linear_model.LogisticRegressionCV(
-            Cs=tuple(np.geomspace(1e-3, 10, 9)), cv=5, scoring="neg_log_loss", max_iter=5000
-        )
-        if labels else linear_model.RidgeCV(np.geomspace(1e-3, 1e5, 33)),
-    )  # fmt: skip
-    stack = (
-        ensemble.StackingClassifier(
-            [*parts.items(), ("linear", plain)], linear_model.LogisticRegression(), cv=5
-        )
-        if labels
-        else ensemble.StackingRegressor(
-            [*parts.items(), ("linear", plain)], linear_model.RidgeCV(), cv=5
-        )
-    )
+    plain = penalised(labels=labels)
+    stack = blend({**parts, "linear": plain}, labels=labels)
     for name, model in (("linear", plain), ("stacked", stack)):
         add(name, model, time.process_time())
     return found

@@ -155,6 +155,7 @@ width = 16
         """\
 [plan]
 epochs = 90
+evaluate_every = 15
 batch_size = 128
 optimiser = "sgd"
 learning_rate = 0.05

@@ -2,119 +2,20 @@
 
     python docs/table_reference.py > docs/reference/columns.md
 
-Names and types are those of `storage.tables.COLUMNS` and `reporting.correlations.COLUMNS`; the
-meanings are below. A column without a meaning, or a meaning without a column, is an error.
+Those of the tables are declared by the records of `spec/record.py` and `spec/estimates.py`: name,
+type, unit, and as meaning the string below the field. The names of `correlations.csv` are those of
+`reporting.correlations.COLUMNS`; their meanings are below.
 """
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 
+from study_reference import meanings
+
 from nas_evidence.reporting.correlations import COLUMNS as CORRELATIONS
-from nas_evidence.storage.tables import COLUMNS, TABLES
+from nas_evidence.storage.tables import COLUMNS
 
-_TYPES = {"int": "integer", "float": "number", "str": "text", "bool": "true or false"}
-
-#: (unit, meaning) of each column that means the same in every table.
-SHARED: Mapping[str, tuple[str, str]] = {
-    "trial_id": ("", "Number of the trial, from 0; those of the race begin at 1,000,000."),
-    "attempt": (
-        "",
-        "Which start of the trial, from 1. Readers use the last.",
-    ),
-    "epoch": ("epochs", "Epochs finished when the row was made; 0 is before the main training."),
-    "estimator": ("", "Name of the score, as in a study file."),
-}
-
-#: (unit, meaning) of the columns of one table.
-MEANINGS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "trials": {
-        "replicate": ("", "Which seed of its architecture, from 0; those of the race from 1000."),
-        "architecture_key": ("", "Hash of family and values: equal for equal architectures."),
-        "status": ("", "How the trial ended: see [messages](messages.md#how-a-trial-ends)."),
-        "cause": ("", "Why it ended so, in words; empty for most complete trials."),
-        "family": ("", "Family of networks."),
-        "arch_depth": (
-            "",
-            "Value of `depth`. Each parameter of the space has a column `arch_NAME`, null for "
-            "families without it; in a space of your own this may be another type.",
-        ),
-        "arch_width": ("", "Value of `width`."),
-        "arch_shape": ("", "Value of `shape`."),
-        "seed": ("", "Seed of the trial, from (study seed, trial, replicate)."),
-        "stage": ("", "`search`, or `race` for trials of the race of the finalists."),
-        "n_parameters": ("parameters", "Number of parameters of the network."),
-        "n_data": ("examples", "Number of training data."),
-        "flops": ("operations", "Floating-point operations of a forward pass of one example."),
-        "memory_bytes": ("bytes", "Estimated memory of training."),
-        "latency_seconds": ("seconds", "Measured forward pass of one example."),
-        "gpu_share": ("", "Share of one GPU; 0 on a CPU."),
-        "epochs": ("epochs", "Epochs of the main training that were done."),
-        "best_epoch": ("epochs", "Epoch of the highest evidence of the online curvature."),
-        "best_evidence": (
-            "nats",
-            "That evidence, summed over the training data; above `plan.online.rows` estimated.",
-        ),
-        "noise_std": (
-            "",
-            "Learned noise at the end; of standardised targets. Real targets with one noise only.",
-        ),
-        "temperature": ("", "Softmax temperature at the end. Labels only."),
-        "spread_factor": (
-            "",
-            "Factor on the temperature, or on the standard deviation of predictions of real "
-            "targets, that is delivered: fitted to data that networks without their fold predict.",
-        ),
-        "test_accuracy": ("fraction", "Correct predictions of test rows. No score has seen them."),
-        "test_nll_per_datum": ("nats", "Log loss on test rows; of standardised targets, if real."),
-        "test_rmse": (
-            "of the target",
-            "Root mean squared error on test rows; of several targets their mean.",
-        ),
-        "converged": ("", "Whether settling ended at a mode with learned hyperparameters."),
-        "kept": ("", "`settled` or `scheduled`: the state that was kept."),
-        "decrement_per_datum": ("nats", "Newton decrement of the kept state: distance to a mode."),
-        "train_seconds": ("seconds", "Main training."),
-        "settle_seconds": ("seconds", "Settling after the last epoch."),
-        "evidence_seconds": ("seconds", "All scores."),
-        "total_seconds": ("seconds", "Whole trial, on its worker."),
-        "content_hash": ("", "Hash of all that decides the result: study, data, assignment."),
-        "versions": ("", "Versions of the packages that computed the trial, as JSON."),
-        "error": ("", "Traceback, if there is one."),
-    },
-    "evidence": {
-        "value": ("see meaning", "The score; larger is better. Nats summed over the data where "
-                  "`per_datum` is given. Scores from folds (`conditional_evidence`, `two_fold`, "
-                  "...): over the data of one fold, averaged over the folds, about N/K "
-                  "times `per_datum`; of blocks in time over all data predicted. "
-                  "`sotl*` and `train_nll_per_datum` are negated sums."),
-        "per_datum": ("nats", "Mean over the data that the score predicts or explains: value / N, "
-                      "of K folds value / (N/K). Compare scores by this one. Null for scores of "
-                      "other units."),
-        "relation": ("", "What holds on linear-Gaussian models: `EXACT_ON_LINEAR`, `LOWER_BOUND`, "
-                     "or `SCORE`, which only ranks."),
-        "standard_error": ("as value", "Of `value`; null where the score is deterministic."),
-        "valid": ("", "False if a condition was not met: `note` says which. Never ranks."),
-        "note": ("", "What to know about it: see [messages](messages.md#notes-of-scores)."),
-        "seconds": ("seconds", "Time that the score took."),
-    },
-    "terms": {
-        "term": ("", "Name of the part of the estimate."),
-        "group": ("", "Parameter tensor or fold that the part belongs to, or `all`."),
-        "value": ("see meaning", "The part. Log likelihoods, scatter and log determinants in nats "
-                  "summed over the data; precisions, counts and noise in their own unit."),
-    },
-    "curves": {
-        "train_nll_per_datum": ("nats", "Mean training loss of the epoch, before each step."),
-        "learning_rate": ("", "Learning rate of the epoch."),
-        "sotl": ("nats", "Sum of `train_nll_per_datum` up to this epoch; positive here."),
-        "sotl_e": ("nats", "The same over the last epochs only."),
-        "sotl_ema": ("nats", "The same with weights that fall with age."),
-        "prequential_epoch1": ("nats", "Losses of the first epoch, summed over the data."),
-        "seconds": ("seconds", "Time of the epoch."),
-        "noise_std": ("", "Learned noise after the epoch. Real targets with one noise only."),
-        "temperature": ("", "Softmax temperature after the epoch. Labels only."),
-    },
-}  # fmt: skip
+_TYPES = {int: "integer", float: "number", bool: "true or false"}
 
 #: (unit, meaning) of the columns of correlations.csv.
 CORRELATION_MEANINGS: Mapping[str, tuple[str, str]] = {
@@ -148,7 +49,7 @@ CORRELATION_MEANINGS: Mapping[str, tuple[str, str]] = {
 _HEAD = """\
 # Columns
 
-<!-- Generated by `python docs/table_reference.py`; edit that module instead. -->
+<!-- Generated by `python docs/table_reference.py`; edit spec/record.py instead. -->
 
 The results of a study are four tables in Parquet. Each is a folder of files. A column has one type
 in all of them. All files that one run of a study writes have the same columns, so any reader opens
@@ -227,11 +128,12 @@ def page() -> str:
 
 def _sections() -> Iterator[str]:
     yield _HEAD
-    for table in sorted(TABLES, key=list(COLUMNS).index):
+    for table, columns in COLUMNS.items():
         yield f"## {table}\n\n{_ABOUT[table]}\n"
-        columns = [name.partition(":")[::2] for name in COLUMNS[table].split()]
-        known = {**SHARED, **MEANINGS[table]}
-        yield from _rows((name, _TYPES[kind], *known[name]) for name, kind in columns)
+        yield from _rows(
+            (name, _TYPES.get(one.kind, "text"), one.unit, meanings(one.record)[name])
+            for name, one in columns.items()
+        )
     yield _CORRELATIONS
     text = ("score", "target", "group", "note")
     kinds = {name: "text" if name in text else "number" for name in CORRELATIONS}

@@ -44,6 +44,7 @@ from torch import nn
 
 from nas_evidence import estimate_evidence
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
@@ -85,13 +86,11 @@ def train(model, x, y, *, epochs=epochs, **plan):
         input_shape=tuple(x.shape[1:]), y_mean=zero, y_std=zero + 1,
     )  # fmt: skip
     state, path = begin(model, plan), []
-    for epoch in range(1, epochs + 1):
-        train_epoch(state, tensors, assignment)
-        state.epoch = epoch
-        if epoch in plan.evaluation_epochs():
-            passes = update_and_follow(state, tensors, assignment)
-            evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
-            path.append((float(state.prior_precision[0]), evidence))
+    for stop in stops(plan):
+        train_epoch(state, tensors, assignment, n_epochs=stop.epoch - state.epoch)
+        passes = update_and_follow(state, tensors, assignment, due=stop.update)
+        evidence = passes.estimate(curvature, passes.of(curvature)[0]).value
+        path.append((float(state.prior_precision[0]), evidence))
     return state, np.array(path)
 
 

@@ -1,5 +1,7 @@
 """Curvature passes over a case, and their blocks as dense matrices."""
 
+from typing import Any
+
 import torch
 from cases import Case
 from torch import Tensor
@@ -9,10 +11,11 @@ from nas_evidence.maths.blocks import Block, Dense, Diagonal, LowRank, Rotated
 from nas_evidence.maths.structured import BlockDiagonal
 
 
-def run(kind: str, c: Case, *, batch_size: int = 4, seed: int = 0) -> CurvaturePass:
+def run(kind: str, c: Case, *, batch_size: int = 4, seed: int = 0, **more: Any) -> CurvaturePass:
+    """Pass over a case in uneven batches; `more` are arguments of `curvature_pass`."""
     generator = torch.Generator().manual_seed(seed)
     return curvature_pass(
-        kind, c.model, c.x, c.y, c.likelihood, batch_size=batch_size, generator=generator
+        kind, c.model, c.x, c.y, c.likelihood, batch_size=batch_size, generator=generator, **more
     )
 
 

@@ -28,7 +28,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, der
 from nas_evidence.storage.holding import Holder
 from nas_evidence.storage.log import Log, events, log_files, read_log
 from nas_evidence.storage.redo import adopt, find_done
-from nas_evidence.storage.tables import compact, read_tables, rows_of
+from nas_evidence.storage.tables import compact, read_table, read_tables, rows_of
 from nas_evidence.storage.trial_row import TrialRow
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, Watcher, loss_of
 
@@ -332,6 +332,15 @@ def asked_in(folder: Path) -> list[ArchitectureSpec]:
     found = read_log(folder).state.proposals
     assert sorted(found) == list(range(len(found)))
     return [found[number] for number in range(len(found))]
+
+
+def results_in(folder: Path) -> list[tuple[object, ...]]:
+    """Results in order of trial id, then proposals and what was told, but for attempts."""
+    trials = read_table(folder, "trials").sort_values("trial_id")
+    columns = ["trial_id", "replicate", "architecture_key", "status", "cause", "epochs", "seed"]
+    told = tuple(sorted(told_in(folder).items()))
+    proposals = tuple(map(str, asked_in(folder)))
+    return [*trials[columns].itertuples(index=False, name=None), (proposals, told)]
 
 
 def leave_holder(folder: Path, *, seconds_ago: float, host: str = "elsewhere") -> Holder:

@@ -9,6 +9,7 @@ from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.scores.protocol import Context, evaluate, scorers_of
 from nas_evidence.spec.record import Evaluation, SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.registry import declared
+from nas_evidence.spec.schedule import interval, is_due
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.testing.executor_contract import run_alone as run
 from nas_evidence.training.loop import Training
@@ -37,9 +38,10 @@ def linear_assignment() -> Assignment:
 
 def evaluated(state: Training, data: TensorData, given: Assignment) -> list[Evaluation]:
     """Evaluate a training outside a trial; all that was found is kept in `state.evaluations`."""
+    due = is_due(state.epoch, interval(given.plan), given.plan.online.burn_in)
     context = Context(state, data, given)
     follow = any(declared(name).is_laplace for name in given.estimators)
-    passes = update_and_follow(state, data, given, follow=follow)
+    passes = update_and_follow(state, data, given, due=due, follow=follow)
     last = state.epoch == given.plan.epochs
     found = evaluate(context, scorers_of(context).values(), passes, last=last)
     vars(state).setdefault("evaluations", []).extend(found)

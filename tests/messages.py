@@ -28,18 +28,21 @@ def texts() -> Iterator[tuple[str, str]]:
         for node in nodes:
             match node:
                 case ast.Call(
-                    func=ast.Attribute(attr="with_code", value=ast.Call(args=[text, *_])),
+                    func=ast.Attribute(
+                        attr="with_code", value=ast.Call(args=[text, *_], keywords=also)
+                    ),
                     args=[ast.Constant(value=code)],
                 ):
                     pass
                 case ast.Call(func=ast.Name(id="Mistake"), args=[ast.Constant(value=code), text]):
-                    pass
+                    also = []
                 case _:
                     continue
             if isinstance(text, ast.Name):  # of the lines before
                 before = {name: value for line, name, value in named if line < node.lineno}
                 text = before.get(text.id, text)
-            yield code, template(text, constants)
+            remedy = [template(one.value, constants) for one in also if one.arg == "remedy"]
+            yield code, "; ".join([template(text, constants), *remedy])
 
 
 def named_texts(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str, ast.expr]]:

@@ -28,6 +28,7 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.registry import CURVATURES, FREE_SCORES, declared
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import COSTS, Assignment, derive_seed
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, loss_of
 
@@ -363,7 +364,7 @@ def _evaluations(running: _Running) -> list[Evaluation]:
     done = found[-1].epoch if found else 0
     complete = trial.status is TrialStatus.COMPLETE
     last = (trial.ends_at or assignment.plan.epochs) if complete else None
-    for epoch in assignment.plan.evaluation_epochs():
+    for epoch in (stop.epoch for stop in stops(assignment.plan) if stop.evaluate):
         if not done < epoch <= running.epoch:
             continue
         scores = [

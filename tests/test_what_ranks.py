@@ -54,22 +54,28 @@ def written(folder: Path, rank_by: str, n: int) -> Path:
     return folder
 
 
+def first_of(folder: Path, name: str) -> tuple[int, float]:
+    """Return the trial that is first by the tables of the report, and its value."""
+    shown = load_study_tables(folder)
+    assert shown.ranks_by == name
+    assert shown.winner is not None
+    value = shown.value(shown.winner)
+    assert value is not None
+    return shown.winner.trial_id, value
+
+
 @pytest.mark.parametrize(("rank_by", "n", "name", "column"), CASES)
 def test_status_python_and_the_card_have_the_value_of_the_report(
     rank_by: str, n: int, name: str, column: str, tmp_path: Path
 ) -> None:
     folder = written(tmp_path / "study", rank_by, n)
-    shown = load_study_tables(folder)
-    winner = shown.winner
-    assert winner is not None
-    value = shown.value(winner)
-    assert shown.ranks_by == name
+    first, value = first_of(folder, name)
 
     now = study_status(folder)
-    assert (now.ranks_by, now.column, now.best.trial_id) == (name, column, winner.trial_id)
+    assert (now.ranks_by, now.column, now.best.trial_id) == (name, column, first)
     assert now.value == pytest.approx(value)
     best = nas_evidence.status(folder).best
-    assert best == {"trial_id": winner.trial_id, column: pytest.approx(value),
+    assert best == {"trial_id": first, column: pytest.approx(value),
                     "unit": "nats per datum", "ranked_by": name}  # fmt: skip
 
     study = Study(folder)
@@ -78,7 +84,7 @@ def test_status_python_and_the_card_have_the_value_of_the_report(
     board = study.leaderboard()
     assert board["estimate" if column == "estimate" else "score"].iloc[0] == pytest.approx(value)
 
-    order = rank_of(read_study_tables(folder), winner.trial_id)
+    order = rank_of(read_study_tables(folder), first)
     assert order == {"ranked_by": name, "rank": 1, "ranking_value": pytest.approx(value)}
 
 
@@ -95,11 +101,7 @@ def test_commands_and_the_page_name_it_as_well(
     rank_by: str, n: int, name: str, column: str, tmp_path: Path
 ) -> None:
     folder = written(tmp_path / "study", rank_by, n)
-    shown = load_study_tables(folder)
-    winner = shown.winner
-    assert winner is not None
-    value, first = shown.value(winner), winner.trial_id
-    assert value is not None
+    first, value = first_of(folder, name)
 
     def told(verb: str, *more: object) -> str:
         return run(verb, folder, *more, folder=tmp_path).stdout

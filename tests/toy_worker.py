@@ -1,13 +1,33 @@
 """A worker that trains nothing and keeps checkpoints, for tests of stores."""
 
 import json
+from functools import partial
+from typing import Any
 
-from fakes import record_of, report_of
+from fakes import Silent, record_of, report_of
 
+from nas_evidence.driver.driver import Driver
 from nas_evidence.plumbing.removal import remove
 from nas_evidence.spec.record import SliceReport, TrialRecord
-from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.spec.study import ResourceSpec, StudySpec
+from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.workers.executor import Launch, Verdict
+from nas_evidence.workers.inline import InlineExecutor
+from nas_evidence.workers.stored import StoredWorker
+
+
+def run_at(
+    store: Any, spec: StudySpec, *, stored: Any = StoredWorker, steal: bool = False
+) -> None:
+    """Run a study at a store with `Toy` in this process, as the command line does."""
+    with store.held(steal=steal):
+        spec = open_study(store.folder, spec, steal=steal)
+        worker: Any = Toy
+        if store.make_worker is not None:
+            worker = partial(stored, store.place, make_worker=Toy)
+        executor = InlineExecutor(None, spec.resources, make_worker=worker)
+        with locked(store.folder, steal=steal):
+            Driver(spec, store.folder, store.around(executor), Silent()).run()
 
 
 class Toy:

@@ -48,7 +48,7 @@ from nas_evidence.models.layout import laid_out
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import Member, begin, train_epochs
-from nas_evidence.training.online import update_if_due
+from nas_evidence.training.online import update
 from nas_evidence.workers.worker import make_reproducible
 
 NETWORKS: Mapping[str, Network] = {
@@ -187,7 +187,7 @@ def memory(probe: Probe, name: str) -> None:
         with probe.peak() as peak:
             one = member(name, data, batch_size=batch, online={"every": 1})
             train_epochs([one])
-            update_if_due(one.training, data, one.assignment)
+            update(one.training, data, one.assignment)
             found = peak()
         estimate = estimate_mb(name, one.assignment.plan, probe.n_rows)
         probe.say("memory", network=name, batch=batch, peak_mb=found, estimate_mb=estimate)
@@ -212,7 +212,7 @@ def updates(probe: Probe, name: str) -> None:
     for kind in ("diag_ef", "kfac_ggn_mc"):
         one = member(name, data, online={"every": 1, "curvature": kind})
         train_epochs([one])
-        run = partial(update_if_due, one.training, data, one.assignment)
+        run = partial(update, one.training, data, one.assignment)
         probe.say("updates", network=name, kind=kind, seconds=round(probe.seconds(run, 1), 3))
 
 

@@ -27,10 +27,9 @@ from nas_evidence.evidence.softmax_layer import LastLayer
 from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.maths.spread_factor import log_densities, spread_factor
-from nas_evidence.scores.folds import Folds, FoldTask, cross_fitted, outputs_of
+from nas_evidence.scores.folds import Folds, FoldTask, cross_fitted, restored
 from nas_evidence.training.loop import Training, likelihood_of
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
 N_DRAWS = 300
@@ -126,7 +125,7 @@ def updated(
 def predictive(
     weights: Weights, phi: Tensor, likelihood: Likelihood, *, mode: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs [n, C] and spread [n, 1 or C], as `log_densities` takes them."""
+    """Return outputs [n, C] and spread [n, 1 or C], whose table `restored` takes."""
     outputs = phi @ weights.mean.mT
     if isinstance(likelihood, Gaussian):
         noise = torch.full_like(outputs, likelihood.noise_std)
@@ -194,11 +193,10 @@ class Found:
 def test_loss(training: Training, data: TensorData, trial: Trial, task: FoldTask) -> float:
     """Return the test log loss of a network without a fold, with a factor that the fold fits."""
     seen, y = select(data.x_train, task.trained), data.y_train[task.trained]
-    spread = predictive_spread(training, trial.assignment.plan, seen, y)
-    held = select(data.x_train, task.predicted)
-    factor = spread_factor(outputs_of(training, held), spread(held), data.y_train[task.predicted])
-    outputs = outputs_of(training, data.x_test)
-    return -float(log_densities(outputs, factor * spread(data.x_test), data.y_test).mean())
+    predict = predict_rows(training, trial.assignment.plan, seen, y)
+    held = predict(select(data.x_train, task.predicted))
+    tested = predict(data.x_test).at(held.factor(data.y_train[task.predicted]))
+    return -float(tested.log_density(data.y_test).mean())
 
 
 def prior_of(layer: LastLayer) -> Tensor:
@@ -266,16 +264,15 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     at = {"B": (mode, True), "C": (mode, False), "D": (as_trained(seen, layer), False)}
     for name, (weights, is_mode) in at.items():
         outputs, spread = predictive(weights, layer.features[n:], likelihood, mode=is_mode)
-        table = found.unseen[name]
-        wide = spread.shape[1]
-        factor = spread_factor(table[:, :-wide], table[:, -wide:], y)
-        row[f"test_nll_{name}"] = -float(log_densities(outputs, factor * spread, y_test).mean())
-        row[f"alone_{name}"] = -float(log_densities(outputs, spread, y_test).mean())
-        row[f"factored{of}_{name}"] = _factored(table, wide, trial)
+        table, tested = found.unseen[name], restored(torch.cat([outputs, spread], 1), plan)
+        calibrated = tested.at(restored(table, plan).factor(y))
+        row[f"test_nll_{name}"] = -float(calibrated.log_density(y_test).mean())
+        row[f"alone_{name}"] = -float(tested.log_density(y_test).mean())
+        row[f"factored{of}_{name}"] = _factored(table, trial)
     assert folds.unseen is not None
-    wide = 1 if y.ndim == 1 else y.shape[1]
-    row[f"factored{of}"] = _factored(folds.unseen, wide, trial)
+    row[f"factored{of}"] = _factored(folds.unseen, trial)
     if y.ndim > 1:
+        wide = y.shape[1]
         z = (y - folds.unseen[:, :-wide]) / folds.unseen[:, -wide:]
         student = torch.distributions.StudentT(torch.tensor(_DEGREES, dtype=torch.float64))
         log = student.log_prob(z.double()) - folds.unseen[:, -wide:].double().log()
@@ -283,8 +280,8 @@ def columns(trial: Trial, found: Found) -> Mapping[str, Any]:
     return row
 
 
-def _factored(table: Tensor, wide: int, trial: Trial) -> float:
+def _factored(table: Tensor, trial: Trial) -> float:
     """Return the plain log density of the folds, each with the factor of the others."""
     fitted = cross_fitted(table, trial.data, trial.assignment)
-    y = trial.data.y_train
-    return float(log_densities(fitted[:, :-wide], fitted[:, -wide:], y).mean())
+    unseen = restored(fitted, trial.assignment.plan)
+    return float(unseen.log_density(trial.data.y_train).mean())

@@ -17,6 +17,7 @@ import pandas as pd
 from nas_evidence.api.studies import search
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import AskedScale
+from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
 
 if TYPE_CHECKING:
     from nas_evidence.api.studies import Study
@@ -123,7 +124,7 @@ class _Evidence(_Estimator):
     not the folder of the study: a temporary one goes with the estimator that was fitted.
     """
 
-    _task: ClassVar[str]
+    _kind: ClassVar[TargetKind]
     n_trials: int = 24
     settings: Mapping[str, Any] | None = None
     out: str | None = None
@@ -167,7 +168,7 @@ class _Evidence(_Estimator):
             self.study_: Study = search(
                 X,
                 y,
-                task=self._task,  # type: ignore[arg-type]
+                task=self._kind.task,
                 weights=sample_weight,
                 groups=groups,
                 class_weight=getattr(self, "class_weight", None),
@@ -183,7 +184,7 @@ class _Evidence(_Estimator):
             )
             self.predictor_: Predictor = self.study_.predictor()
             self._export = packed(self.study_.folder / "export")
-        if self._task == "classification":
+        if self._kind.classes:
             self.classes_ = np.unique(self.predictor_.classes)
         return self
 
@@ -217,12 +218,12 @@ class _Evidence(_Estimator):
             X = validate_data(
                 self, X, allow_nd=True, ensure_min_samples=2, ensure_all_finite="allow-nan"
             )
-        if self._task == "classification" and _are_of_python(y):
+        if self._kind.classes and _are_of_python(y):
             return X, _complete_labels(y)  # scikit-learn cannot sort them, or knows no such type
         if not isinstance(y, pd.Series | pd.DataFrame):
             y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
-            y = column_or_1d(y, warn=True) if self._task == "classification" else y
-        if self._task == "classification":
+            y = column_or_1d(y, warn=True) if self._kind.classes else y
+        if self._kind.classes:
             check_classification_targets(y)
         return X, y
 
@@ -249,7 +250,7 @@ class EvidenceClassifier(_Classifier, _Evidence):
             class is predicted, and changes no probability.
     """
 
-    _task = "classification"
+    _kind = TARGET_KINDS["classification"]
     class_weight: Mapping[Any, float] | str | None = None
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -276,7 +277,7 @@ class EvidenceRegressor(_Regressor, _Evidence):
         target_scale: "log", "shifted_log", ...: the scale on which targets have normal noise.
     """
 
-    _task = "regression"
+    _kind = TARGET_KINDS["regression"]
     target_scale: AskedScale | None = None
 
     def __sklearn_tags__(self) -> Any:

@@ -14,6 +14,8 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting import figures as draw
 from nas_evidence.reporting.svg import WIDTH, Key, Panel, axis_of, colour, plot
 from nas_evidence.reporting.templating import caption as caption_of
+from nas_evidence.reporting.words import CALIBRATED
+from nas_evidence.spec.likelihoods import TargetKind
 
 if TYPE_CHECKING:  # it imports torch
     from nas_evidence.exporting.predictor import Metrics
@@ -116,10 +118,9 @@ class Figure:
 
 def figures_of_report(report: "Report") -> dict[str, Figure]:
     """Return the figures of a report by their names in Python."""
-    labels = report.study.spec.plan.likelihood == "categorical"
     found = {"ranking": ranking} if (ranking := _ranking(report)) else {}
     for name, drawn in draw.figures_of(report).items():
-        key = name if labels or name != "calibration" else "coverage"
+        key = report.calibrated.caption if name == "calibration" else name
         judged = report.judged
         given = [judged.importance] if name == "columns" and judged else []
         caption = caption_of(key.partition("_")[0], *given).strip()
@@ -155,16 +156,17 @@ def _values(study: "RankedStudy", ranked: "Sequence[RankedArchitecture]") -> lis
     return [value for one in ranked if (value := study.value(one)) is not None]
 
 
-def importance_of(found: Importance, *, labels: bool) -> Figure:
+def importance_of(found: Importance, kind: TargetKind) -> Figure:
     """Return the figure of the importance of columns."""
-    drawn = draw.drawn_columns(found, labels=labels)
+    drawn = draw.drawn_columns(found, kind)
     return Figure("importance", caption_of("columns", found).strip(), drawn)
 
 
 def calibration_of(found: "Metrics") -> Figure:
     """Return the figure of stated probabilities against what is true, of labelled data."""
     assert found.reliability is not None
-    drawn = draw.calibration_of(points_of(found.reliability), labels=found.labels)
+    words = CALIBRATED["probabilities" if found.labels else "intervals"]
+    drawn = draw.calibration_of(points_of(found.reliability), words)
     error = f" Calibration error: {found.reliability.error:.3f}." if found.labels else ""
-    caption = caption_of("calibration" if found.labels else "coverage")
+    caption = caption_of(words.caption)
     return Figure("calibration", f"{caption} Of {found.n:,} rows.{error}", drawn)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nas_evidence.api.shared_options import DataOptions, Settings
+from nas_evidence.api.shared_options import DataOptions, Settings, keys_of_options
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
@@ -21,9 +21,9 @@ from nas_evidence.spec.study import (
     IN_PYTHON,
     ResourceSpec,
     StudySpec,
-    preset_overrides,
+    preset_keys,
 )
-from nas_evidence.spec.toml import find_study, load_study, parse_study, toml_line
+from nas_evidence.spec.toml import Override, find_study, load_study, parse_study
 from nas_evidence.storage.outside_code import admitted, outside_names, with_objects
 
 if TYPE_CHECKING:  # these import pandas
@@ -31,21 +31,19 @@ if TYPE_CHECKING:  # these import pandas
     from nas_evidence.data.source import Source
 
 
-def as_overrides(settings: Settings | None) -> list[str]:
-    """Return keys with values as `--set` takes them.
-
-    >>> as_overrides({"seed": 3, "first": [{"family": "linear"}]})
-    ['seed=3', 'first=[{"family" = "linear"}]']
+def as_overrides(settings: Settings | None) -> list[Override]:
+    """Return settings as overrides of a study file: keys with values, or texts.
 
     Raises:
         ValueError: for a value that a study file cannot hold.
     """
     if not isinstance(settings, Mapping):
-        return [settings] if isinstance(settings, str) else list(settings or ())
+        texts = [settings] if isinstance(settings, str) else settings or ()
+        return [Override.typed(text) for text in texts]
     found = []
     for key, value in settings.items():
         try:
-            found.append(f"{key}={_toml(value)}")
+            found.append(Override.given(key, value))
         except TypeError:
             raise UserError(
                 f"settings[{key!r}] must be a number, text, bool, list or mapping, but is "
@@ -54,12 +52,12 @@ def as_overrides(settings: Settings | None) -> list[str]:
     return found
 
 
-def overrides_of(options: Mapping[str, Any]) -> list[str]:
-    """Return what is asked for as `--set` takes it; what comes later wins."""
-    named = {key: options.get(key) for key in ("n_trials", "seed", "metric")}
+def overrides_of(options: Mapping[str, Any]) -> list[Override]:
+    """Return which keys of a study file the options replace; what comes later wins."""
+    named = {key: options.get(name) for name, key in keys_of_options().items()}
     given = {key: value for key, value in named.items() if value is not None}
-    preset = preset_overrides(options.get("preset"))
-    return [*preset, *as_overrides(options.get("settings")), *as_overrides(given)]
+    preset = preset_keys(options.get("preset"))
+    return [*as_overrides(preset), *as_overrides(options.get("settings")), *as_overrides(given)]
 
 
 def check_one(trial_id: int | None, top: int | None) -> None:
@@ -98,14 +96,14 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _changes(options: DataOptions) -> list[str]:
+def _changes(options: DataOptions) -> list[Override]:
     keys = dataset_keys(options)
     for name in ("groups", "time_column", "weights"):
         if not isinstance(keys.get(name, ""), str):
             raise UserError(f"{name} must name a column of the file, not be an array").with_code(
                 "column-given-as-array"
             )
-    return [f"dataset.{key}={_toml(value)}" for key, value in keys.items()]
+    return [Override.given(f"dataset.{key}", value) for key, value in keys.items()]
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ class Request:
         return (*self.arrays.meaning.said, *filter(None, [skewed]), order)
 
 
-def sampler_of(sampler: Any, settings: Settings | None = None) -> tuple[list[str], Code]:
+def sampler_of(sampler: Any, settings: Settings | None = None) -> tuple[list[Override], Code]:
     """Return the override that names a sampler given in Python, and what only this process has.
 
     Args:
@@ -156,10 +154,10 @@ def sampler_of(sampler: Any, settings: Settings | None = None) -> tuple[list[str
     if sampler is None:
         return [], Code()
     for one in as_overrides(settings):
-        if one.partition("=")[0].strip() in ("sampler", "sampler.name"):
+        if one.key in ("sampler", "sampler.name"):
             raise UserError(
                 "sampler= and settings both name a sampler: "
-                f"{shortened(repr(sampler))} and {one}; leave one of them out"
+                f"{shortened(repr(sampler))} and {one.said}; leave one of them out"
             ).with_code("sampler-named-twice")
     if isinstance(sampler, str):
         return as_overrides({"sampler.name": sampler}), Code()
@@ -183,7 +181,7 @@ def check_own_sampler(spec: StudySpec, code: Code) -> None:
 
 def asked_for(
     study: str,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override | str] = (),
     options: DataOptions | None = None,
     *,
     allow_code: bool = False,
@@ -195,7 +193,7 @@ def asked_for(
 
     Args:
         study: path or name.
-        overrides: `table.key=value`.
+        overrides: what replaces keys of the file.
         options: about your data.
         allow_code: import the scores that the study names from outside the package.
         given: code that only this process has.
@@ -276,7 +274,7 @@ def is_data(study: str) -> bool:
 
 def of_data_file(
     path: Path,
-    overrides: Sequence[str],
+    overrides: Sequence[Override | str],
     options: DataOptions,
     *,
     allow_code: bool = False,
@@ -295,7 +293,7 @@ def of_memory(
     data: Any,
     y: Any,
     options: DataOptions,
-    overrides: Sequence[str],
+    overrides: Sequence[Override | str],
     *,
     allow_code: bool = False,
     given: Code | None = None,
@@ -313,7 +311,7 @@ def of_memory(
 
 def of_source(
     source: "Source",
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override | str] = (),
     *,
     name: str | None = None,
     allow_code: bool = False,
@@ -334,7 +332,7 @@ def of_source(
     arrays = source.arrays(seed=0)
     spec = proposed()
     rows = spec.dataset.model_copy(update={"task": source.spec.task})
-    if (rows, spec.seed, spec.dataset.task) != (source.spec, 0, arrays.task_name):
+    if (rows, spec.seed, spec.dataset.task) != (source.spec, 0, arrays.kind.task):
         source = source.with_spec(spec.dataset)  # overridden: propose again for what is left
         arrays = source.arrays(seed=spec.seed)
         spec = proposed()
@@ -377,7 +375,7 @@ def settled(spec: StudySpec, arrays: "ArrayData") -> StudySpec:
     if spec.dataset.task is not None:
         return spec
     given = spec.model_dump(exclude_unset=True)
-    given["dataset"] = {**given["dataset"], "task": arrays.task_name}
+    given["dataset"] = {**given["dataset"], "task": arrays.kind.task}
     try:
         return StudySpec.model_validate(with_task(given))
     except ValueError as error:
@@ -402,7 +400,7 @@ def _with_scale(
     """Return a study with the scale of its target that "auto" stands for."""
     if spec.dataset.target_scale != "auto":
         return spec, source, arrays
-    if arrays.task == "labels":
+    if not arrays.kind.scaled:
         raise scale_of_classes("auto")
     from nas_evidence.scores.scale_choice import chosen_scale
 
@@ -414,10 +412,6 @@ def _with_scale(
     said = (*(s for s in meaning.said if not s.startswith("scale of the target")), found.sentence)
     arrays = replace(arrays, meaning=replace(meaning, said=said))
     return spec.model_copy(update={"dataset": dataset}), source, arrays
-
-
-def _toml(value: Any) -> str:
-    return toml_line("value", value).partition("=")[2].strip()
 
 
 def _first_mistake(error: ValueError) -> ValueError:

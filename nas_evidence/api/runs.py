@@ -25,6 +25,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
+from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
@@ -217,7 +218,7 @@ def begun(
     )
     n_rows = data.arrays(seed=spec.seed).n_train if counted else 0
     plan = with_numbers(spec.plan, n_rows, None if old is None else old.plan)
-    if old is None and (unreached := plan.never_reached()):
+    if old is None and (unreached := never_reached(plan, spec.pruning.rule)):
         first, *_ = unreached.values()
         raise UserError("; ".join(text for _, text in unreached.values())).with_code(first.code)
     spec = spec.model_copy(update={"plan": plan})

@@ -4,6 +4,7 @@
 makes its own from them.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,6 +32,7 @@ class Meant:
     flag     the option, if it is not the name
     least    the smallest number
     more     what only Python takes
+    key      of a study file, which the option replaces
     """
 
     text: str
@@ -39,6 +41,7 @@ class Meant:
     flag: str | None = None
     least: int | None = None
     more: str = ""
+    key: str = ""
 
 
 # fmt: off
@@ -46,9 +49,11 @@ class JobOptions(TypedDict, total=False):
     """Options of a study that runs, wherever it does."""
 
     n_trials: Annotated[int | None, Meant(
-        "Trials in all; by default as the study says, or 24.", flag="trials", least=1)]
+        "Trials in all; by default as the study says, or 24.", flag="trials", least=1,
+        key="n_trials")]
     metric: Annotated[str | None, Meant(
-        "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME")]
+        "Metric to show first: accuracy, f1, roc_auc, rmse, ...; the ranking stays.", "NAME",
+        key="metric")]
     settings: Annotated[Settings | None, Meant(
         'Change one key; "auto" keys adapt to it.', "TABLE.KEY=VALUE", flag="set",
         more='Here a mapping: {"plan.epochs": 50}.')]
@@ -137,7 +142,7 @@ class SubmitOptions(JobOptions, DataOptions, total=False):
 class SearchOptions(RunOptions, DataOptions, total=False):
     """Options of `search`."""
 
-    seed: Annotated[int | None, Meant("Random seed of the study [0].", least=0)]
+    seed: Annotated[int | None, Meant("Random seed of the study [0].", least=0, key="seed")]
     preset: Annotated[Literal["quick", "default", "thorough"] | None, Meant(
         "Set several keys: quick, default or thorough.", "NAME")]
 
@@ -170,6 +175,15 @@ def as_parameters(options: Any) -> dict[str, Parameter]:
         name: Parameter(name, kind, default=get_args(hint)[1].default, annotation=hint)
         for name, hint in get_type_hints(options, include_extras=True).items()
     }
+
+
+@functools.cache
+def keys_of_options() -> Mapping[str, str]:
+    """Return the key of a study file that an option of `search` replaces, by its name."""
+    declared = {
+        name: get_args(p.annotation)[1] for name, p in as_parameters(SearchOptions).items()
+    }
+    return {name: meant.key for name, meant in declared.items() if meant.key}
 
 
 def with_options(options: Any) -> Callable[[_Function], _Function]:

@@ -92,8 +92,12 @@ _COLUMN_TYPES: Mapping[type | None, str] = {
 _POSTERIOR = ("trial_id", "family", "mean", "low", "high")
 _RANKING = (
     "rank", "trial_id", "family", "n_parameters", "estimate", "estimate_error", "spread", "sotl",
-    "test_accuracy", "test_nll_per_datum", "test_rmse",
 )  # fmt: skip
+
+
+def _cells(one: "RankedArchitecture", *names: str) -> dict[str, Any]:
+    """Return fields of an architecture as the cells of a row."""
+    return {name: getattr(one, name) for name in names}
 
 
 def _in_its_code(cls: type[T]) -> type[T]:
@@ -201,18 +205,18 @@ class Study:
         """One row per architecture, the best first: rank, trial, family, parameters, scores."""
         import pandas as pd
 
+        from nas_evidence.reporting.study_tables import AVERAGED
+
+        others = (*_RANKING, *AVERAGED)
         rows = [
-            {
-                "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
-                **self._parameters(one.values, _RANKING),
-                "n_parameters": one.n_parameters, "estimate": one.estimate,
-                "estimate_error": one.estimate_error, self.spec.objective: one.objective,
-                "spread": one.spread, "sotl": one.sotl, "test_accuracy": one.test_accuracy,
-                "test_nll_per_datum": one.test_nll, "test_rmse": one.test_rmse,
-            }
+            _cells(one, "rank", "trial_id", "family")
+            | self._parameters(one.values, others)
+            | _cells(one, "n_parameters", "estimate", "estimate_error")
+            | {self.spec.objective: one.objective}
+            | _cells(one, "spread", "sotl", *AVERAGED)
             for one in self._ranked().ranking
-        ]  # fmt: skip
-        return self._typed(pd.DataFrame(rows), _RANKING).dropna(axis=1, how="all")
+        ]
+        return self._typed(pd.DataFrame(rows), others).dropna(axis=1, how="all")
 
     def leaderboard(self) -> "pd.DataFrame":
         """Return one row per architecture in the order of the ranking, whatever became of it.
@@ -239,16 +243,12 @@ class Study:
         counts = trials["architecture_key"].value_counts()
         keys = trials.set_index("trial_id")["architecture_key"]
         rows = [
-            {
-                "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
-                **{column: one.values.get(name) for name, column in columns.items()},
-                "n_parameters": one.n_parameters, "score": one.objective,
-                "estimate": one.estimate, "error": one.estimate_error,
-                "status": TrialStatus.COMPLETE.value,
-                "trials": counts[keys[one.trial_id]],
-            }
+            _cells(one, "rank", "trial_id", "family", "n_parameters", "estimate")
+            | {column: one.values.get(name) for name, column in columns.items()}
+            | {"score": one.objective, "error": one.estimate_error}
+            | {"status": TrialStatus.COMPLETE.value, "trials": counts[keys[one.trial_id]]}
             for one in shown.ranking
-        ]  # fmt: skip
+        ]
         complete = {keys[one.trial_id] for one in shown.ranking}
         others = trials[~trials["architecture_key"].isin(complete)]
         for row in others.drop_duplicates("architecture_key", keep="last").to_dict("records"):
@@ -693,13 +693,12 @@ class Study:
         """
         from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
 
-        labels = self.spec.plan.likelihood == "categorical"
         if data is not None and name != "calibration":
             raise UserError(f"data are for plot('calibration'), but not for {name!r}").with_code(
                 "figure-without-data"
             )
         if name == "importance":
-            return importance_of(self._importance(metric), labels=labels)
+            return importance_of(self._importance(metric), self.spec.plan.declared.kind)
         if data is not None:
             return calibration_of(self.evaluate(data))
         found = figures_of_report(self.summary())

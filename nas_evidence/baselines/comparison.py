@@ -13,6 +13,7 @@ from nas_evidence.maths.conditional_coverage import Quarter
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import DamagedError, read_sealed_json, sealed_json
 from nas_evidence.spec.domains import Frozen
+from nas_evidence.spec.likelihoods import Stored, TargetKind, stored_kind
 from nas_evidence.storage import COMPARISON
 
 #: What of a comparison is no simple model, and is left out first where time is short.
@@ -120,7 +121,7 @@ class Comparison(Frozen):
     """
 
     trial_id: int
-    task: Literal["labels", "real"]
+    task: Stored
     on: Literal["test", "folds"]
     n: int
     seeds: int = 1
@@ -143,6 +144,11 @@ class Comparison(Frozen):
     thresholds: Metrics = Field(default_factory=dict)
     importance: Importance | None = None
     lacks: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> TargetKind:
+        """The kind of target."""
+        return stored_kind(self.task)
 
 
 def is_free_of_choice(one: Comparison) -> bool:

@@ -1,7 +1,7 @@
 """Measures of held-out predictions: losses, metrics, comparisons, and the data of figures.
 
 Losses of real targets are those of standardised targets, like the scores; RMSE, MAE, CRPS and the
-pairs are in the unit of the targets.
+values of figures are in the unit of the targets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ from nas_evidence.maths.metrics import (
 )
 from nas_evidence.maths.paired import expected_variance_of_classes, paired_interval
 
-#: Maximum number of pairs of true and predicted values that are kept.
+#: Maximum number of rows whose true and predicted values are kept.
 MOST_PAIRS = 500
 #: Maximum number of rows of a resample: an error bar needs no more.
 MOST_DRAWN = 2000
@@ -74,13 +74,13 @@ def beside(
         others: predicted by it, one for each seed.
         y: labels [n], or real targets [n, D].
     """
-    pairs = list(zip(predicted, others, strict=True))
-    gaps = [other.losses(y) - own.losses(y) for own, other in pairs]
+    by_seed = list(zip(predicted, others, strict=True))
+    gaps = [other.losses(y) - own.losses(y) for own, other in by_seed]
     expected = [
         0.0
         if own.probabilities is None or other.probabilities is None
         else expected_variance_of_classes(own.probabilities, other.probabilities, y)
-        for own, other in pairs
+        for own, other in by_seed
     ]
     variance = float(np.mean(expected))
     found = paired_interval(np.mean(gaps, axis=0), expected_variance=variance)

@@ -43,6 +43,7 @@ from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
+from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths.metrics import LEAST, Floats
 from nas_evidence.maths.target_scale import TargetScale, by_row, fit
 from nas_evidence.scores.folds import all_folds, log_predictive
@@ -69,20 +70,16 @@ Outputs = tuple[Floats, Floats | None]
 Model = Callable[[Floats, NDArray[Any], Floats, int], Outputs]
 
 
-#: The model that predicts one value for all rows, of classes and of real targets.
-CONSTANT = ("majority class", "mean")
-
-
 def baseline_models(arrays: ArrayData) -> Mapping[str, Model]:
     """Return the baselines by name that data of this kind and size have."""
     values = arrays.n_train * int(np.prod(arrays.input_shape))
-    labels = arrays.task == "labels"
-    found: dict[str, Model] = {CONSTANT[0 if labels else 1]: _constant(labels)}
+    if (simple := SIMPLE.get(arrays.kind.task)) is None:
+        return {}
+    found: dict[str, Model] = {arrays.kind.constant: simple.constant}
     if values <= MOST_VALUES:
-        name = "logistic regression" if labels else "ridge regression"
-        found[name] = (_logistic if labels else _ridge)(_is_number(arrays))
+        found[simple.linear_name] = simple.linear(_is_number(arrays))
     if values * arrays.n_outputs <= MOST_BOOSTED:
-        found["gradient boosting"] = _boosted_classes if labels else _boosted_reals
+        found["gradient boosting"] = simple.boosted
     if values <= ONE_THREAD:
         found = {name: _in_one_thread(model) for name, model in found.items()}
     return found
@@ -99,14 +96,19 @@ def _in_one_thread(model: Model) -> Model:
 def predict_test(arrays: ArrayData) -> Iterator[tuple[str, Prediction]]:
     """Yield each baseline's predictions of the test rows, fitted on all training rows."""
     x, x_test = flat(arrays.x_train), flat(arrays.x_test)
-    everything = [(np.arange(len(x)), np.arange(len(x_test)))]
     for name, model in baseline_models(arrays).items():
-        if arrays.task == "labels":
-            found = model(x, arrays.y_train, x_test, arrays.n_outputs)
-            yield name, prediction_of(arrays, *found)
-            continue
-        [one] = _on_better_scale(arrays, model, x, everything, x_test)
-        yield name, prediction_of(arrays, one.means, one.noise, one.scale)
+        yield name, SIMPLE[arrays.kind.task].of_test(arrays, model, x, x_test)
+
+
+def _classes_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
+    found = model(x, arrays.y_train, x_test, arrays.n_outputs)
+    return prediction_of(arrays, Delivered(probabilities=found[0]))
+
+
+def _reals_of_test(arrays: ArrayData, model: Model, x: Floats, x_test: Floats) -> Prediction:
+    everything = [(np.arange(len(x)), np.arange(len(x_test)))]
+    [one] = _on_better_scale(arrays, model, x, everything, x_test)
+    return prediction_of(arrays, Delivered(density=one.scale.density(one.means, one.noise)))
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,10 @@ def predict_folds(arrays: ArrayData, assignment: Assignment) -> Iterator[OnFolds
     in_time = arrays.units is not None and arrays.units.in_time
     for name, model in baseline_models(arrays).items():
         parts = [(task.trained.numpy(), task.predicted.numpy()) for task in tasks]
-        if name in CONSTANT and not in_time:
+        if name == arrays.kind.constant and not in_time:
             # The majority of the other folds is the rarer class of the fold itself.
             parts = [(np.arange(arrays.n_train), unseen) for _, unseen in parts]
-        predict = _classes_of_folds if arrays.task == "labels" else _reals_of_folds
-        yield predict(name, arrays, model, parts, rows)
+        yield SIMPLE[arrays.kind.task].of_folds(name, arrays, model, parts, rows)
 
 
 #: Rows that a model is fitted on, and rows that it predicts.
@@ -161,7 +162,7 @@ def _classes_of_folds(
         )
         hits += scored.hits or 0
         total += scored.log_predictive
-    predicted = prediction_of(arrays, table[rows])
+    predicted = prediction_of(arrays, Delivered(probabilities=table[rows]))
     return OnFolds(name, total / len(rows), hits / len(rows), predicted)
 
 
@@ -189,7 +190,8 @@ def _reals_of_folds(
         total += scored.log_predictive
     on_own = scales[0][1].name != "identity"  # else one scale serves all parts
     scale = by_row(scales, n).at(rows) if on_own else arrays.standardisation
-    predicted = prediction_of(arrays, table[rows], noises[rows], scale)
+    density = scale.density(table[rows], noises[rows])
+    predicted = prediction_of(arrays, Delivered(density=density))
     return OnFolds(name, total / len(rows), float("nan"), predicted)
 
 
@@ -255,14 +257,13 @@ def flat(x: Inputs) -> Floats:
     return np.asarray(x[: len(x)], np.float64).reshape(len(x), -1)
 
 
-def _constant(labels: bool) -> Model:
-    def fit(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
-        if labels:
-            return _of_classes(DummyClassifier(strategy="prior"), x, y, unseen, n_outputs)
-        means = np.broadcast_to(y.mean(0), (len(unseen), y.shape[1]))
-        return np.array(means), _positive(y.std(0))
+def _majority(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
+    return _of_classes(DummyClassifier(strategy="prior"), x, y, unseen, n_outputs)
 
-    return fit
+
+def _mean(x: Floats, y: NDArray[Any], unseen: Floats, n_outputs: int) -> Outputs:
+    means = np.broadcast_to(y.mean(0), (len(unseen), y.shape[1]))
+    return np.array(means), _positive(y.std(0))
 
 
 def _is_number(arrays: ArrayData) -> NDArray[np.bool_]:
@@ -355,3 +356,33 @@ def _of_reals(model: Any, x: Floats, y: NDArray[Any], unseen: Floats) -> Outputs
 def _positive(noise: Floats) -> Floats:
     positive: Floats = np.maximum(noise, 1e-9)
     return positive
+
+
+@dataclass(frozen=True)
+class Simple:
+    """The simple models of a kind of target, and how they predict.
+
+    constant  predicts one value for all rows; `TargetKind.constant` is its name
+    linear    made from which columns are numbers
+    of_test   predicts test rows
+    of_folds  predicts the folds of a trial
+    """
+
+    constant: Model
+    linear_name: str
+    linear: Callable[[NDArray[np.bool_]], Model]
+    boosted: Model
+    of_test: Callable[[ArrayData, Model, Floats, Floats], Prediction]
+    of_folds: Callable[[str, ArrayData, Model, Sequence[_Part], NDArray[np.int64]], OnFolds]
+
+
+#: By task; targets of a kind that is not here have no simple models.
+SIMPLE: Mapping[str, Simple] = {
+    "classification": Simple(
+        _majority, "logistic regression", _logistic, _boosted_classes, _classes_of_test,
+        _classes_of_folds,
+    ),
+    "regression": Simple(
+        _mean, "ridge regression", _ridge, _boosted_reals, _reals_of_test, _reals_of_folds
+    ),
+}  # fmt: skip

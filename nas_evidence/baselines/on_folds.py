@@ -215,11 +215,11 @@ def _compared(seeds: Sequence[_Seed], found: Sequence[OnFolds], arrays: ArrayDat
     if len(networks) == len(seeds):
         y = arrays.y_train[rows_in_folds(arrays, seeds[0].assignment)]
         return beside(networks, found[0].name, [own.predicted for own in found], y)
-    pairs = zip(seeds, found, strict=True)
+    by_seed = zip(seeds, found, strict=True)
     return Baseline(
         name=found[0].name,
         metrics=_mean_values([(own.log_predictive, own.accuracy) for own in found], arrays),
-        behind=float(np.mean([seed.value - own.log_predictive for seed, own in pairs])),
+        behind=float(np.mean([seed.value - own.log_predictive for seed, own in by_seed])),
     )
 
 

@@ -44,8 +44,8 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
 
     winner = load_winner(tables, arrays, chosen)
     tested = len(arrays.x_test) > 0
-    spread = tested and arrays.task == "real"  # classes are predicted by "map"
-    predictor = predictor_of(winner, tables.spec.metric, with_posterior=spread)
+    of = tables.spec.plan.declared
+    predictor = predictor_of(winner, tables.spec.metric, with_posterior=tested and of.averaged)
     if tested:
         inputs = cast(Array, arrays.x_test)  # sliced, so that a mapped file is read in parts
         predicted = predictor.predict(Given(inputs))
@@ -59,7 +59,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         "classes": tuple(map(str, arrays.meaning.classes)),
         "class_weight": arrays.meaning.class_weight,
         "thresholds": predictor.meaning["thresholds"],
-        "lowest": None if arrays.task == "labels" else _lowest(arrays),
+        "lowest": _lowest(arrays) if of.kind.confidence == "intervals" else None,
     }
     if arrays.meaning.preparation is None:
         yield from (one.model_copy(update=more) for one in steps)

@@ -9,7 +9,6 @@ from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.metric_names import METRICS
 
 #: Rows of one trial by table.
 _Tables = dict[str, list[dict[str, Any]]]
@@ -60,7 +59,7 @@ def show(place: str, trial_id: int, all_terms: bool = False, as_json: bool = Fal
     )  # fmt: skip
     print_line("trial", said)
     if out.is_terminal and not all_terms:
-        _print_screen(tables, METRICS[stored.spec.plan.likelihood]["log_loss"])
+        _print_screen(tables, stored.spec.plan.declared.kind.metrics["log_loss"])
     else:
         _print_trial(tables)
 

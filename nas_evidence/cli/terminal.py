@@ -18,8 +18,9 @@ from nas_evidence.api.progress import Progress, score_text, size_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line, shell_word
 from nas_evidence.plumbing.masking import masked
+from nas_evidence.reporting.words import words_of
 from nas_evidence.spec.domains import ParameterValue, value_text
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.study import StudySpec
 
@@ -105,13 +106,10 @@ def ranking_rows(
         columns[cost] = lambda r, cost=cost: _number_text(r.costs.get(cost))  # type: ignore[misc]
     if study.minimise:
         columns["front"] = lambda r: "yes" if r.on_front else "no"
-    if study.plan.likelihood == "categorical":
-        columns["test accuracy"] = lambda r: score_text(r.test_accuracy)
-    else:
-        columns["test RMSE"] = lambda r: score_text(r.test_rmse)
-    columns[f"test {METRICS[study.plan.likelihood]['log_loss']}"] = lambda r: score_text(
-        r.test_nll
-    )
+    kind = study.plan.declared.kind
+    for one in kind.tests[1:]:
+        columns[words_of(one)] = lambda r, one=one: score_text(r.tested(one))  # type: ignore[misc]
+    columns[f"test {kind.metrics['log_loss']}"] = lambda r: score_text(r.test_nll_per_datum)
     columns["SOTL"] = lambda r: score_text(r.sotl)
     for name, column in _parameter_columns(study, {*first, *columns}).items():
         first[column] = lambda r, name=name: _value_text(r.values.get(name))  # type: ignore[misc]
@@ -203,7 +201,7 @@ _DISPENSABLE = (
     "parameters",
     "seeds",
     "spread",
-    *(f"test {names['log_loss']}" for names in METRICS.values()),
+    *(f"test {kind.metrics['log_loss']}" for kind in TARGET_KINDS.values()),
 )
 
 

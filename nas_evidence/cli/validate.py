@@ -94,7 +94,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
     for sentence in arrays.meaning.said:
         out.print(sentence)
     shape = " x ".join(map(str, arrays.input_shape))
-    outputs = f"{arrays.n_outputs} {'classes' if arrays.task == 'labels' else 'real targets'}"
+    outputs = f"{arrays.n_outputs} {arrays.kind.targets}"
     out.print(
         f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
         f"{outputs}"

@@ -35,8 +35,8 @@ from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.plumbing.user_error import UserError
 
-#: On a CPU, the most elements of the columns of a batch at a time: 64 MiB in float64. All those of
-#: 512 data in 1,000 classes would be 4 GiB.
+#: On a CPU, maximum number of elements of the columns of a batch at a time: 64 MiB in float64.
+#: All those of 512 data in 1,000 classes would be 4 GiB.
 _COLUMN_ELEMENTS = 1 << 23
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from nas_evidence.maths.at_once import elements_at_once
 from nas_evidence.maths.blocks import Kronecker
 
-#: On a CPU, the most elements of unit vectors formed at a time.
+#: On a CPU, maximum number of elements of unit vectors formed at a time.
 _ELEMENTS = 1 << 22
 
 

@@ -33,7 +33,7 @@ from nas_evidence.curvature.squares import weight_squares
 from nas_evidence.curvature.vmapped import can_batch, chunks, gradients
 from nas_evidence.maths.at_once import elements_at_once
 
-#: On a CPU, the most elements of a temporary array: the memory beyond the activations.
+#: On a CPU, maximum number of elements of a temporary array: the memory beyond the activations.
 CHUNK_ELEMENTS = 1 << 22
 #: Output channels below which a product for each datum is faster than one for all, on a CPU.
 _FEW_CHANNELS = 16

@@ -60,8 +60,8 @@ def padding(module: Convolution) -> tuple[int, ...]:
         return (0, 0) * len(module.kernel_size)
     if module.padding == "same":
         totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        pairs = [(total // 2, total - total // 2) for total in totals]
+        sides = [(total // 2, total - total // 2) for total in totals]
     else:
         assert not isinstance(module.padding, str)
-        pairs = [(each, each) for each in module.padding]
-    return tuple(length for pair in reversed(pairs) for length in pair)
+        sides = [(each, each) for each in module.padding]
+    return tuple(length for pair in reversed(sides) for length in pair)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from nas_evidence.curvature.patches import Convolution, images, patches, with_padding
 from nas_evidence.maths.at_once import elements_at_once
 
-#: On a CPU, the most elements of the gradients formed at a time, and of what they are formed from.
+#: On a CPU, maximum number of elements of the gradients formed at a time, and of
+#: what they are formed from.
 _ELEMENTS = 1 << 20
 #: Positions up to which pairs of them are faster than gradients.
 _FEW_POSITIONS = 4

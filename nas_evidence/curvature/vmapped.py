@@ -18,7 +18,7 @@ from nas_evidence.maths.functional_call import functional_call
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.plumbing.no_memory import is_memory_full
 
-#: On a CPU, the most elements of the gradients formed at a time.
+#: On a CPU, maximum number of elements of the gradients formed at a time.
 _ELEMENTS = 1 << 22
 
 

@@ -29,6 +29,7 @@ from nas_evidence.data.arrays import Inputs, slices, value_range
 from nas_evidence.data.assembly import RowsRead
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows, arranged
+from nas_evidence.data.said import Said
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
@@ -102,7 +103,7 @@ def rows_of_arrays(
     )
 
 
-def _said_images(x: Array) -> tuple[str, ...]:
+def _said_images(x: Array) -> tuple[Said, ...]:
     """Say which axis of an array of images holds the channels, and what float32 loses of it."""
     if x.ndim < 3:
         return ()
@@ -123,7 +124,7 @@ def _said_images(x: Array) -> tuple[str, ...]:
                 f"values up to {high:.10g} are {x.dtype} and are rounded to float32, in steps of "
                 f"{step:g} beside a standard deviation of {std:.4g}; subtract a constant first"
             )
-    return tuple(said)
+    return tuple(map(Said, said))
 
 
 def part_of(arrays: Mapping[str, Array], part: str, path: Path) -> tuple[Inputs, Array | None]:
@@ -198,13 +199,14 @@ def read_arrays(
             arrays = {k: _plain(partial(file.__getitem__, named[k]), k, path) for k in wanted}
     else:
         raise UserError(
-            f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there; "
-            "correct path in [dataset] or --data-root"
+            f"data set 'npz' needs the file {path.name} in {path.parent}, but it is not there",
+            remedy="correct path in [dataset] or --data-root",
         ).with_code("npz-missing")
     if missing := [key for key in needed if key not in arrays]:
         raise UserError(
             f"x_train and y_train must be in {path}, but {', '.join(missing)} is missing; it has "
-            f"{', '.join(stored) or 'nothing'}; correct path in [dataset] or --data-root"
+            f"{', '.join(stored) or 'nothing'}",
+            remedy="correct path in [dataset] or --data-root",
         ).with_code("npz-lacks-arrays")
     return arrays
 

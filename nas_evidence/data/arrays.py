@@ -6,7 +6,7 @@ stratify the rows that `max_test` selects.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows
 from nas_evidence.maths.target_scale import TargetScale, identity, least_of
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.likelihoods import Stored, TargetKind, Task, default_of, stored_kind
 from nas_evidence.spec.study import TrainingPlan
 
 if TYPE_CHECKING:
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 
 #: Inputs: in memory, or rows of a file that are read when indexed.
 Inputs = Array | MappedRows
-Task = Literal["labels", "real"]
 
-#: Most rows and elements of a slice processed at once, so that no copy of all data is made.
+#: Maximum number of rows and of elements processed at once, so that no copy of all data is made.
 SLICE_ROWS = 4096
 SLICE_ELEMENTS = 1 << 22
 
@@ -65,8 +65,8 @@ class Meaning:
 class RawArrays(NamedTuple):
     """A data set as read: images [n, C, H, W] or vectors [n, d], uint8 or float32.
 
-    Targets are labels, int64 [n], or real, float64 [n, C]. `units` are the groups or times of the
-    training rows, if they were asked for.
+    Targets are of `task`: labels int64 [n], others float64 [n, C]. `units` are the groups or times
+    of the training rows, if they were asked for.
     """
 
     x_train: Inputs
@@ -75,6 +75,7 @@ class RawArrays(NamedTuple):
     y_test: Array
     meaning: Meaning = Meaning()
     units: "Units | None" = None
+    task: Task = "classification"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class ArrayData:
     y_train: Array
     x_test: Inputs
     y_test: Array
-    task: Task
+    task: Stored
     n_outputs: int
     input_shape: tuple[int, ...]  # (C, H, W) or (d,)
     mean: NDArray[np.float32]
@@ -124,9 +125,9 @@ class ArrayData:
         return len(self.x_train)
 
     @property
-    def task_name(self) -> Literal["classification", "regression"]:
-        """The task by the name that [dataset] gives it."""
-        return "classification" if self.task == "labels" else "regression"
+    def kind(self) -> TargetKind:
+        """The kind of target."""
+        return stored_kind(self.task)
 
     @property
     def n_classes(self) -> int:
@@ -196,8 +197,8 @@ def moments(x: Inputs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 class _HasTask(Protocol):
     @property
-    def task(self) -> Task:
-        """Whether the targets are labels or real numbers."""
+    def task(self) -> Stored:
+        """What the targets are."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -210,11 +211,11 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
     Raises:
         ValueError: if not; names both, and the remedy.
     """
-    needed = {"labels": "categorical", "real": "gaussian"}[data.task]
-    if (plan.likelihood == "categorical") != (data.task == "labels"):
-        what = "labels" if data.task == "labels" else "real numbers"
+    kind = stored_kind(data.task)
+    if plan.declared.kind is not kind:
+        needed = default_of(kind.task)
         raise UserError(
-            f'`likelihood` must be "{needed}" if the targets are {what}, but got '
+            f'`likelihood` must be "{needed}" if the targets are {kind.values}, but got '
             f'"{plan.likelihood}"; set likelihood = "{needed}" in [plan]'
         ).with_code("likelihood-of-targets")
     if plan.augment and len(data.input_shape) != 3:

@@ -3,7 +3,6 @@
 Each step is taken here, in this order, whether the rows are a table, vectors or images.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +14,7 @@ from nas_evidence.data.arrays import (
     Inputs,
     Meaning,
     RawArrays,
-    Task,
     moments,
-    random_rows,
-    stratified_rows,
 )
 from nas_evidence.data.cells import said_far_dates
 from nas_evidence.data.decided import (
@@ -28,17 +24,22 @@ from nas_evidence.data.decided import (
     said_of_numbers,
 )
 from nas_evidence.data.image_reading import ImageReading
+from nas_evidence.data.labels import class_weights, said_class_weights
 from nas_evidence.data.leaks import leaks
 from nas_evidence.data.mapped import Array, rows_at
 from nas_evidence.data.preparation import Preparation, option, prepare
-from nas_evidence.data.targets import class_weights, said_class_weights, said_scale, targets_of
+from nas_evidence.data.real_targets import said_scale
+from nas_evidence.data.said import Said
+from nas_evidence.data.targets import Reading, reading_of, targets_of
 from nas_evidence.data.unicode_forms import in_known_forms
 from nas_evidence.data.units import Units, said_units, said_weights, units_of, weights_of
 from nas_evidence.maths.target_scale import fit
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.dataset import NEEDS_CLASSES
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
-#: Fewest training rows of a table.
+#: Minimum number of training rows of a table.
 FEWEST_ROWS = 10
 #: Mean, in standard deviations, from which float32 keeps under three digits; columns named.
 _FAR, _LISTED = 1e4, 3
@@ -68,7 +69,7 @@ class RowsRead:
     targets: tuple[str, ...] = ()
     units: Any = None
     weights: tuple[Any, Any] = (None, None)
-    read: tuple[tuple[str, ...], dict[str, Any]] = ((), {})
+    read: tuple[tuple[Said, ...], dict[str, Any]] = ((), {})
     images: ImageReading | None = None
 
 
@@ -88,6 +89,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
         categories=how is not None and how.sign == "category",
         scale=spec.scale,
     )
+    reading = reading_of(TARGET_KINDS[found.task])
     units = units_of(spec, rows.units, where)
     counts = [
         None if cells is None else weights_of(cells, spec.weights, place)
@@ -100,7 +102,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
                 f"`test_fraction` is for data without test rows, but {where} has some; leave it "
                 "out"
             ).with_code("test-fraction-and-test-rows")
-        in_test = test_rows(y, spec.test_fraction, seed, units)
+        in_test = test_rows(y, spec.test_fraction, seed, units, reading)
         train, test = np.flatnonzero(~in_test), np.flatnonzero(in_test)
         x, x_test, y, y_test = rows_at(x, train), rows_at(x, test), y[train], y[test]
         units = None if units is None else units.at(train)
@@ -110,7 +112,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     preparation, said = None, list[str]()
     n_train, n_test = len(x), len(x_test)
     if isinstance(x, pd.DataFrame) and isinstance(x_test, pd.DataFrame):
-        preparation, said = _prepared(x, y, spec, rows)
+        preparation, said = _prepared(x, y, spec, rows, reading)
         x, rest = preparation.apply(x, where), x_test
         if n_test:
             rest, told = in_known_forms(rest, preparation)
@@ -124,7 +126,7 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
     assert not isinstance(x, pd.DataFrame)
     assert not isinstance(x_test, pd.DataFrame)
     said = [
-        *(said if preparation is not None else rows.read[0]),
+        *(said if preparation is not None else map(str, rows.read[0])),
         *(rows.images.said if rows.images is not None else ()),
         *said_alike(found.classes),
         *said_units(spec, units),
@@ -148,11 +150,11 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
         found.change,
         images=rows.images,
     )
-    return RawArrays(x, y, x_test, y_test, meaning, units)
+    return RawArrays(x, y, x_test, y_test, meaning, units, found.task)
 
 
 def _prepared(
-    frame: pd.DataFrame, y: Array, spec: DatasetSpec, rows: RowsRead
+    frame: pd.DataFrame, y: Array, spec: DatasetSpec, rows: RowsRead, reading: Reading
 ) -> tuple[Preparation, list[str]]:
     preparation, said = prepare(
         frame,
@@ -163,15 +165,23 @@ def _prepared(
         written=rows.read[1],
         unnamed=not rows.targets,
     )
-    said = _without_wrong_remedy(said, rows.read[0])
-    dates = {column.name: column.order for column in preparation.columns if column.part}
-    said += [one for name, order in dates.items() if (one := said_far_dates(frame[name], order))]
-    told = [
-        f"column {name!r} {how}: is it known when a prediction is made? If not, "
-        f"--drop {option(name)}"
-        for name, how in leaks(frame[list(preparation.places)], y)
+    read = [*said_of_numbers(rows.read[0], preparation)]
+    # Categories are no remedy for two notations; the sentence that says so has the right one.
+    mixed = {one.column for one in read if one.about == "not read"}
+    said = [
+        one._replace(about="", remedy="")
+        if one.about == "free text" and one.column in mixed
+        else one
+        for one in said
     ]
-    read = said_of_numbers(rows.read[0], preparation)
+    dates = {column.name: column.order for column in preparation.columns if column.part}
+    far = (said_far_dates(frame[name], order) for name, order in dates.items())
+    said += [Said(one) for one in far if one]
+    known = ": is it known when a prediction is made? If not, --drop "
+    told = [
+        Said(f"{how}{known}{option(name)}", name)
+        for name, how in leaks(frame[list(preparation.places)], y, reading.leak)
+    ]
     categories = said_categories(preparation, frame)
     return preparation, grouped([*read, *said, *categories, *told], {*preparation.names})
 
@@ -183,10 +193,12 @@ def _said_test(n_train: int, n_test: int) -> str:
     return f"rows: {n_train}, all for training; {more}"
 
 
-def test_rows(y: Array, fraction: float, seed: int, units: Units | None) -> Array:
-    """Return which rows are split off for testing, bool [n]: seeded, stratified by class.
+def test_rows(
+    y: Array, fraction: float, seed: int, units: Units | None, reading: Reading
+) -> Array:
+    """Return which rows are split off for testing, bool [n]: seeded, as the reading divides them.
 
-    A class with a single row stays in training. Of groups some whole ones are split off, of times
+    Of groups some whole ones are split off, of times
     the latest.
 
     Raises:
@@ -204,15 +216,7 @@ def test_rows(y: Array, fraction: float, seed: int, units: Units | None) -> Arra
             f"test_fraction {fraction:g} of {len(y)} rows leaves {len(y) - n_test} for training "
             f"and {n_test} for testing; at least {FEWEST_ROWS} and 1 are needed"
         ).with_code("test-fraction-leaves-too-few")
-    if units is not None:
-        return in_test
-    if y.dtype != np.int64:
-        in_test[random_rows(len(y), n_test, generator)] = True
-        return in_test
-    in_test[stratified_rows(y, n_test, generator)] = True
-    for label in set(y[in_test].tolist()) - set(y[~in_test].tolist()):
-        in_test[y == label] = False
-    return in_test
+    return in_test if units is not None else reading.tested(y, n_test, generator)
 
 
 def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
@@ -222,8 +226,10 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         ValueError: If there are fewer examples than requested.
     """
     meaning, units = raw.meaning, raw.units
-    x_train, y_train, kept = _subset(raw.x_train, raw.y_train, spec, "train", seed)
-    x_test, y_test, _ = _subset(raw.x_test, raw.y_test, spec, "test", seed)
+    kind = TARGET_KINDS[raw.task]
+    reading = reading_of(kind)
+    x_train, y_train, kept = _subset(raw.x_train, raw.y_train, spec, "train", seed, reading)
+    x_test, y_test, _ = _subset(raw.x_test, raw.y_test, spec, "test", seed, reading)
     if units is not None and kept is not None:
         units = units.at(kept)
     mean, std = moments(x_train)
@@ -233,20 +239,14 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         mean, std = mean.astype(np.float32), std.astype(np.float32)
     elif len(x_train.shape) == 2:
         meaning = replace(meaning, said=(*meaning.said, *_said_far(mean, std)))
-    if np.issubdtype(y_train.dtype, np.floating):
-        task: Task = "real"
-        n_outputs = y_train.shape[1]
-        y_mean = y_train.mean(0)
-        y_std = np.where(y_train.min(0) == y_train.max(0), 1.0, y_train.std(0))
-    else:
-        task = "labels"
-        n_outputs = len(meaning.classes) or int(raw.y_train.max()) + 1
-        y_mean, y_std = np.zeros(n_outputs), np.ones(n_outputs)
+    n_outputs, y_mean, y_std = reading.outputs(y_train, raw.y_train, len(meaning.classes))
     scale = None
     if spec.scale != "identity":
         scale = fit(spec.scale, y_train)
         meaning = replace(meaning, said=(*meaning.said, said_scale(scale)))
     if spec.class_weight is not None:
+        if not kind.classes:
+            raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
         names = [str(name) for name in meaning.classes or range(n_outputs)]
         found = class_weights(y_train, names, spec.class_weight)
         weights = dict(zip(names, found.tolist(), strict=True))
@@ -258,7 +258,7 @@ def assembled(raw: RawArrays, spec: DatasetSpec, *, seed: int) -> ArrayData:
         y_train,
         x_test,
         y_test,
-        task=task,
+        task=kind.stored,
         n_outputs=n_outputs,
         input_shape=x_train.shape[1:],
         mean=mean,
@@ -284,7 +284,7 @@ def _said_far(mean: Array, std: Array) -> list[str]:
 
 
 def _subset(
-    x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int
+    x: Inputs, y: Array, spec: DatasetSpec, part: str, seed: int, reading: Reading
 ) -> tuple[Inputs, Array, Array | None]:
     """Return at most `max_<part>` examples, and which; each part has its own random stream."""
     wanted = spec.max_train if part == "train" else spec.max_test
@@ -296,20 +296,5 @@ def _subset(
             f"{part} examples, but got {wanted}; lower it with --set dataset.max_{part}=N"
         ).with_code("max-examples-too-large")
     generator = np.random.default_rng(derive_seed(seed, "split", part))
-    if np.issubdtype(y.dtype, np.floating):
-        rows = random_rows(len(y), wanted, generator)
-    else:
-        rows = stratified_rows(y, wanted, generator)
+    rows = reading.rows_of(y, wanted, generator)
     return rows_at(x, rows), y[rows], rows
-
-
-def _without_wrong_remedy(said: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Return sentences on columns; of two notations in one the remedy is to write only one."""
-    parts = [one.partition(" is not read as ") for one in read]
-    left_out = tuple(f"{column} is left out" for column, known, _ in parts if known)
-    return [
-        one.partition("; --categorical ")[0].replace("out: it has", "out, as it has")
-        if left_out and one.startswith(left_out)
-        else one
-        for one in said
-    ]

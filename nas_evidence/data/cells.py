@@ -24,6 +24,7 @@ import pandas as pd
 
 from nas_evidence.data.exact_text import has_leading_zeros, merged_codes, to_numeric
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.said import Said, said_of
 from nas_evidence.data.typed import is_typed, merged_objects, typed_column
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
@@ -31,7 +32,7 @@ from nas_evidence.plumbing.parsing import parsed_json
 #: Keys of `DataFrame.attrs`: sentences about how a table was read; `Written` by column, as JSON.
 READ = "nas_evidence: how it was read"
 _WRITTEN = "nas_evidence: how its numbers are written"
-#: Share of the cells of a column of text that must be numbers, or dates; most other words in it.
+#: Minimum share of numbers, or of dates, in a column of text; maximum number of other words in it.
 MOSTLY, MOST_WORDS = 0.9, 3
 _SIGNS = "$€£¥%"
 # Digits of other scripts become those of ASCII in `_bare`.
@@ -40,7 +41,7 @@ _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d*),\d+|[+-]?\d{1,3}(\.\d{3})+", 
 _GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?", re.ASCII)
 _ONLY_COMMA = re.compile(r"[+-]?(0?,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)")
 _UNIT = re.compile(r"\d[.,]?\s*((?:[^\W\d_]|°)[^\d\s,;:]{0,9})$")
-#: Most units of a column that is said to have several.
+#: Maximum number of units of a column that is said to have several.
 _MOST_UNITS = 5
 _DURATION = re.compile(
     r"-?\d+ days?,? [+-]?\d\d?:\d\d:\d\d(\.\d+)?|[+-]?P(?=T?\d)(\d+D)?(T[\dHMS.]+)?"
@@ -68,7 +69,7 @@ def with_numbers_read(
     *,
     comma: bool | None = None,
     written: Mapping[str, Written] | None = None,
-    said: Iterable[str] = (),
+    said: Iterable[Said] = (),
     kept: Container[str] = (),
 ) -> pd.DataFrame:
     """Return a table of typed columns, numbers written as text as numbers; `how_read` says which.
@@ -130,7 +131,7 @@ def are_codes(texts: pd.Series) -> bool:
     return has_leading_zeros(texts) or merged_codes(texts) is not None
 
 
-def said_codes(name: str, texts: pd.Series, option: str = "") -> list[str]:
+def said_codes(name: str, texts: pd.Series, option: str = "") -> list[Said]:
     """Return in words which codes of a column of text [n] become one number.
 
     Args:
@@ -143,22 +144,21 @@ def said_codes(name: str, texts: pd.Series, option: str = "") -> list[str]:
         return []
     one, other = map(repr, sorted(twice, key=len, reverse=True))
     option = option or f"--categorical {on_one_line(shell_word(name))}"
-    return [
-        f"column {name!r}: {one} and {other} are read as one number; {option} to keep them apart"
-    ]
+    words = f"column {name!r}: {one} and {other} are read as one number"
+    return [Said(words, remedy=f"{option} to keep them apart")]
 
 
-def _said(name: str, present: pd.Series, plain: pd.Series) -> list[str]:
+def _said(name: str, present: pd.Series, plain: pd.Series) -> list[Said]:
     """Return in words how the first cell that was read as another text became a number."""
     shown, read = next(
         (a, b) for a, b in zip(present, plain, strict=True) if isinstance(b, str) and a != b
     )
     if shown.replace(",", ".") == read:
-        return ["numbers are read with decimal commas: '1,5' is 1.5"]
-    return [f"column {name!r} is read as numbers: {shown!r} is {float(read):.10g}"]
+        return [Said("numbers are read with decimal commas: '1,5' is 1.5")]
+    return [Said(f"is read as numbers: {shown!r} is {float(read):.10g}", name, "text as numbers")]
 
 
-def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[str]:
+def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[Said]:
     """Return in words that half of the cells or more are dates, or numbers, and the others not."""
     if order_of(present):
         return []
@@ -169,23 +169,24 @@ def _said_partly(name: str, present: pd.Series, number: pd.Series) -> list[str]:
                       ("numbers", number)):  # fmt: skip
         if 0.5 <= are.mean() < 1:
             shown = [shortened(texts[which].iloc[0]) for which in (are, ~are)]
-            return [
-                f"column {name!r} is not read as {what}: {are.sum()} of {len(present)} cells are "
-                f"{what} ({shown[0]!r}), {(~are).sum()} are not ({shown[1]!r}); write all in one "
-                "notation"
-            ]
+            words = (
+                f"is not read as {what}: {are.sum()} of {len(present)} cells are {what} "
+                f"({shown[0]!r}), {(~are).sum()} are not ({shown[1]!r})"
+            )
+            return [Said(words, name, "not read", "write all in one notation")]
     return []
 
 
-def _said_units(name: str, present: pd.Series) -> list[str]:
+def _said_units(name: str, present: pd.Series) -> list[Said]:
     units = present.str.extract(_UNIT, expand=False)
     if units.notna().mean() < MOSTLY or not 1 < units.nunique() <= _MOST_UNITS:
         return []
     listed = ", ".join(map(repr, units.dropna().unique()))
-    return [f"column {name!r} is not read as numbers, as they have several units: {listed}"]
+    words = f"is not read as numbers, as they have several units: {listed}"
+    return [Said(words, name, "not read")]
 
 
-def _said_signs(name: str, present: pd.Series) -> list[str]:
+def _said_signs(name: str, present: pd.Series) -> list[Said]:
     """Return in words that numbers have several signs, or that some have one of per cent."""
     signs = present.str.extract(f"([{_SIGNS}])", expand=False).fillna("")
     found = [one for one in signs.unique() if one]
@@ -194,17 +195,16 @@ def _said_signs(name: str, present: pd.Series) -> list[str]:
     shown = ", ".join(
         repr(present[signs == one].iloc[0]) for one in ([*found, ""])[:3] if (signs == one).any()
     )
-    return [
-        f"column {name!r} has numbers with several signs or without, read as they stand: {shown}"
-    ]
+    words = f"has numbers with several signs or without, read as they stand: {shown}"
+    return [Said(words, name)]
 
 
-def _typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Written], list[str]]:
+def _typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Written], list[Said]]:
     """Return a table of typed columns, how those are written of which the source says it.
 
     Also return sentences about columns in which cells of two types become one text.
     """
-    changed, decided, said = {}, dict[str, Written](), list[str]()
+    changed, decided, said = {}, dict[str, Written](), list[Said]()
     for at, kind in enumerate(frame.dtypes):
         if not is_typed(kind):
             name, values = frame.columns[at], frame.iloc[:, at]
@@ -212,14 +212,14 @@ def _typed(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Written], list[
             if note:
                 decided[str(name)] = Written(note)
             if kind is np.dtype(object) and (twice := merged_objects(values.dropna())) is not None:
-                said.append(f"column {name!r} holds {twice} as text and otherwise, read as one")
+                said.append(Said(f"holds {twice} as text and otherwise, read as one", str(name)))
     return (frame.assign(**changed) if changed else frame), decided, said
 
 
-def how_read(frame: pd.DataFrame) -> tuple[tuple[str, ...], dict[str, Written]]:
+def how_read(frame: pd.DataFrame) -> tuple[tuple[Said, ...], dict[str, Written]]:
     """Return sentences about how a table was read, and how cells of its columns are written."""
     said, written = frame.attrs.get(READ), frame.attrs.get(_WRITTEN)
-    sentences = tuple(map(str, said)) if isinstance(said, list) else ()
+    sentences = tuple(map(said_of, said)) if isinstance(said, list) else ()
     decided = parsed_json(written) if isinstance(written, str) else {}
     return sentences, {name: Written(*how) for name, how in decided.items()}
 

@@ -1,95 +1,110 @@
 """The decisions about data as sentences: like ones in one, and what no other file says.
 
-A decision about a column is the sentence `column 'NAME' VERDICT; OPTION NAME to REMEDY`. Several
-with one verdict become one sentence, with the names of the columns:
+Several decisions of one kind become one sentence, with the names of the columns:
 
     9 constant columns are left out: x0, x8, x16, ...; --categorical COL to keep one
 """
 
-import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pandas as pd
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.preparation import MOST_CATEGORIES, Preparation, option
+from nas_evidence.data.said import Said
 from nas_evidence.data.targets import ClassName
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.spec.how_read import HowRead
 
 #: Columns that a sentence names.
 _NAMED = 8
-_ABOUT = re.compile(r"column (?P<name>'.*?'|\".*?\") (?P<verdict>is (?:left out|read as).*)")
-#: Verdicts that are alike: how they begin, the same of several columns, which option changes it,
-#: and from how many columns on they are one sentence.
-_ALIKE = (
-    ("is left out: it has one value only", "constant columns are left out", "--categorical",
-     "keep", 2),
-    ("is left out: it is empty", "empty columns are left out", "", "", 2),
-    ("is left out: it looks like a row number", "columns that look like row numbers are left out",
-     "--numeric", "keep", 2),
-    ("is left out: it has ", "columns of free text are left out", "--categorical",
-     "keep the most frequent of", 4),
-    ("is read as categories without their order",
-     "columns of ordered categories are read without their order", "", "", 2),
-    ("is read as dates", "columns are read as dates", "--drop", "leave out", 4),
-    ("is read as numbers: ", "columns of text are read as numbers", "--categorical",
-     "read as categories", 4),
-    ("is read as numbers and ", "columns are read as numbers and some words in them as missing",
-     "--categorical", "read as categories", 4),
-)  # fmt: skip
 
 
-def grouped(sentences: Iterable[str], features: Container[str]) -> list[str]:
-    """Return sentences with like decisions about several columns as one, where the first stood.
+class SaidKind(NamedTuple):
+    """Decisions that are alike.
+
+    several  what is decided of several columns
+    option   that changes it, "" if none does
+    to       what the option does
+    least    number of columns from which on they are one sentence
+    """
+
+    several: str
+    option: str = ""
+    to: str = ""
+    least: int = 2
+
+
+#: By what was decided, see `Said.about`.
+KINDS = {
+    "constant": SaidKind("constant columns are left out", "--categorical", "keep"),
+    "empty": SaidKind("empty columns are left out"),
+    "row number": SaidKind("columns that look like row numbers are left out", "--numeric", "keep"),
+    "free text": SaidKind(
+        "columns of free text are left out", "--categorical", "keep the most frequent of", 4
+    ),
+    "ordered": SaidKind("columns of ordered categories are read without their order"),
+    "dates": SaidKind("columns are read as dates", "--drop", "leave out", 4),
+    "text as numbers": SaidKind(
+        "columns of text are read as numbers", "--categorical", "read as categories", 4
+    ),
+    "numbers and words": SaidKind(
+        "columns are read as numbers and some words in them as missing",
+        "--categorical",
+        "read as categories",
+        4,
+    ),
+}
+
+
+def grouped(decisions: Iterable[Said], features: Container[str]) -> list[str]:
+    """Return decisions as sentences, those of a kind in one, where the first stood.
 
     Args:
-        sentences: about the data.
+        decisions: about the data.
         features: names of the columns that could be features: those that options name.
 
-    >>> one = "column {!r} is left out: it has one value only"
-    >>> grouped([one.format("a"), "rows: 8", one.format("b")], "ab")
+    >>> one = Said("is left out: it has one value only", "a", "constant")
+    >>> grouped([one, Said("rows: 8"), one._replace(column="b")], "ab")
     ['2 constant columns are left out: a, b; --categorical COL to keep one', 'rows: 8']
+    >>> grouped([one], "a")
+    ["column 'a' is left out: it has one value only; --categorical a to keep"]
     """
-    found = list(sentences)
-    alike = defaultdict[int, list[tuple[int, str]]](list)
-    for at, sentence in enumerate(found):
-        about = _ABOUT.fullmatch(sentence)
-        for kind, (begin, *_) in enumerate(_ALIKE):
-            name = about["name"][1:-1] if about else ""
-            if about and name in features and about["verdict"].startswith(begin):
-                alike[kind].append((at, name))
-                break
+    found = list(decisions)
+    alike = defaultdict[str, list[int]](list)
+    for at, said in enumerate(found):
+        if said.about in KINDS and said.column in features:
+            alike[said.about].append(at)
     gone = set[int]()
-    for kind, cases in alike.items():
-        _, several, change, remedy, least = _ALIKE[kind]
-        if len(cases) < least:
-            for at, name in cases:  # each says which option changes it
-                if change and change not in found[at]:
-                    found[at] += f"; {change} {option(name)} to {remedy}"
+    for about, places in alike.items():
+        kind = KINDS[about]
+        names = [str(found[at].column) for at in places]
+        if len(places) < kind.least:
+            for at, name in zip(places, names, strict=True):
+                if kind.option and not found[at].remedy:
+                    remedy = f"{kind.option} {option(name)} to {kind.to}"
+                    found[at] = found[at]._replace(remedy=remedy)
             continue
-        names = ", ".join(shortened(name) for _, name in cases[:_NAMED])
-        more = ", ..." * (len(cases) > _NAMED)
-        how = f"; {change} COL to {remedy} one" if change else ""
-        found[cases[0][0]] = f"{len(cases)} {several}: {names}{more}{how}"
-        gone |= {at for at, _ in cases[1:]}
-    return [sentence for at, sentence in enumerate(found) if at not in gone]
+        listed = ", ".join(map(shortened, names[:_NAMED])) + ", ..." * (len(names) > _NAMED)
+        remedy = f"{kind.option} COL to {kind.to} one" if kind.option else ""
+        found[places[0]] = Said(f"{len(names)} {kind.several}: {listed}", remedy=remedy)
+        gone |= {*places[1:]}
+    return [str(said) for at, said in enumerate(found) if at not in gone]
 
 
-def said_of_numbers(sentences: Iterable[str], preparation: Preparation) -> Iterator[str]:
-    """Yield sentences about how a table was read, but for those of columns that are no numbers."""
+def said_of_numbers(decisions: Iterable[Said], preparation: Preparation) -> Iterator[Said]:
+    """Yield how a table was read, without columns that are read as numbers and become none."""
     numbers = {column.name for column in preparation.columns if column.kind == "number"}
-    for sentence in sentences:
-        about = _ABOUT.fullmatch(sentence)
-        name = about["name"][1:-1] if about else ""
-        as_numbers = about and about["verdict"].startswith("is read as numbers: ")
-        if not as_numbers or name in numbers or name not in preparation.names:
-            yield sentence
+    none = {*preparation.names} - numbers
+    for said in decisions:
+        if said.about != "text as numbers" or said.column not in none:
+            yield said
 
 
-def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[str]:
+def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[Said]:
     """Say which columns have more categories than features, and which are alike but for case.
 
     Args:
@@ -103,15 +118,14 @@ def said_categories(preparation: Preparation, frame: pd.DataFrame) -> Iterator[s
         if len(column.categories) == MOST_CATEGORIES:
             n = frame[column.name].dropna().astype(str).str.strip().nunique()
             if n > MOST_CATEGORIES:
-                yield (
-                    f"column {column.name!r} has {n} categories: the {MOST_CATEGORIES} most "
-                    f"frequent have features of their own, all others are '(other)'; {drop}"
+                words = (
+                    f"has {n} categories: the {MOST_CATEGORIES} most frequent have features of "
+                    "their own, all others are '(other)'"
                 )
+                yield Said(words, column.name, remedy=drop)
         if alike := _alike(column.categories):
-            yield (
-                f"column {column.name!r} has categories that differ in case or accents alone: "
-                f"{alike}; write them alike to join them, or {drop}"
-            )
+            words = f"has categories that differ in case or accents alone: {alike}"
+            yield Said(words, column.name, remedy=f"write them alike to join them, or {drop}")
 
 
 def said_alike(classes: Sequence[ClassName]) -> Iterator[str]:

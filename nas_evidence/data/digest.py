@@ -54,7 +54,8 @@ def check_content(found: str, expected: str | None, what: str) -> None:
     if expected is not None and found != expected:
         raise ChangedDataError(
             f"{what} is not the data that this study began with (its SHA-256 differs from "
-            "`content` in study.toml); restore it, or start another study with --out"
+            "`content` in study.toml)",
+            remedy="restore it, or start another study with --out",
         ).with_code("data-changed")
 
 

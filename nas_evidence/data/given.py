@@ -24,7 +24,7 @@ from nas_evidence.data.units import weights_of
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most columns listed in a message.
+#: Maximum number of columns listed in a message.
 _LISTED = 12
 _EMPTY = "the new data have no rows, so there is nothing to predict"
 
@@ -54,8 +54,7 @@ class Given:
         """
         if self.truth is None:
             return None
-        missing = pd.isna(self.truth)
-        known = ~(missing.any(1) if missing.ndim == 2 else missing)
+        known = ~np.atleast_2d(pd.isna(self.truth).T).any(0)
         if not known.any():
             return None
         rows = np.flatnonzero(known)

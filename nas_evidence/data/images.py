@@ -642,5 +642,5 @@ def _said_copies(
         ("classes", "image is", "images are", "in another class too"),
         ("copies", "image is", "images are", "in its class twice"),
     ):
-        if pairs := found.get(kind):
-            yield f"{_counted(len(pairs), one, several)} {remedy} ({_listing(pairs)})"
+        if copies := found.get(kind):
+            yield f"{_counted(len(copies), one, several)} {remedy} ({_listing(copies)})"

@@ -16,7 +16,7 @@ Of 17 public data sets with honest features, none is accused: the largest AUROC 
 (breast cancer), the largest correlation 0.944 (power plant).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -27,29 +27,30 @@ from nas_evidence.data.mapped import Array
 _STRAIGHT = 1e-6
 #: Least AUROC, and rank correlation, of a feature that orders the target.
 _ORDERS = 0.995
-#: Least rows, and rows of a class, for that; most rows that are looked at.
+#: Minimum number of rows, and of rows of a class, for that; maximum number of rows looked at.
 _ROWS, _OF_CLASS, _MOST_ROWS = 50, 5, 20_000
-#: Most quantiles of a number, and most values of one that is a code.
+#: Maximum number of quantiles of a number, and of values of one that is a code.
 _QUANTILES, _OF_CODE = 100, 10
 
 
-def leaks(features: pd.DataFrame, y: Array) -> Iterator[tuple[str, str]]:
+def leaks(
+    features: pd.DataFrame, y: Array, leak: Callable[[pd.Series, Array, Array], str]
+) -> Iterator[tuple[str, str]]:
     """Yield the features that give the target away, and in words how.
 
     Args:
         features: the training rows.
-        y: their labels, int64 [n], or real targets [n, C].
+        y: their targets.
+        leak: of one feature, see `Reading`.
     """
-    labels = y.dtype == np.int64
     rows = np.random.default_rng(0).permutation(len(y))[:_MOST_ROWS]
     for name in features.columns:
-        values = features[name]
-        how = _of_labels(values, y, rows) if labels else _of_real_targets(values, y, rows)
-        if how:
+        if how := leak(features[name], y, rows):
             yield str(name), how
 
 
-def _of_labels(values: pd.Series, y: Array, rows: Array) -> str:
+def of_labels(values: pd.Series, y: Array, rows: Array) -> str:
+    """Return how a feature gives labels away, in words."""
     if _tells_labels(values, y):
         return "determines the target"
     aurocs = _aurocs(values.iloc[rows], y[rows]) if len(y) >= _ROWS else {}
@@ -62,7 +63,8 @@ def _of_labels(values: pd.Series, y: Array, rows: Array) -> str:
     return ""
 
 
-def _of_real_targets(values: pd.Series, y: Array, rows: Array) -> str:
+def of_real_targets(values: pd.Series, y: Array, rows: Array) -> str:
+    """Return how a feature gives one of some real targets away, in words."""
     for k in range(y.shape[1]):
         which = "the target" if y.shape[1] == 1 else f"target {k + 1} of {y.shape[1]}"
         if _is_line(values, y[:, k]):
@@ -78,8 +80,8 @@ def _tells_labels(values: pd.Series, y: Array) -> bool:
     codes, found = pd.factorize(values, use_na_sentinel=False)
     if not 1 < len(found) <= len(y) // 2:  # a constant, or about as many values as rows
         return False
-    pairs = codes.astype(np.int64) * (int(y.max()) + 1) + y
-    return len(np.unique(pairs)) == len(found)
+    both = codes.astype(np.int64) * (int(y.max()) + 1) + y
+    return len(np.unique(both)) == len(found)
 
 
 def _aurocs(values: pd.Series, y: Array) -> dict[int, float]:

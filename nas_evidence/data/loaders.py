@@ -258,14 +258,14 @@ def _once(loader: "DataLoader[Any]") -> tuple[Tensor, Tensor]:
     return _joined(parts) if parts else (torch.zeros(0), torch.zeros(0))
 
 
-def _joined(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    shapes = {x.shape[1:] for x, _ in pairs}
+def _joined(batches: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    shapes = {x.shape[1:] for x, _ in batches}
     if len(shapes) > 1:
         raise UserError(
             f"the inputs of batches have the shapes {sorted(map(list, shapes))[:3]}; give all "
             "rows one shape, such as sequences padded to one length"
         ).with_code("loader-shapes-differ")
-    x, y = (torch.cat(list(parts)) for parts in zip(*pairs, strict=True))
+    x, y = (torch.cat(list(parts)) for parts in zip(*batches, strict=True))
     return x, y
 
 

@@ -19,15 +19,18 @@ import gzip
 import math
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nas_evidence.data.arrays import RawArrays, random_rows, stratified_rows
+from nas_evidence.data.arrays import RawArrays
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.targets import reading_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DIABETES_TEST_SIZE, DIGITS_TEST_SIZE
+from nas_evidence.spec.likelihoods import TARGET_KINDS, Task
 from nas_evidence.spec.study import DatasetSpec, derive_seed
 
 FOLDERS = {
@@ -183,31 +186,53 @@ def read_bundled(
     Raises:
         ValueError: If the test set would leave no image, or fewer than two patients, for training.
     """
-    from sklearn.datasets import load_diabetes, load_digits  # late: importing takes a second
-
-    labels = spec.name == "digits"
-    if labels:
-        x, y = load_digits(return_X_y=True)
-        x, y = x.reshape(-1, 1, 8, 8), y.astype(np.int64)
-    else:
-        x, y = load_diabetes(return_X_y=True, scaled=False)
-        y = y.astype(np.float64)[:, None]
-    n_test = spec.test_size or (DIGITS_TEST_SIZE if labels else DIABETES_TEST_SIZE)
-    limit = len(y) if labels else len(y) - 1
+    bundled = _BUNDLED[spec.name]
+    x, y = bundled.load()
+    n_test = spec.test_size or bundled.test_size
+    limit = len(y) + 1 - bundled.fewest
     if n_test >= limit:
         raise UserError(
             f"`test_size < {limit}` must hold for data set '{spec.name}', which has {len(y)} "
-            f"{'images' if labels else 'patients'}, but got {n_test}; lower it with "
+            f"{bundled.rows}, but got {n_test}; lower it with "
             "--set dataset.test_size=N"
         ).with_code("test-size-too-large")
     generator = np.random.default_rng(derive_seed(seed, "split"))
-    split = (
-        stratified_rows(y, n_test, generator) if labels else random_rows(len(y), n_test, generator)
-    )
     in_test = np.zeros(len(y), dtype=bool)
-    in_test[split] = True
+    in_test[reading_of(TARGET_KINDS[bundled.task]).rows_of(y, n_test, generator)] = True
     x = x.astype(np.float32)
-    return RawArrays(x[~in_test], y[~in_test], x[in_test], y[in_test])
+    parts = x[~in_test], y[~in_test], x[in_test], y[in_test]
+    return RawArrays(*parts, task=bundled.task)
+
+
+def _digits() -> tuple[Array, Array]:
+    from sklearn.datasets import load_digits  # late: importing takes a second
+
+    x, y = load_digits(return_X_y=True)
+    return x.reshape(-1, 1, 8, 8), y.astype(np.int64)
+
+
+def _diabetes() -> tuple[Array, Array]:
+    from sklearn.datasets import load_diabetes
+
+    x, y = load_diabetes(return_X_y=True, scaled=False)
+    return x, y.astype(np.float64)[:, None]
+
+
+@dataclass(frozen=True)
+class _Bundled:
+    """A data set that comes with scikit-learn: its rows, and fewest of them for training."""
+
+    load: Callable[[], tuple[Array, Array]]
+    task: Task
+    test_size: int
+    rows: str
+    fewest: int
+
+
+_BUNDLED = {
+    "digits": _Bundled(_digits, "classification", DIGITS_TEST_SIZE, "images", 1),
+    "diabetes": _Bundled(_diabetes, "regression", DIABETES_TEST_SIZE, "patients", 2),
+}
 
 
 #: Name -> reader, called as `read(spec, seed=, data_root=, download=)`.

@@ -43,11 +43,12 @@ from nas_evidence.data.cells import (
 )
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.said import Said
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
 
-#: Most categories of a column with a feature of their own.
+#: Maximum number of categories of a column with a feature of their own.
 MOST_CATEGORIES = 50
 #: Share of values that must be numbers, or dates, for the column to be taken as that.
 _MOSTLY = 0.9
@@ -306,7 +307,7 @@ def prepare(
     where: str,
     written: Mapping[str, Written] | None = None,
     unnamed: bool = False,
-) -> tuple[Preparation, list[str]]:
+) -> tuple[Preparation, list[Said]]:
     """Decide how the columns of the training rows become features.
 
     Args:
@@ -356,7 +357,7 @@ def prepare(
         ).with_code("no-column-varies")
     names = tuple(map(str, frame.columns))
     preparation = Preparation(tuple(columns), written or {}, names, unnamed)
-    return preparation, [preparation.sentence, *said]
+    return preparation, [Said(preparation.sentence), *said]
 
 
 def option(name: str) -> str:
@@ -366,13 +367,13 @@ def option(name: str) -> str:
 
 def _decided(
     name: str, values: pd.Series, forced: str | None, where: str
-) -> tuple[list[Column], str]:
+) -> tuple[list[Column], Said | None]:
     """Return a column, several for a date, none to leave it out, and a sentence if needed."""
     present = values.dropna()
     if present.nunique() <= 1 and forced in (None, "given category") and not values.isna().any():
-        return [], f"column {name!r} is left out: it has one value only"
+        return [], Said("is left out: it has one value only", name, "constant")
     if present.empty:
-        return [], f"column {name!r} is left out: it is empty"
+        return [], Said("is left out: it is empty", name, "empty")
     if forced is None and (order := order_of(present)):
         return _date(name, values, order)
     if forced == "category":
@@ -385,37 +386,34 @@ def _decided(
             column, _ = _number(name, values, "number", where)
             flags = not np.isnan(_flags(present)).all()
             what = "True and False" if flags else "numbers"
-            return column, (
-                f"column {name!r} is read as {what} and {', '.join(map(repr, unread.unique()))} "
-                f"as missing; --categorical {option(name)} to change"
-                if len(unread)
-                else ""
-            )
+            if not len(unread):
+                return column, None
+            words = ", ".join(map(repr, unread.unique()))
+            about = "" if flags else "numbers and words"
+            change = f"--categorical {option(name)} to change"
+            return column, Said(f"is read as {what} and {words} as missing", name, about, change)
     many = present.nunique() > len(present) // 2
     if many and not _is_text(values):
         return _number(name, values, None, where)
     if many:
-        return [], (
-            f"column {name!r} is left out: it has {present.nunique()} different texts in "
-            f"{len(present)} rows; --categorical {option(name)} to keep the most frequent"
-        )
-    said = ""
+        words = f"is left out: it has {present.nunique()} different texts in {len(present)} rows"
+        keep = f"--categorical {option(name)} to keep the most frequent"
+        return [], Said(words, name, "free text", keep)
+    said = None
     if isinstance(kind := values.dtype, pd.CategoricalDtype) and kind.ordered:
         grades = " < ".join(shortened(str(one)) for one in kind.categories[:_GRADES])
         grades += " < ..." * (len(kind.categories) > _GRADES)
-        said = (
-            f"column {name!r} is read as categories without their order, {grades}; give their "
-            "numbers (.cat.codes) to keep it"
-        )
+        words = f"is read as categories without their order, {grades}"
+        said = Said(words, name, "ordered", "give their numbers (.cat.codes) to keep it")
     elif forced and not _is_text(values):
-        keep = f"--numeric {option(name)} to change"
-        said = f"column {name!r} is a category of numbers, read as categories; {keep}"
+        change = f"--numeric {option(name)} to change"
+        said = Said("is a category of numbers, read as categories", name, remedy=change)
     return _category(name, values)[0], said
 
 
 def _number(
     name: str, values: pd.Series, forced: str | None, where: str
-) -> tuple[list[Column], str]:
+) -> tuple[list[Column], Said | None]:
     numbers = _as_numbers(values)
     base = _base(values, numbers)
     numbers = _as_numbers(values, base) if base else numbers
@@ -427,7 +425,7 @@ def _number(
     _check_finite(numbers, name, where)
     if forced is None and (_numbers_the_rows(numbers) or _is_index(name, numbers)):
         keep = f"--numeric {option(name)} to keep"
-        return [], f"column {name!r} is left out: it looks like a row number; {keep}"
+        return [], Said("is left out: it looks like a row number", name, "row number", keep)
     indicator = bool(np.isnan(numbers).any())
     words = (
         values[np.isnan(numbers)].dropna().astype(str).str.strip().unique() if indicator else ()
@@ -445,19 +443,19 @@ def _number(
         words=tuple(words[:MOST_CATEGORIES]),
         base=base,
     )
-    return [column], ""
+    return [column], None
 
 
-def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str]:
+def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], Said | None]:
     zone = zone_of(values.dropna())
     dates = dates_of(values, order, zone)
     features = parts_of(dates)
     varying = [part for part in PARTS if np.nanmin(features[part]) < np.nanmax(features[part])]
     missing = bool(np.isnan(features[PARTS[0]]).any())
     if not varying and not missing:
-        close = dates.nunique() > 1
-        why = "its dates differ by less than a microsecond" if close else "it has one value only"
-        return [], f"column {name!r} is left out: {why}"
+        if dates.nunique() > 1:
+            return [], Said("is left out: its dates differ by less than a microsecond", name)
+        return [], Said("is left out: it has one value only", name, "constant")
     varying = varying or [PARTS[0]]
     columns = []
     for part in varying:
@@ -480,10 +478,8 @@ def _date(name: str, values: pd.Series, order: Order) -> tuple[list[Column], str
         how += f" and years of two digits in {1901 + THIS_CENTURY} to {2000 + THIS_CENTURY}"
     at = "" if zone in ("", EACH) else f" in the time of {zone}"
     also = ", --categorical to read categories" if order == "day" and _is_short(values) else ""
-    return columns, (
-        f"column {name!r} is read as dates{how}{at}: {', '.join(varying)}; "
-        f"--drop {option(name)} to leave it out{also}"
-    )
+    words, remedy = f"is read as dates{how}{at}: {', '.join(varying)}", f"--drop {option(name)}"
+    return columns, Said(words, name, "dates", f"{remedy} to leave it out{also}")
 
 
 def _scale(present: Array) -> tuple[float, float]:
@@ -578,8 +574,8 @@ def _as_numbers(values: pd.Series, base: int = 0) -> Array:
         found[np.isnan(found) & values.notna().to_numpy()] = _flags(words)
     if base:
         cells = values.astype("object")
-        pairs = zip(cells, found.tolist(), strict=True)
-        found = np.array([_exact(cell, number) - base for cell, number in pairs], np.float64)
+        read = zip(cells, found.tolist(), strict=True)
+        found = np.array([_exact(cell, number) - base for cell, number in read], np.float64)
     return found
 
 

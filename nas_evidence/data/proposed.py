@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.targets import skewed_columns
+from nas_evidence.data.real_targets import skewed_columns
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange
+from nas_evidence.spec.likelihoods import LIKELIHOODS, default_of
+from nas_evidence.spec.schedule import interval
 from nas_evidence.spec.study import ESTIMATED, StudySpec, TrainingPlan
 from nas_evidence.spec.toml import toml_line
 
@@ -44,11 +46,12 @@ def proposed_text(
     """
     batch, epochs = training_length(arrays.n_train)
     shape = " x ".join(map(str, arrays.input_shape))
-    labels = arrays.task == "labels"
+    kind = arrays.kind
+    likelihood = default_of(kind.task)
     said = [f"# {on_one_line(sentence)}" for sentence in arrays.meaning.said]
     lines = [
         f"# A study of {arrays.n_train} rows, inputs {shape}, "
-        f"{arrays.n_outputs} {'classes' if labels else 'targets'}. Made by nas-evidence from the",
+        f"{arrays.n_outputs} {kind.targets}. Made by nas-evidence from the",
         "# data; change what you like.",
         *said,
         toml_line("name", name),
@@ -62,8 +65,8 @@ def proposed_text(
         "",
         *_family_lines(arrays),
         "[plan]",
-        f'likelihood = "{"categorical" if labels else "gaussian"}"'
-        + ("" if labels else "          # the noise is learned"),
+        f'likelihood = "{likelihood}"'
+        + ("          # the noise is learned" if LIKELIHOODS[likelihood].learned else ""),
         f'epochs = "auto"                  # by the number of rows; here {epochs}',
         f"batch_size = {batch}",
         'optimiser = "adam"',
@@ -119,7 +122,7 @@ def with_numbers(
         folds = plan.n_folds(n_rows) if stored is None else stored.folds
         plan = plan.model_copy(update={"folds": folds})
     if plan.online.every == "auto":
-        every = plan.interval if stored is None else stored.online.every
+        every = interval(plan) if stored is None else stored.online.every
         online = plan.online.model_copy(update={"every": every})
         plan = plan.model_copy(update={"online": online})
     if stored is not None and stored.milestones == plan.milestone_epochs:
@@ -146,15 +149,15 @@ def skewed_sentence(study: StudySpec, arrays: ArrayData) -> str:
     Nothing is said where a scale was asked for, or a shipped data set is read.
     """
     asked = study.dataset.target_scale is not None or study.dataset.name not in OWN_DATA
-    if asked or arrays.task != "real" or not (found := skewed_columns(arrays.y_train)):
+    if asked or not arrays.kind.scaled or not (found := skewed_columns(arrays.y_train)):
         return ""
     several = f" and {len(found) - 1} more targets" if len(found) > 1 else ""
     names = arrays.meaning.targets or tuple(f"y{k}" for k in range(arrays.n_outputs))
     (column, skewness), is_one = next(iter(found.items())), len(found) == 1
     options = "--target-scale auto"
     gained = "0.4 nats of log density per datum on sixteen such tables, and lost RMSE"
-    if study.plan.likelihood != "heteroscedastic":
-        options += " with --set plan.likelihood=heteroscedastic"
+    if by_row := study.plan.declared.by_row:
+        options += f" with --set plan.likelihood={by_row}"
         gained = (
             "0.5 nats of log density per datum on twelve such tables and four simulated ones, in "
             "1.45 times the time"
@@ -172,7 +175,7 @@ def name_of(path: Path) -> str:
 
 def _dataset_lines(dataset: DatasetSpec, arrays: ArrayData) -> list[str]:
     given = dataset.model_dump(mode="json", exclude_defaults=True, exclude={"content"})
-    asked = given | {"task": arrays.task_name}
+    asked = given | {"task": arrays.kind.task}
     lines = [toml_line(key, value) for key, value in asked.items()]
     if not any(line.startswith("test") for line in lines) and not len(arrays.x_test):
         lines.append("# test_fraction = 0.2            # rows for the report's test")

@@ -54,9 +54,11 @@ from nas_evidence.data.exact_text import beyond_floats, has_leading_zeros, integ
 from nas_evidence.data.images import holds_images
 from nas_evidence.data.json_tables import read_json, read_json_lines, table_of
 from nas_evidence.data.mapped import Array
+from nas_evidence.data.said import Said
 from nas_evidence.data.targets import inferred
 from nas_evidence.plumbing.foreign_text import shortened
 from nas_evidence.plumbing.user_error import UserError, no_such_file
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.study import DatasetSpec
 
 #: Endings of packed text files, and what opens them.
@@ -85,7 +87,7 @@ _OTHERS = {
 }
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
-#: Most columns of a CSV file, and the length of its first line, characters.
+#: Maximum number of columns of a CSV file, and of characters of its first line.
 MOST_COLUMNS, _LONGEST_HEAD = 100_000, 1 << 23
 #: What may separate the cells of a line; how a spreadsheet says it in a line before the names.
 _SEPARATORS = ",;\t|"
@@ -122,7 +124,7 @@ _MISSING_WORDS = (
 _OPEN = re.compile(r"EOF inside string starting at row (\d+)")
 #: From so many columns on, rows are counted before all is read.
 _MANY = 1000
-#: Most cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
+#: Maximum number of cells of a sparse matrix, which is trained on as an array: 400 MB as float64.
 MOST_CELLS = 50_000_000
 
 
@@ -363,8 +365,8 @@ def read_frame(
     path = path.expanduser()
     if not path.is_file():
         raise UserError(
-            f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there; "
-            "correct the path, or name the folder with --data-root"
+            f"data set 'table' needs the file {path.name} in {path.parent}, but it is not there",
+            remedy="correct the path, or name the folder with --data-root",
         ).with_code("table-missing")
     said = []
     ending = path.suffix.lower()
@@ -380,7 +382,8 @@ def read_frame(
             sheets = frame
             first, frame = next(iter(sheets.items()))
             if len(sheets) > 1:
-                said.append(f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}")
+                words = f"sheet {first!r} of {path.name} is read, the first of {len(sheets)}"
+                said = [Said(words, about="sheet")]
     frame = named(frame, path.name)
     if stored:
         return frame
@@ -408,19 +411,19 @@ def _naming(path: Path) -> Iterator[None]:
         OSError, EOFError, UnicodeError, ValueError, TypeError, KeyError, AttributeError,
         RecursionError, lzma.LZMAError, BadZipFile, pd.errors.ParserError, csv.Error,
     ) as error:  # fmt: skip
-        raise UserError(f"{path} cannot be read as a table: {_why(error, ending)}").with_code(
-            "table-unreadable"
-        ) from None
+        again = _NEEDED.get(ending) == "pyarrow"
+        raise UserError(
+            f"{path} cannot be read as a table: {_why(error)}",
+            remedy="write it again, as with pandas.DataFrame.to_parquet" if again else "",
+        ).with_code("table-unreadable") from None
 
 
-def _why(error: Exception, ending: str) -> str:
+def _why(error: Exception) -> str:
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, UnicodeDecodeError):
         why = f"it is not {error.encoding.upper()[:6]} throughout; save it as UTF-8"
     if isinstance(error, KeyError):  # of pyarrow
         why = f"what pandas notes in it lacks {why}"
-    if _NEEDED.get(ending) == "pyarrow":
-        why += "; write it again, as with pandas.DataFrame.to_parquet"
     if isinstance(error, BadZipFile):
         why = "it is no .xlsx spreadsheet; save it as one, or as .csv"
     if found := _OPEN.search(why):
@@ -477,7 +480,7 @@ def _read_text(
 ) -> pd.DataFrame:
     """Read a file of separated values; its encoding and its decimal commas are found out."""
     form = _form_of(path)
-    frame, said = form.read(low_memory=False), [*form.said]
+    frame, said = form.read(low_memory=False), [*map(Said, form.said)]
     frame.columns = frame.columns.map(lambda name: str(name).strip())
     comma = decimal_comma(frame, form.separator)
     wide = [n for n in frame.columns if beyond_floats(frame[n])]
@@ -780,7 +783,7 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
         known = ", ".join(map(shortened, frame.columns[:_LISTED])) + ", ..." * (
             len(frame.columns) > _LISTED
         )
-        more = [f"; {said}" for said in how_read(frame)[0] if said.startswith("sheet ")]
+        more = [f"; {said}" for said in how_read(frame)[0] if said.about == "sheet"]
         if any(str(column).startswith("Unnamed: ") for column in frame.columns):
             more.append("; the names must be in the first line")
         elif len(frame.columns) == 1 and str(name) in str(frame.columns[0]).split():
@@ -856,14 +859,14 @@ def _check_notation(
     Raises:
         ValueError: if one is, and its texts are too many for classes; says how it is written.
     """
+    classes = task is None or TARGET_KINDS[task].classes
     for target in targets:
         few = len(frame[target].unique()) <= max(2, len(frame) // 2)
-        for said in () if few and task != "regression" else how_read(frame)[0]:
-            _, known, why = said.partition(f"column {target!r} is not read as ")
-            if known:
-                raise UserError(f"target {target!r} in {where} is not read as {why}").with_code(
-                    "target-of-two-notations"
-                )
+        for said in () if few and classes else how_read(frame)[0]:
+            if said.about == "not read" and said.column == target:
+                raise UserError(
+                    f"target {target!r} in {where} {said._replace(column=None)}"
+                ).with_code("target-of-two-notations")
 
 
 def _target(frame: pd.DataFrame, target: str, where: str) -> Array:

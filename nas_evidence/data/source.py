@@ -35,11 +35,13 @@ from nas_evidence.data.reading import (
     rows_of_table,
     texts_as_frame,
 )
+from nas_evidence.data.said import Said
 from nas_evidence.data.targets import check_unordered, typed_targets
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 #: Folder of a study that holds its data.
 KEPT = "data"
@@ -98,7 +100,7 @@ class Source:
             taken = {
                 seed: replace(arrays, meaning=arrays.meaning.settled())
                 for seed, arrays in self._taken.items()
-                if arrays.task_name == asked.task
+                if arrays.kind.task == asked.task
             }
         return replace(self, spec=asked, _taken=taken)
 
@@ -236,7 +238,7 @@ def _copy_of_a_study(kept: bool, base: Path | None) -> Iterator[None]:
             raise
         folder = "its folder" if base is None else shell_word(base)
         raise ChangedDataError(
-            f"{str(error).partition(';')[0]}; it is the study's own copy of its data: "
+            f"{error.what}; it is the study's own copy of its data: "
             "`nas-evidence search` with the same data and settings and "
             f"--out {folder} writes it again"
         ).with_code("kept-data-lost") from None
@@ -294,7 +296,7 @@ def _kept(keys: Mapping[str, Any]) -> tuple[set[str], str | None]:
     """
     named = {*(keys.get("categorical") or ()), keys.get("groups") or ""}
     target, task = keys.get("target"), keys.get("task")
-    classes = {target or ""} if task == "classification" else set[str]()
+    classes = {target or ""} if _are_classes(task) else set[str]()
     return {*named, *classes} - {""}, target if task is None else None
 
 
@@ -378,6 +380,11 @@ def _without_objects(array: Array, name: str, given: str) -> Array:
     ).with_code("array-of-objects")
 
 
+def _are_classes(task: object) -> bool:
+    known = TARGET_KINDS.get(task) if isinstance(task, str) else None
+    return known is not None and known.classes
+
+
 # --- data in memory
 
 
@@ -442,7 +449,7 @@ def _of_table(
 ) -> Source:
     keys, frame = _with_levels(keys, frame), named(frame, GIVEN)
     levels = ", ".join(repr(str(name)) for name in frame.index.names if name is not None)
-    said = [f"the index of the rows ({levels}) is left out; reset_index() to use it"]
+    said = Said(f"the index of the rows ({levels}) is left out", remedy="reset_index() to use it")
     frame = frame.copy(deep=False)  # its columns are renamed
     by_position = _said_order(frame.index, y)
     if keys.get("target") in frame.columns:
@@ -480,10 +487,10 @@ def _of_table(
         raise UserError("name the column to predict with target=..., or give y").with_code(
             "target-or-y-missing"
         )
-    labels = y is not None and keys.get("task") == "classification"  # as they are
+    as_they_are = y is not None and _are_classes(keys.get("task"))
     kept, target = _kept(keys)
-    written = {keys["target"]: TEXT} if labels else None
-    kept, about = {*kept, target or ""}, [*by_position, *(said if levels else ())]
+    written = {keys["target"]: TEXT} if as_they_are else None
+    kept, about = {*kept, target or ""}, [*map(Said, by_position), *([said] if levels else ())]
     frame = with_numbers_read(frame, written=written, said=about, kept=kept)
     test = None
     if "test_path" in keys:
@@ -521,6 +528,6 @@ def pairs_of(dataset: Any) -> tuple[Any, Array]:
     first = dataset[0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise UserError("give y, or data whose items are pairs (x, y)").with_code("no-pairs")
-    pairs = [dataset[i] for i in range(len(dataset))]
-    x, y = [x for x, _ in pairs], np.stack([as_array(y) for _, y in pairs])
+    items = [dataset[i] for i in range(len(dataset))]
+    x, y = [x for x, _ in items], np.stack([as_array(y) for _, y in items])
     return x if are_of_pil(x) else np.stack([as_array(one) for one in x]), y

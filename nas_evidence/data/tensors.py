@@ -12,11 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nas_evidence.data.arrays import ArrayData, Inputs, Task
+from nas_evidence.data import real_targets
+from nas_evidence.data.arrays import ArrayData, Inputs
 from nas_evidence.data.mapped import Array, MappedRows
+from nas_evidence.data.targets import reading_of
 from nas_evidence.data.units import Units
-from nas_evidence.maths.normals import Normals
-from nas_evidence.maths.target_scale import OnScale, TargetScale, fit
+from nas_evidence.maths.target_scale import TargetScale, fit, identity
+from nas_evidence.spec.likelihoods import Stored
 
 _ROOT_2_PI = math.sqrt(2 * math.pi)
 
@@ -64,12 +66,6 @@ class OwnTargets:
         )
         return outputs.clamp(low, high)
 
-    def density(self, outputs: Tensor, spread: Tensor) -> Normals | OnScale:
-        """Return predictive densities from outputs and spread [n, C] of a network."""
-        to, by = self.scale.centre, self.scale.spread
-        mean, std = (v.detach().cpu().double().numpy() * by for v in (outputs, spread))
-        return self.scale.density(mean + to, std)
-
     def at(self, rows: NDArray[np.int64]) -> "OwnTargets":
         """Return some training rows alone, on the same scale."""
         return replace(self, train=self.train[rows])
@@ -91,7 +87,7 @@ class TensorData:
     y_train: Tensor  # labels int64 [n]; real standardised on their scale, float32 [n, n_outputs]
     x_test: Tensor
     y_test: Tensor
-    task: Task
+    task: Stored
     n_outputs: int
     input_shape: tuple[int, ...]
     y_mean: Tensor  # float64 [n_outputs], on the CPU; 0 for labels
@@ -119,9 +115,16 @@ class TensorData:
         return 0.0 if self.own is None else self.own.least_noise
 
     @property
-    def most_std(self) -> float:
-        """Most uncertainty that weights give a prediction, standardised; see `TargetScale`."""
-        return math.inf if self.own is None else self.own.scale.most_std
+    def tested(self) -> tuple[TargetScale, NDArray[Any], NDArray[np.float64] | float]:
+        """The test targets as predictions are judged: their scale, themselves, the unit of errors.
+
+        Without a scale of their own they stay standardised, and the unit is that of the data.
+        """
+        if self.own is not None:
+            return self.own.scale, self.own.test, 1.0
+        zeros = np.zeros(self.n_outputs)
+        scale = identity(zeros, zeros + 1, zeros + np.asarray(self.y_least))
+        return scale, self.y_test.cpu().numpy(), self.y_std.numpy()
 
     def fitted_to(self, rows: Tensor) -> OwnTargets | None:
         """Return the targets of some training rows with the scale fitted to them; kept."""
@@ -153,9 +156,7 @@ class TensorData:
 
 
 def _seen(y: Array, scale: TargetScale, device: torch.device | str) -> Tensor:
-    """Return targets [n, C] as networks see them, 0 outside the support."""
-    z = scale.standardised(y)
-    return torch.tensor(np.where(np.isfinite(z), z, 0.0), dtype=torch.float32, device=device)
+    return torch.tensor(real_targets.seen(y, scale), device=device)
 
 
 class NormalisedRows:
@@ -195,6 +196,7 @@ def select(x: Tensor, index: Tensor) -> Tensor:
 def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
     """Return the data on `device`; the arrays are copied, never changed or shared."""
     mean, std = (torch.tensor(value, device=device) for value in (arrays.mean, arrays.std))
+    reading = reading_of(arrays.kind)
 
     def inputs(x: Inputs) -> Tensor:
         if isinstance(x, MappedRows):
@@ -204,9 +206,7 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         return (torch.tensor(x, device=device) - mean).div_(std).contiguous()
 
     def targets(y: Array) -> Tensor:
-        if arrays.task == "labels":
-            return torch.tensor(y, device=device)
-        return _seen(y, arrays.scale, device)
+        return torch.tensor(reading.seen(y, arrays.scale), device=device)
 
     own = None
     if arrays.fitted_scale is not None:
@@ -225,9 +225,9 @@ def to_tensors(arrays: ArrayData, device: torch.device | str) -> TensorData:
         class_weights=arrays.meaning.class_weights,
         own=own,
         y_least=torch.tensor(
-            -math.inf
-            if arrays.task == "labels"
-            else (arrays.standardisation.least - arrays.y_mean) / arrays.y_std
+            (arrays.standardisation.least - arrays.y_mean) / arrays.y_std
+            if arrays.kind.scaled
+            else -math.inf
         ),
     )
 

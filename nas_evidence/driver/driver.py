@@ -31,6 +31,7 @@ from nas_evidence.spec.record import (
     is_race,
     n_searched,
 )
+from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.budget import Ledger
 from nas_evidence.storage.conditions import current_hash
@@ -403,12 +404,10 @@ class Driver:
             self._park(assignment)
             self._deadline.cut(race=is_race(trial_id))
         else:
-            plan = assignment.plan
-            # After the last epoch the network settles; its reports repeat that epoch.
-            due = next((e for e in plan.evaluation_epochs() if e > report.epoch), plan.epochs)
+            stop = next_stop(assignment.plan, report.epoch)
             least = self._study.resources.slice_timeout_seconds
             timeout = max(least, HUNG_FACTOR * self._longest_slice)
-            self._executor.advance(trial_id, due, timeout=timeout)
+            self._executor.advance(trial_id, stop.epoch, timeout=timeout)
 
     def _release(self) -> None:
         """Queue parked trials whose whole batch has reached their rung."""

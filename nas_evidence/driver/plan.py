@@ -10,6 +10,7 @@ neither the speed of workers nor a crash nor a torn file changes what is propose
 import itertools
 from collections.abc import Collection, Container, Iterable, Mapping
 
+from nas_evidence.spec.schedule import rungs
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec, derive_seed
 
 #: Largest grid that is asked at once, so that its longest trials can run first. In a larger one a
@@ -81,7 +82,7 @@ def assignment_of(
         estimators=study.estimators,
         followed=study.followed,
         limits=study.limits,
-        first_fold_alone=0 in study.rungs,
+        first_fold_alone=0 in rungs(study),
         seed=derive_seed(study.seed, trial_id, replicate),
     )
 
@@ -125,7 +126,7 @@ def to_ask(n_asked: int, n_told: int, study: StudySpec) -> int:
 def _is_known(study: StudySpec) -> bool:
     """Return whether all proposals are known, and no result depends on the order of trials."""
     grid = study.sampler.name == "grid" and n_proposals(study) <= MOST_AHEAD
-    return grid and not study.rungs  # a rung compares with the trials before
+    return grid and not rungs(study)  # a rung compares with the trials before
 
 
 def to_tell(

@@ -22,6 +22,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.sums import NAME as SUMS
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.record import TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import FREE_KEYS, Assignment, StudySpec
 from nas_evidence.spec.toml import (
     StudyError,
@@ -144,14 +145,12 @@ def replayed(
     assignment: Assignment, row: TrialRow, epochs: int, trial: Trial, *, score: str
 ) -> TrialRecord:
     """Run a trial to the epoch and status at which it ended before; return its record."""
-    plan = assignment.plan
     stopped_early = row.status in (TrialStatus.PRUNED, TrialStatus.CANCELLED)
     report = trial.report()
     while not report.done:
         if stopped_early and report.epoch >= epochs and (epochs > 0 or score in report.scores):
             return trial.finish(row.status, row.cause)
-        due = next((e for e in plan.evaluation_epochs() if e > report.epoch), plan.epochs)
-        report = trial.advance(due)
+        report = trial.advance(next_stop(assignment.plan, report.epoch).epoch)
     return trial.finish()
 
 

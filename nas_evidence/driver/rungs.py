@@ -11,6 +11,7 @@ from nas_evidence.driver.plan import trials_of_batch
 from nas_evidence.driver.scheduler import decide, point_of
 from nas_evidence.maths.pareto import Point
 from nas_evidence.spec.record import SliceReport
+from nas_evidence.spec.schedule import rungs
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.events import AtRung, Judged
 from nas_evidence.storage.log import Log
@@ -20,7 +21,7 @@ class Rungs:
     """The rungs of a study; the scores there are in the state of its log."""
 
     def __init__(self, study: StudySpec, log: Log) -> None:
-        self._study, self._log, self._rungs = study, log, study.rungs
+        self._study, self._log, self._rungs = study, log, rungs(study)
         self._passed: set[tuple[int, int]] = set()  # trial id and epoch, in this run
 
     def reached(self, trial_id: int, epoch: int) -> bool:

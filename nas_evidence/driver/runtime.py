@@ -1,9 +1,10 @@
 """Forecast of a study's runtime: a few timed pieces of its trials, put together.
 
-    trial  = (1 + σ) E (e + t b) + (1 + t) U u + V v + start, test and files
+    trial  = (1 + σ) E (e + t b) + (U + t W) u + V v + start, test and files
     study  = (trials + those of the race) × trial / workers
 
-E, U and V are the numbers of epochs, online updates and evaluations. An epoch takes e alone, and b
+E, U and V are the numbers of epochs, online updates and evaluations, W is that of the updates of a
+training on part of the data. An epoch takes e alone, and b
 for trainings on parts of the data, side by side; t is the data of these in multiples of all data.
 An update takes u, the curvatures of the scores v. σ is the work of settling, in trainings.
 """
@@ -23,6 +24,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.proposing.startup import startup_points
 from nas_evidence.spec.divisions import TRAINED_ON, predicted_folds
 from nas_evidence.spec.registry import CURVATURES, declared, draws_of
+from nas_evidence.spec.schedule import interval, on_a_part, stops
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, TrainingPlan
 from nas_evidence.training.loop import Member, Training, begin, train_epochs
 from nas_evidence.training.online import passes_of, update_hyperparameters
@@ -110,11 +112,13 @@ def trial_seconds(
     pieces: Pieces, plan: TrainingPlan, estimators: Collection[str], n_data: int
 ) -> float:
     """Return the seconds of a trial with these pieces on `n_data` training rows; see the top."""
-    evaluations = plan.evaluation_epochs()
+    planned = stops(plan)
     parts, _ = _parts(plan, estimators, n_data)
     epochs = plan.epochs * (1 + plan.settle) * (pieces.epoch + parts * pieces.beside)
-    updates = sum(map(plan.updates_after, evaluations)) * (1 + parts) * pieces.update
-    return epochs + updates + len(evaluations) * pieces.evaluation
+    updates = sum(stop.update for stop in planned)
+    updates += parts * sum(on_a_part(stop, plan).update for stop in planned)
+    evaluations = sum(stop.evaluate for stop in planned)
+    return epochs + updates * pieces.update + evaluations * pieces.evaluation
 
 
 def _parts(plan: TrainingPlan, estimators: Collection[str], n_data: int) -> tuple[float, int]:
@@ -138,7 +142,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     """Time the pieces of a trial on some of its data, each for about `_ENOUGH` seconds."""
     plan, n = study.plan, len(data.x_train)
     (given,) = plan_trials([point], (), study.model_copy(update={"n_trials": 1, "replicates": 1}))
-    n_epochs = min(_EPOCHS, plan.interval)
+    n_epochs = min(_EPOCHS, interval(plan))
 
     def new() -> Training:
         generator = torch.Generator().manual_seed(0)

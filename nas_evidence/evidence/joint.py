@@ -17,8 +17,8 @@ groups coupled by a full matrix γ_l = P_l − δ_l tr[(H + Δ)⁻¹]_ll; see `S
 x + a v only, which gives every second derivative. Large spectra of blocks are binned; one last
 step is on the full ones.
 
-With upper bounds on precisions and noise the maximum is still unique. Coordinates at a bound that
-F pushes against stay fixed, and the Newton step uses the others.
+With bounds on precisions and noise the maximum is still unique. Coordinates at a bound that F
+pushes against stay fixed, and the Newton step uses the others.
 
 log δ is kept in [−12, 18]. Dead groups are set first: θ = 0 and H > 0 goes to the upper bound,
 θ ≠ 0 and H = 0 to the lower, and a group with θ = 0 and H = 0 keeps its precision.
@@ -210,12 +210,12 @@ def fit_prior(
     constant = Noise(squared_error=0.0, n_targets=0, exponent=1, pass_std=1.0)
     objective = Objective(curvature, squared_norms, members, constant, curvature_scale)
     x = log_precision_of_groups(prior_precision, members)
-    bounds = _bounds(x, highest, members)
+    free, most = np.full_like(x, -np.inf), _highest(x, highest, members)
     stages = [AtFixedNoise(one, 0.0) for one in _stages(objective)]
     if method == "adam":
-        x = np.minimum(_adam(stages[0], x, steps, learning_rate), bounds)
+        x = np.minimum(_adam(stages[0], x, steps, learning_rate), most)
     else:
-        x = _maximum(stages, x, bounds)
+        x = _maximum(stages, x, (free, most))
     return objective.precision(np.append(x, 0.0))
 
 
@@ -228,6 +228,7 @@ def fit_prior_and_noise(
     noise: Noise,
     likelihood_power: float = 1.0,
     highest: Tensor | None = None,
+    least_std: float = 0.0,
     highest_std: float = math.inf,
 ) -> tuple[Tensor, float]:
     """Return the prior precisions [G] and the noise std that jointly maximise the evidence.
@@ -240,20 +241,27 @@ def fit_prior_and_noise(
         noise: noise terms of the pass, from `noise_of`.
         likelihood_power: κ.
         highest: upper bounds of the precisions [G], equal within a group; or None.
+        least_std: lower bound of the standard deviation of the noise; it holds where
+            `highest_std` is below it.
         highest_std: upper bound of the standard deviation of the noise.
     """
     objective = Objective(curvature, squared_norms, members, noise, likelihood_power)
     x = log_precision_of_groups(prior_precision, members)
-    bounds = _bounds(x, highest, members)
-    bounds = np.append(bounds, 2 * math.log(highest_std))
-    z = _maximum(_stages(objective), np.append(x, 2 * math.log(noise.pass_std)), bounds)
+    least = np.append(np.full_like(x, -np.inf), _log_variance(least_std))
+    most = np.append(_highest(x, highest, members), _log_variance(highest_std))
+    start = np.append(x, _log_variance(noise.pass_std))
+    z = _maximum(_stages(objective), start, (least, most))
     return objective.precision(z), math.exp(0.5 * z[-1])
 
 
-def _bounds(x: Array, highest: Tensor | None, members: Sequence[int]) -> Array:
+def _highest(x: Array, highest: Tensor | None, members: Sequence[int]) -> Array:
     return (
         np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, members)
     )
+
+
+def _log_variance(std: float) -> float:
+    return 2 * math.log(std) if std else -math.inf
 
 
 def _stages(objective: Objective) -> list[Objective]:
@@ -281,20 +289,23 @@ def _adam(objective: AtFixedNoise, x: Array, steps: int, learning_rate: float) -
     return x
 
 
-def _maximum(stages: Sequence[Concave], z: Array, highest: Array) -> Array:
+def _maximum(stages: Sequence[Concave], z: Array, bounds: tuple[Array, Array]) -> Array:
     """Return the maximum of the last stage, each from that of the one before, the first from z."""
     for stage, last_gain in zip(stages, (_LAST_GAIN, _LAST_GAIN_OF_BINS), strict=False):
-        z = _maximum_of_one(stage, z, highest, last_gain)
+        z = _maximum_of_one(stage, z, bounds, last_gain)
     return z
 
 
-def _maximum_of_one(objective: Concave, z: Array, highest: Array, last_gain: float) -> Array:
-    """Return the maximum, starting from z, within the ranges and nowhere above `highest`."""
+def _maximum_of_one(
+    objective: Concave, z: Array, bounds: tuple[Array, Array], last_gain: float
+) -> Array:
+    """Return the maximum, starting from z, within the ranges and the bounds."""
     whole = objective if isinstance(objective, Objective) else objective.whole
     n_groups = max(whole.members) + 1
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
     low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
-    high = np.clip(highest, low, high)
+    low = np.clip(bounds[0], low, high)
+    high = np.clip(bounds[1], low, high)
     z = np.clip(z, low, high)
     norms = whole.membership.T @ whole.squared_norms.cpu().double().numpy()
     traces = whole.membership.T @ whole.curvature.trace().cpu().numpy()

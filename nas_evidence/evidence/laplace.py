@@ -187,7 +187,10 @@ def mean_estimate(draws: Sequence[EvidenceEstimate]) -> EvidenceEstimate:
 def _gradient_norm_squared(
     pass_: CurvaturePass, model: nn.Module, precision: Tensor, power: float
 ) -> float:
-    """Return gᵀ (κ H + Δ)⁻¹ g, g = −κ ∇ log p(y|θ) + Δ θ."""
+    """Return gᵀ (κ H + Δ)⁻¹ g, g = −κ ∇ log p(y|θ) + Δ θ, with the H of the kind.
+
+    Settling asks another question, with the exact H: `training.mode.newton_decrement`.
+    """
     assert pass_.gradient is not None
     delta = of_each_parameter(precision, pass_.curvature.sizes)
     free = free_parameters(model).values()

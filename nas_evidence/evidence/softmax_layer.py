@@ -45,7 +45,7 @@ _NO_EFFECT = 1e-8
 _SMALL_GAIN, _NEWTON_STEPS, _HALVINGS = 1e-11, 60, 30
 #: At an optimum gᵀ H⁻¹ g is below this part of min(1, |log likelihood|).
 _AT_MODE = 1e-6
-#: Relative error of a step, and the most products for it.
+#: Relative error of a step, and maximum number of products for it.
 _STEP_ERROR, _MOST_PRODUCTS = 1e-3, 500
 #: On a CPU, numbers of outputs that are in memory at once.
 _AT_ONCE = 1 << 22

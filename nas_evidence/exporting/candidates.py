@@ -49,10 +49,10 @@ from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.parts import order_of_data
 
-#: Most seeds of an architecture that count, and most values (inputs times outputs of all data) for
-#: more than one: all simple models are fitted twice for each.
+#: Maximum number of seeds of an architecture that count. More than one counts up to a number of
+#: values (inputs times outputs of all data): all simple models are fitted twice for each.
 MOST_SEEDS, MOST_VALUES = 3, 300_000
-#: Most numbers that are read of all architectures.
+#: Maximum number of values read, over all architectures.
 MOST_READ = 5_000_000
 #: Draws behind a metric that is no mean over rows, and most rows of each.
 _N_DRAWS, _MOST_ROWS = 100, 2000

@@ -55,12 +55,13 @@ from nas_evidence.exporting.winner import (
     load_winner,
     with_preprocessing,
 )
+from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.maths.metrics import best_thresholds
-from nas_evidence.maths.spread_factor import log_densities
 from nas_evidence.maths.stacking import Floats, stacked
+from nas_evidence.maths.target_scale import unscaled
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.scores.folds import SCALES, cross_fitted, targets_of_folds, unseen_of
-from nas_evidence.spec.study import Assignment
+from nas_evidence.scores.folds import SCALES, cross_fitted, restored, targets_of_folds, unseen_of
+from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.storage.tables import StudyTables
 
 #: Members with less weight are left out.
@@ -132,7 +133,7 @@ def export_ensemble(
         "gain_standard_error": found.error,
         "without_chance": {str(chosen[k]): int(n) for k, n in enumerate(found.without) if n},
         "refitted": sum(again for _, again in unseen),
-        "thresholds": _thresholds([unseen[k][0] for k in kept], weights, data),
+        "thresholds": _thresholds([unseen[k][0] for k in kept], weights, data, study.plan),
     }
     whole = Mixed(
         [with_preprocessing(winners[k].raw() if raw else winners[k]) for k in kept],
@@ -183,18 +184,16 @@ def _unseen_on(assignment: Assignment, arrays: ArrayData, device: torch.device) 
 
 
 def densities_at_scales(
-    table: Tensor, targets: Tensor, log_jacobian: Floats | None = None
+    predictive: Predictive, targets: Tensor, log_jacobian: Floats | None = None
 ) -> Floats:
     """Return the log predictive density of each datum at each of `SCALES` [M, n], nats.
 
     Args:
-        table: outputs and spread of networks that have not seen the datum.
+        predictive: of networks that have not seen the datum.
         targets: labels [n], or standardised real targets [n, C].
         log_jacobian: of the targets [n], nats, see `TargetScale.log_jacobian`.
     """
-    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
-    outputs, spread = table[:, :-n_spread], table[:, -n_spread:]
-    found = [log_densities(outputs, spread * scale, targets) for scale in SCALES]
+    found = [predictive.at(scale).log_density(targets) for scale in SCALES]
     densities = np.asarray(torch.stack(found).numpy())
     return densities if log_jacobian is None else densities + log_jacobian
 
@@ -217,15 +216,18 @@ def _densities(unseen: Sequence[Tensor], data: TensorData, winners: Sequence[Win
     for table, winner in zip(unseen, winners, strict=True):
         own = targets_of_folds(data, winner.assignment)
         jacobian = own.log_jacobian[known.numpy()]
-        each.append(densities_at_scales(table[known], own.seen[known], jacobian))
+        unseen_rows = restored(table[known], winner.assignment.plan)
+        each.append(densities_at_scales(unseen_rows, own.seen[known], jacobian))
     return np.stack(each, axis=2)
 
 
-def _thresholds(unseen: Sequence[Tensor], weights: Floats, data: TensorData) -> dict[str, float]:
-    if unseen[0].shape[1] != 3:  # two classes and the spread
+def _thresholds(
+    unseen: Sequence[Tensor], weights: Floats, data: TensorData, plan: TrainingPlan
+) -> dict[str, float]:
+    known, scale = torch.stack([table[:, -1] > 0 for table in unseen]).all(0), unscaled(1)
+    each = [restored(t[known], plan).delivered(scale).probabilities for t in unseen]
+    if any(one is None for one in each):
         return {}
-    known = torch.stack([table[:, -1] > 0 for table in unseen]).all(0)
-    each = [(t[known, :-1].double() / t[known, -1:].double()).softmax(1).numpy() for t in unseen]
     mixture, y = np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy()
     return best_thresholds(mixture, y, data.class_weights)
 

@@ -98,7 +98,8 @@ def export_winner(
     winner = load_winner(tables, arrays, chosen)
     winner = winner.raw() if raw else winner
     architecture = winner.assignment.architecture
-    exported = with_preprocessing(winner)
+    exported, plan = with_preprocessing(winner), winner.assignment.plan
+    of = plan.declared.kind
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
@@ -110,9 +111,10 @@ def export_winner(
         "family": architecture.family,
         "values": dict(architecture.values),
         "input_shape": list(arrays.input_shape),
-        "n_classes" if arrays.task == "labels" else "n_outputs": (
-            winner.assignment.plan.head_width(arrays.n_outputs)
+        "n_classes" if of.confidence == "probabilities" else "n_outputs": (
+            plan.head_width(arrays.n_outputs)
         ),
+        "likelihood": plan.likelihood,
         "n_parameters": int(row["n_parameters"]),
     }
     if arrays.fitted_scale is not None:
@@ -212,14 +214,15 @@ def _per_datum(tables: StudyTables, trial_id: int) -> float:
 def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
     """Return what inputs and outputs stand for: the content of meaning.json."""
     arrays = winner.arrays
-    labels, meaning = arrays.task == "labels", arrays.meaning
+    kind, meaning = winner.assignment.plan.declared.kind, arrays.meaning
+    classes = list(meaning.classes or range(arrays.n_outputs))
     learned = likelihood_fields(winner)
     prepared = meaning.preparation
     scale = arrays.fitted_scale
     return {
-        "task": "classification" if labels else "regression",
+        "task": kind.task,
         "input_shape": list(arrays.input_shape),
-        "classes": list(meaning.classes or range(arrays.n_outputs)) if labels else [],
+        "classes": classes if kind.confidence == "probabilities" else [],
         "targets": list(meaning.targets or [f"y{i}" for i in range(arrays.n_outputs)]),
         "preparation": None if prepared is None else prepared.to_json(),
         "images": None if meaning.images is None else meaning.images.to_json(),
@@ -232,7 +235,7 @@ def meaning_of(winner: Winner, metric: str | None) -> dict[str, Any]:
         "spread_factor": winner.spread_factor,
         "target_mean": arrays.y_mean.tolist(),
         "target_std": arrays.y_std.tolist(),
-        "target_least": [] if labels else arrays.scale.to_json()["least"],
+        "target_least": arrays.scale.to_json()["least"] if kind.scaled else [],
         **({} if scale is None else {"target_scale": scale.to_json()}),
         "metric": metric,
         "weights": winner.assignment.dataset.weights,
@@ -295,10 +298,11 @@ def unseen_thresholds(winner: Winner) -> dict[str, float]:
 
     See `maths/metrics.best_thresholds`; empty without such predictions.
     """
-    if winner.arrays.task == "real" or winner.held_out is None:
+    if winner.held_out is None:
         return {}
     found, rows = winner.held_out
-    assert found.probabilities is not None
+    if found.probabilities is None:
+        return {}
     return best_thresholds(found.probabilities, winner.arrays.y_train[rows], found.class_weights)
 
 

@@ -20,8 +20,8 @@ exact one takes seconds to minutes.
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -165,7 +165,7 @@ def _flops(
     width = plan.head_width(arrays.n_outputs)
     one = cost_of(given.architecture, arrays.input_shape, width, plan, (), n).flops
     exact = likelihood_of(plan, 1.0).n_roots(width)
-    uncertain = "report" in parts and arrays.task == "real" and n_test > 0
+    uncertain = "report" in parts and plan.declared.averaged and n_test > 0
     found: dict[str, float] = {}
     if {*parts} & _EXPORTS or uncertain:
         found[f"the posterior of {n:,} rows"] = one * n * (1 + 2 * exact)
@@ -188,10 +188,7 @@ def flops_per_second(given: Assignment, arrays: ArrayData, device: torch.device)
     rows = _TIMED_ROWS if device.type == "cuda" else int(_TIMED_FLOPS / each)
     rows = max(1, min(_TIMED_ROWS, rows, arrays.n_train))
     x = torch.randn(rows, *shape, generator=generator).to(device)
-    labels = arrays.task == "labels"
-    y: Any = (
-        torch.zeros(rows, dtype=torch.int64) if labels else torch.zeros(rows, arrays.n_outputs)
-    )
+    y = torch.from_numpy(np.array(arrays.y_train[:rows]))
 
     def seconds(n: int) -> float:
         started = time.perf_counter()

@@ -16,6 +16,7 @@ from nas_evidence.data.decided import how_read_of
 from nas_evidence.data.targets import listed_weights
 from nas_evidence.plumbing.foreign_text import markdown, shortened
 from nas_evidence.spec.divisions import TRAINED_ON, kept_division
+from nas_evidence.spec.likelihoods import stored_kind
 from nas_evidence.spec.registry import is_outside
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.tables import architecture_values
@@ -43,7 +44,7 @@ def model_card(
         difference: between the outputs of model.pt2 and of the model, None without that file.
         license: of the model, as the hub abbreviates it; None leaves it open.
     """
-    values, labels = architecture_values(row).items(), arrays.task == "labels"
+    values, kind = architecture_values(row).items(), stored_kind(arrays.task)
     return _card(
         "model_card.md.j2",
         study,
@@ -53,8 +54,8 @@ def model_card(
         summary=summary,
         difference=difference,
         values=", ".join(f"{name} = {value}" for name, value in values),
-        tested=not pd.isna(row["test_accuracy" if labels else "test_rmse"]),
-        shift=0 if labels else summary["likelihood_power"] * np.log(arrays.y_std).sum(),
+        tested=not pd.isna(row[kind.tests[-1]]),
+        shift=summary["likelihood_power"] * np.log(arrays.y_std).sum(),
         versions=versions(torch.device("cpu")),
         license=license,
         results=_results(study, row, arrays, summary),
@@ -125,7 +126,7 @@ def _results(
 
 def _task(arrays: ArrayData) -> str:
     inputs = "tabular" if len(arrays.input_shape) == 1 else "image"
-    return f"{inputs}-{'classification' if arrays.task == 'labels' else 'regression'}"
+    return f"{inputs}-{stored_kind(arrays.task).task}"
 
 
 def _metadata(
@@ -179,7 +180,7 @@ def _card(
             read=how_read_of(arrays),
             class_weights=listed_weights(arrays.meaning.class_weight),
             data=_data(study, arrays),
-            labels=arrays.task == "labels",
+            labels=stored_kind(arrays.task).confidence == "probabilities",
             shape=" x ".join(map(str, arrays.input_shape)),
             low=low,
             high=high,

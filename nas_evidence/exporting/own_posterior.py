@@ -41,24 +41,18 @@ from nas_evidence.evidence.posterior import (
     posterior_pass,
 )
 from nas_evidence.exporting.predicted import Prediction, check_quantiles
-from nas_evidence.exporting.predictor import (
-    Method,
-    check_method,
-    class_probabilities,
-    real_moments,
-)
+from nas_evidence.exporting.predictor import Method, check_method
 from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods.predictive import Predictive, joined
 from nas_evidence.maths.constants import free_parameters
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.maths.metrics import LEVEL
-from nas_evidence.maths.normals import Normals
+from nas_evidence.maths.target_scale import unscaled
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.user_error import UserError, meant, no_such_file
+from nas_evidence.spec.likelihoods import LIKELIHOODS, declared, imported
 
 Structure = Literal["auto", "full", "kronecker", "last_layer"]
 STRUCTURES = ("auto", "full", "kronecker", "last_layer")
@@ -116,43 +110,37 @@ class ModelPosterior:
                 network that has changed.
         """
         check_method(method, level)
-        labels = isinstance(self.likelihood, Categorical)
-        check_quantiles(quantiles, classes=labels)
+        kind = declared(self.likelihood.name).kind
+        check_quantiles(quantiles, classes=kind.confidence == "probabilities")
         self._check_state()
         x, generator = _inputs(self.model, inputs), _seeded(seed)
+        drawn = generator if method == "mc" else None
         parts = [
-            self._part(x[i : i + _ROWS], method, generator)
+            self._part(x[i : i + _ROWS], method).averaged(drawn)
             for i in range(0, max(1, len(x)), _ROWS)
         ]
-        found = [np.concatenate(each) for each in zip(*parts, strict=True)]
-        if labels:
-            return Prediction(classes=tuple(range(found[0].shape[1])), probabilities=found[0])
-        mean, noise, model = found
+        whole = joined(parts)
+        n_targets = whole.outputs.shape[1]
+        found = whole.delivered(unscaled(n_targets))
+        if found.density is None:
+            return Prediction(classes=tuple(range(n_targets)), **vars(found))
         return Prediction(
-            targets=tuple(f"y{k}" for k in range(mean.shape[1])),
+            targets=tuple(f"y{k}" for k in range(n_targets)),
             level=level,
-            density=Normals.single(mean, np.hypot(noise, model)),
-            std_model=model,
             quantiles=tuple(dict.fromkeys(map(float, quantiles))),
-            unit=np.ones(mean.shape[1]),
+            unit=np.ones(n_targets),
+            **vars(found),
         )
 
-    def _part(self, x: Tensor, method: str, generator: torch.Generator) -> tuple[np.ndarray, ...]:
+    def _part(self, x: Tensor, method: str) -> Predictive:
         with undisturbed(self.model):
             with torch.no_grad(), full_precision():
                 outputs = _outputs(self.model, x).double()
             if method == "map":
-                covariance = outputs.new_zeros(*outputs.shape, outputs.shape[1])
+                covariance = None
             else:
-                covariance = self.posterior.output_covariance(self.model, x)
-        outputs, covariance = outputs.cpu(), covariance.cpu()
-        if isinstance(self.likelihood, Categorical):
-            temperature = self.likelihood.temperature
-            found = class_probabilities(outputs, covariance, temperature, method, generator)
-            return (found.numpy(),)
-        assert isinstance(self.likelihood, Gaussian | Heteroscedastic)
-        means, noise, model = real_moments(outputs, covariance, self.likelihood, math.inf)
-        return means.numpy(), noise.expand_as(means).numpy(), model.numpy()
+                covariance = self.posterior.output_covariance(self.model, x).cpu()
+        return self.likelihood.predictive(outputs.cpu(), covariance)
 
     def sample(self, n: int = 1, *, seed: int = 0) -> dict[str, Tensor]:
         """Return draws of the weights [n, *shape] by name, in their dtype.
@@ -220,9 +208,8 @@ class ModelPosterior:
         found, header = Posterior.of_file(path)
         try:
             given = parsed_json(header["likelihood"])
-            kinds = {kind.__name__: kind for kind in (Categorical, Gaussian, Heteroscedastic)}
             given |= {"unit": tuple(given["unit"])} if "unit" in given else {}
-            likelihood = kinds[given.pop("kind")](**given)
+            likelihood = _made(given.pop("kind"), given)
             prior, state = parsed_json(header["prior_precision"]), header["network"]
         except (LookupError, TypeError, ValueError, AttributeError):
             raise DamagedError(
@@ -259,7 +246,7 @@ def posterior(
 
     Args:
         model: any network whose outputs are [n, C] and that does not normalise over the batch.
-        data: the training data: a DataLoader, which is read as it is, a Dataset or list of pairs,
+        data: the training data: a DataLoader, which is read as it is, a Dataset or list of (x, y),
             or tensors (x, y); see `nas_evidence.data.loaders`.
         likelihood: "categorical" (softmax), "gaussian" or "heteroscedastic".
         prior_precision: that of the training, one number or one per free parameter tensor, such as
@@ -334,6 +321,19 @@ def posterior(
     covariance = replace(covariance, tensors=plain)
     by_name = dict(zip(names, precision.tolist(), strict=True))
     return ModelPosterior(model, covariance, noise, by_name, _digest(model), note)
+
+
+def _made(kind: str, fields: Mapping[str, Any]) -> Likelihood:
+    """Return a likelihood by the name of its class.
+
+    Raises:
+        KeyError: if none has this name.
+    """
+    by_class = {
+        name.partition(":")[2]: name for name in (of.implementation for of in LIKELIHOODS.values())
+    }
+    found: Likelihood = imported(by_class[kind])(**fields)
+    return found
 
 
 def _inputs(model: nn.Module, given: Any) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.targets import typed_targets
+from nas_evidence.likelihoods.predictive import Delivered
 from nas_evidence.maths.decisions import NONE, decided
+from nas_evidence.maths.density import Density
 from nas_evidence.maths.metrics import (
     LEVEL,
     Floats,
@@ -33,8 +35,6 @@ from nas_evidence.maths.metrics import (
     real_metrics,
     reliability,
 )
-from nas_evidence.maths.normals import Normals
-from nas_evidence.maths.target_scale import OnScale, TargetScale
 from nas_evidence.plumbing.foreign_text import on_lines, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.metric_names import METRICS
@@ -50,8 +50,7 @@ class Prediction:
     targets        names of the columns of real targets
     level          probability of the intervals
     probabilities  [n, C] for classes, else None
-    density        of real targets: a normal distribution, or a mixture with one per member, of the
-                   targets on their scale
+    density        of real targets, in an ensemble the mixture of its members'
     std_model      [n, C]: the part of `std` that comes from the uncertainty of the weights, and in
                    an ensemble from the differences between its members; with a `target_scale` it
                    is the same share of `std` as on that scale
@@ -69,7 +68,7 @@ class Prediction:
     targets: tuple[str, ...] = ()
     level: float = LEVEL
     probabilities: np.ndarray | None = None
-    density: Normals | OnScale | None = None
+    density: Density | None = None
     std_model: np.ndarray | None = None
     quantiles: tuple[float, ...] = ()
     unit: np.ndarray | None = None
@@ -120,7 +119,7 @@ class Prediction:
         return np.asarray(np.array(self.classes)[chosen])
 
     @property
-    def real(self) -> Normals | OnScale:
+    def real(self) -> Density:
         """The density of real targets, in their unit.
 
         Raises:
@@ -182,7 +181,7 @@ class Prediction:
     @property
     def doubt(self) -> str:
         """Which rows have the median in place of the mean; empty if none has."""
-        n = self.density.n_medians if isinstance(self.density, OnScale) else 0
+        n = 0 if self.density is None else self.density.n_medians
         return f"{n} predictions are medians: their means are not finite" if n else ""
 
     @property
@@ -393,30 +392,10 @@ def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
     if first.probabilities is not None:
         each = np.stack([np.asarray(one.probabilities) for one in predictions])
         return replace(first, probabilities=np.tensordot(weights, each, 1))
-    parts = [_on_scale(one) for one in predictions]
-    normals = Normals(
-        np.concatenate([w * part.weights for w, (part, _) in zip(weights, parts, strict=True)]),
-        np.concatenate([part.means for part, _ in parts]),
-        np.concatenate([part.stds for part, _ in parts]),
-        parts[0][0].least,
-    )
-    of_weights = np.stack([std_model for _, std_model in parts])
-    noise = np.square(normals.stds) - np.square(of_weights)
-    variance = np.square(normals.std) - np.tensordot(normals.weights, noise, 1)
-    std_model, density = np.sqrt(variance.clip(min=0)), cast(Normals | OnScale, normals)
-    if isinstance(first.density, OnScale):
-        density = first.density.scale.mixture(normals)
-        std_model = density.std * std_model / normals.std
+    others = [one.real for one in predictions[1:]]
+    of_weights = [np.asarray(one.std_model) for one in predictions]
+    density, std_model = first.real.mixed(weights, others, of_weights)
     return replace(first, density=density, std_model=std_model)
-
-
-def _on_scale(one: Prediction) -> tuple[Normals, np.ndarray]:
-    """Return the density [1, n, C] and `std_model` of a member on the scale of the targets."""
-    std_model, density = np.asarray(one.std_model), one.density
-    if isinstance(density, OnScale):
-        return density.normals, std_model / density.std * density.normals.stds[0]
-    assert density is not None
-    return density, std_model
 
 
 def mean_metrics(
@@ -460,22 +439,10 @@ def _as_number(value: Any) -> float | None:
         return None
 
 
-def prediction_of(
-    arrays: ArrayData, outputs: Floats, std: Floats | None = None, scale: TargetScale | None = None
-) -> Prediction:
-    """Return predictions of rows of a study.
-
-    Args:
-        arrays: the data of the study.
-        outputs: probabilities [n, C], or means of real targets on `scale` [n, C].
-        std: the standard deviations of these [C] or [n, C]; None for classes.
-        scale: of these rows; by default they are only standardised.
-    """
-    meaning = arrays.meaning
-    if std is None:
-        return Prediction(
-            tuple(meaning.classes or range(arrays.n_outputs)), probabilities=outputs,
-            class_weight=meaning.class_weight,
-        )  # fmt: skip
-    density = (scale or arrays.standardisation).density(outputs, std)
-    return Prediction(targets=meaning.targets, density=density, unit=arrays.y_std)
+def prediction_of(arrays: ArrayData, delivered: Delivered) -> Prediction:
+    """Return what is said of rows of a study, with the meaning of its targets."""
+    meaning, found = arrays.meaning, vars(delivered)
+    if delivered.density is not None:
+        return Prediction(targets=meaning.targets, unit=arrays.y_std, **found)
+    classes = tuple(meaning.classes or range(arrays.n_outputs))
+    return Prediction(classes, class_weight=meaning.class_weight, **found)

@@ -1,8 +1,8 @@
 """Predictions with uncertainty from an export folder alone.
 
     real targets  mean f(x), variance Var f(x) + σ²: closed form
-    classes       "probit": mean of softmax(f / T), f ~ N(f, Cov f), in closed form by pairs of
-                            classes (MacKay 1992; `maths/gaussian_softmax.py`)
+    classes       "probit": mean of softmax(f / T), f ~ N(f, Cov f), in closed form, class
+                            against class (MacKay 1992; `maths/gaussian_softmax.py`)
                   "mc":     the same mean over draws
                   "map":    softmax(f / T), without the posterior
 
@@ -44,13 +44,13 @@ from nas_evidence.exporting.soundness import (
     fitting_together,
     read_json,
 )
-from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import Likelihood, likelihood
+from nas_evidence.likelihoods.predictive import joined
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.gaussian_softmax import log_sampled_mean, pairwise_mean
 from nas_evidence.maths.metrics import LEVEL, auroc
 from nas_evidence.maths.target_scale import TargetScale, identity
 from nas_evidence.plumbing.user_error import UserError, meant
+from nas_evidence.spec.likelihoods import declared, default_of
 from nas_evidence.spec.metric_names import check_metric
 
 Method = Literal["probit", "mc", "map"]
@@ -84,47 +84,6 @@ def out_of_distribution(inside: Prediction, outside: Prediction) -> float:
     return auroc(inside.uncertainty, outside.uncertainty)
 
 
-def class_probabilities(
-    outputs: Tensor,
-    covariance: Tensor,
-    temperature: float,
-    method: str,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return class probabilities [n, C] from the logits [n, C] and their covariance [n, C, C].
-
-    With "map" the covariance is that of `_outputs`: zero.
-    """
-    if method == "mc":
-        return log_sampled_mean(
-            outputs, covariance, temperature, n_draws=N_DRAWS, generator=generator
-        ).exp()
-    return pairwise_mean(outputs, covariance, temperature)
-
-
-def real_moments(
-    outputs: Tensor, covariance: Tensor, likelihood: Gaussian | Heteroscedastic, most_std: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return means [n, C] of real targets, and the spreads by their noise and by the weights.
-
-    Args:
-        outputs: of the network [n, outputs], float64.
-        covariance: of the outputs [n, outputs, outputs].
-        likelihood: with its noise.
-        most_std: bound of the spread by the weights.
-    """
-    if isinstance(likelihood, Heteroscedastic):
-        means, noise = likelihood.mean(outputs), likelihood.variance(outputs).sqrt()
-        variance = likelihood.mean_variance(outputs, covariance)
-    else:
-        means, noise = (
-            outputs,
-            outputs.new_tensor(likelihood.unit or (1.0,)) * likelihood.noise_std,
-        )
-        variance = covariance.diagonal(dim1=1, dim2=2)
-    return means, noise, variance.clamp(0, most_std**2).sqrt()
-
-
 class Predictor:
     """An exported network, or an ensemble of them, that predicts tables, arrays and images.
 
@@ -147,6 +106,14 @@ class Predictor:
         self.preparation = None if prepared is None else Preparation.from_json(prepared)
         read = meaning.get("images")
         self.images = None if read is None else ImageReading.from_json(read)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood with its learned noise or temperature, without the factor."""
+        name = self.meaning.get("likelihood") or default_of(self.meaning["task"])
+        key = declared(name).scale
+        given = 1.0 if key is None else self.meaning[key]
+        return likelihood(name, tuple(given) if isinstance(given, list) else float(given))
 
     @property
     def scale(self) -> TargetScale:
@@ -274,11 +241,12 @@ class Predictor:
                 that are not finite.
         """
         given = data if isinstance(data, Given) else self.given(data)
-        method = method or ("map" if self.classes else "probit")
+        name = self.meaning.get("likelihood") or default_of(self.meaning["task"])
+        method = method or ("probit" if declared(name).averaged else "map")
         check_method(method, level)
         check_quantiles(quantiles, classes=bool(self.classes))
         metric = metric or self.meaning.get("metric")
-        check_metric(metric, "categorical" if self.classes else "gaussian")
+        check_metric(metric, name)
         asked = {
             "quantiles": tuple(dict.fromkeys(map(float, quantiles))),
             "metric": metric,
@@ -306,20 +274,16 @@ class Predictor:
             raise UserError('this export has no posterior; use method = "map"').with_code(
                 "export-without-posterior"
             )
-        generator = torch.Generator().manual_seed(seed)
-        predict = self._classes if self.classes else self._real
+        generator = torch.Generator().manual_seed(seed) if method == "mc" else None
         factor = 1.0 if raw else float(self.meaning.get("spread_factor", 1.0))
-        parts = [
-            predict(torch.from_numpy(np.array(inputs[i : i + _ROWS])), method, factor, generator)
-            for i in range(0, len(inputs), _ROWS)
-        ]
-        found: dict[str, Any] = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
-        if not self.classes:
-            density = self.scale.density(found.pop("mean"), found["std"])
-            # Of the standard deviation on the scale and in the target's unit it is one share.
-            found["std_model"] *= density.std / found.pop("std")
-            found |= {"density": density, "unit": np.array(self.meaning["target_std"])}
-        return Prediction(self.classes, self.targets, level, **found)
+        likelihood, scale, parts = self.likelihood, self.scale, []
+        for start in range(0, len(inputs), _ROWS):
+            rows = torch.from_numpy(np.array(inputs[start : start + _ROWS]))
+            found = likelihood.predictive(*self._outputs(rows, method), scale.most_std)
+            parts.append(found.at(factor).averaged(generator))
+        unit = np.array(self.meaning["target_std"])
+        delivered = joined(parts).delivered(scale)
+        return Prediction(self.classes, self.targets, level, unit=unit, **vars(delivered))
 
     def predict_proba(self, data: Any, *, method: Method | None = None) -> np.ndarray:
         """Return class probabilities [n, C] in the order of `classes`; for `data` see `predict`.
@@ -397,39 +361,17 @@ class Predictor:
             reliability=predicted.reliability(labelled.truth),
         )
 
-    def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor]:
+    def _outputs(self, raw: Tensor, method: str) -> tuple[Tensor, Tensor | None]:
         """Return the network's outputs [n, C] and their covariance [n, C, C], float64.
 
-        They are computed on the device of the network, and lie on the CPU.
+        They are computed on the device of the network, and lie on the CPU. With "map" there is no
+        covariance.
         """
         model = self.exported
         inputs = (raw.to(model.mean.device, model.mean.dtype) - model.mean) / model.std
         with torch.no_grad(), full_precision():
             outputs = model.model(inputs).double().cpu()
         if method == "map":
-            return outputs, outputs.new_zeros(*outputs.shape, outputs.shape[1])
+            return outputs, None
         assert self.posterior is not None
         return outputs, self.posterior.output_covariance(model.model, inputs).cpu()
-
-    def _classes(
-        self, raw: Tensor, method: str, factor: float, generator: torch.Generator
-    ) -> dict[str, np.ndarray]:
-        outputs, covariance = self._outputs(raw, method)
-        temperature = factor * float(self.meaning["temperature"])
-        found = class_probabilities(outputs, covariance, temperature, method, generator)
-        return {"probabilities": found.numpy()}
-
-    def _real(
-        self, raw: Tensor, method: str, factor: float, generator: torch.Generator
-    ) -> dict[str, np.ndarray]:
-        outputs, covariance = self._outputs(raw, method)
-        unit, shift = self.scale.spread, self.scale.centre
-        own = self.meaning.get("likelihood") == "heteroscedastic"
-        likelihood = Heteroscedastic() if own else gaussian(self.meaning["noise_std"])
-        found = real_moments(outputs, covariance, likelihood, self.scale.most_std)
-        means, noise, model = (one.numpy() * unit for one in found)
-        return {
-            "mean": means + shift,
-            "std": factor * np.sqrt(model**2 + noise**2),
-            "std_model": factor * model,
-        }

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.soundness import check_code, check_files
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.likelihoods import Likelihood, likelihood
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
@@ -45,7 +45,7 @@ class Exported(nn.Module):
     """A trained model with its preprocessing inside: raw inputs [n, ...] in, outputs [n, C] out.
 
     Outputs are logits, divided by the learned temperature, or predictions of real targets in
-    their own unit. Of a network that predicts its noise too they are the means. If given, `scale`
+    their own unit: the means that the likelihood finds in the network's outputs. If given, `scale`
     [C] or [] multiplies the network's outputs and `shift` is added; they are held between `lowest`
     and `highest` [C]; the inverse of the target's scale, `curve` with `curve_parameters` [P, C],
     comes last, so that its outputs are medians of the targets.
@@ -65,10 +65,11 @@ class Exported(nn.Module):
         mean: Tensor,
         std: Tensor,
         curve: str = "identity",
+        likelihood: Likelihood | None = None,
         **others: Tensor,
     ) -> None:
         super().__init__()
-        self.model, self.curve = model, curve
+        self.model, self.curve, self.likelihood = model, curve, likelihood
         self.own_code = code_in_use() or Code()  # the classes of the network may be from there
         for name in BUFFERS:
             self.register_buffer(name, {"mean": mean, "std": std, **others}.get(name))
@@ -100,8 +101,8 @@ class Exported(nn.Module):
     def on_scale(self, inputs: Tensor) -> Tensor:
         """Return the outputs [n, C] of raw inputs, real targets on their scale."""
         outputs: Tensor = self.model((inputs.to(self.mean.dtype) - self.mean) / self.std)
-        if self.shift is not None and outputs.shape[1] > len(self.shift):
-            outputs = Heteroscedastic().mean(outputs)
+        if self.likelihood is not None:
+            outputs = self.likelihood.mean(outputs)
         if self.scale is not None:
             outputs = outputs * self.scale
         if self.shift is not None:
@@ -200,7 +201,15 @@ def read_exported(folder: Path) -> Exported:
         architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
     )
     buffers = {name: torch.empty_like(state[name]) for name in BUFFERS if name in state}
-    exported = Exported(model, curve=described.get("target_scale", "identity"), **buffers)
+    name = described.get("likelihood", "")
+    if not name and "shift" in state and width > len(state["shift"]):
+        name = "heteroscedastic"  # which earlier versions left to be seen
+    exported = Exported(
+        model,
+        curve=described.get("target_scale", "identity"),
+        likelihood=likelihood(name) if name else None,
+        **buffers,
+    )
     exported.load_state_dict(state)
     return exported.eval()
 

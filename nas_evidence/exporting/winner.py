@@ -31,13 +31,13 @@ from nas_evidence.exporting.device import CPU, computed_on, device_again, device
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.exporting.weights import read_weights
-from nas_evidence.likelihoods import Likelihood, Scale
+from nas_evidence.likelihoods import Likelihood, Scale, likelihood
 from nas_evidence.models import build
 from nas_evidence.plumbing.own_modules import code_in_use
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
-from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, targets_of_folds
+from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, targets_of_folds
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -170,10 +170,7 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
 
 
 def stored_unseen(winner: Winner) -> Tensor | None:
-    """Return outputs [n, C] and spread [n, 1 or C] as a trial kept them, None if it did not.
-
-    See `Folds.unseen`; the spread is 0 where a datum was not predicted.
-    """
+    """Return `Folds.unseen` as a trial kept it [n, C + S], None if it did not."""
     return _kept_unseen(winner.kept, winner.arrays.n_train)
 
 
@@ -206,14 +203,10 @@ def held_out_of(
     table = cross_fitted(table, data, assignment)
     if not (known := table[:, -1] > 0).any():
         return None
-    rows, found = np.flatnonzero(known), table[known].double()
-    outputs, spread = found[:, : data.n_outputs], found[:, data.n_outputs :]
-    if arrays.task == "labels":
-        return prediction_of(arrays, (outputs / spread).softmax(1).numpy()), rows
-    own = targets_of_folds(data, assignment).scale
+    rows, own = np.flatnonzero(known), targets_of_folds(data, assignment).scale
     scale = arrays.standardisation if own is None else own.at(rows)
-    mean, std = outputs.numpy() * scale.spread + scale.centre, spread.numpy() * scale.spread
-    return prediction_of(arrays, mean, std, scale), rows
+    delivered = restored(table[known], assignment.plan).delivered(scale)
+    return prediction_of(arrays, delivered), rows
 
 
 def kept_beside(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -229,7 +222,7 @@ def with_preprocessing(winner: Winner) -> Exported:
     """Return the model with the scaling of its inputs and outputs built in."""
     arrays = winner.arrays
     others, on = dict[str, Tensor](), arrays.scale
-    if arrays.task == "real":
+    if winner.assignment.plan.declared.kind.scaled:
         others |= {"scale": torch.from_numpy(on.spread).float()}
         others |= {"shift": torch.from_numpy(on.centre).float()}
     elif (divisor := winner.temperature * winner.spread_factor) != 1:
@@ -240,7 +233,8 @@ def with_preprocessing(winner: Winner) -> Exported:
     if len(on.parameters):
         others["curve_parameters"] = torch.from_numpy(on.parameters)
     mean, std = torch.from_numpy(arrays.mean), torch.from_numpy(arrays.std)
-    return Exported(winner.model, mean, std, on.name, **others).eval()
+    name = winner.assignment.plan.likelihood
+    return Exported(winner.model, mean, std, on.name, likelihood(name), **others).eval()
 
 
 def likelihood_fields(winner: Winner) -> dict[str, Any]:
@@ -251,14 +245,16 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
         "likelihood_power": plan.likelihood_power,
         "spread_factor": winner.spread_factor,
     }
-    if plan.likelihood == "categorical":
-        return found | {"temperature": winner.temperature}
-    if plan.likelihood == "gaussian":  # on standardised targets, as the network sees them
-        found["noise_std"] = winner.noise_std
+    of = plan.declared
+    if of.scale is not None:  # of real targets on standardised ones, as the network sees them
+        found[of.scale] = getattr(winner, of.scale)
+    if not of.kind.scaled:
+        return found
     if arrays.fitted_scale is not None:
         return found | {"target_scale": arrays.scale.to_json()}
-    if plan.likelihood == "gaussian":
-        found["noise_std_in_own_unit"] = (np.array(winner.noise_std) * arrays.y_std).tolist()
+    if of.scale is not None:
+        own = np.array(getattr(winner, of.scale)) * arrays.y_std
+        found[f"{of.scale}_in_own_unit"] = own.tolist()
     return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 

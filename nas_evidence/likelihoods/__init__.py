@@ -17,13 +17,15 @@ network then has a scale of its own, a row of `scale` [K, 1], in place of that o
 one for each output, [K, C].
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.spec.likelihoods import declared, imported
 
 #: A scale, or one for each output.
@@ -63,6 +65,8 @@ class Likelihood(ABC):
 
     #: Its name in `spec/likelihoods.py`.
     name: ClassVar[str]
+    #: What it says of rows.
+    says: ClassVar[type[Predictive]]
 
     @property
     def scale(self) -> float:
@@ -190,6 +194,35 @@ class Likelihood(ABC):
         """Return r = Σ_k ε_k r_k [1, n, C] for signs ε [K, n]; random ones give E r rᵀ = Λ_n."""
         roots = self.hessian_roots(outputs)
         return (signs[:, :, None].to(roots) * roots).sum(0, keepdim=True)
+
+    @abstractmethod
+    def at(self, factor: float) -> Self:
+        """Return the same with its temperature or its standard deviations times a factor."""
+
+    @abstractmethod
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Predictive:
+        """Return the distributions of the targets of rows, of the class `says`.
+
+        Args:
+            outputs: of the network [n, outputs].
+            covariance: of the outputs by the posterior of the weights [n, outputs, outputs],
+                float64; None predicts by the outputs alone.
+            most_std: maximum uncertainty of the means of numbers that the weights give.
+        """
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """Return the means of numbers [n, C] for outputs, or the logits of classes [n, C]."""
+        return outputs
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs whose `mean` is `hold` of what it was; logits as they are."""
+        return hold(outputs)
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return how many targets are what is most probable; None where no value is."""
+        return None
 
     def squared_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_n (y_nc − f_nc)² in units of the noise, float64 [C]; [0] without noise.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nas_evidence.likelihoods import ABSURD, Likelihood, Scale, each_alone
+from nas_evidence.likelihoods.predictive import Classes, Predictive
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -21,6 +22,7 @@ class Categorical(Likelihood):
     """
 
     name: ClassVar[str] = "categorical"
+    says: ClassVar[type[Predictive]] = Classes
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -138,6 +140,25 @@ class Categorical(Likelihood):
         root = torch.nn.functional.pad(signed, (0, 1))
         root[:, 1:] -= p[:, 1:] * (signed / rest).cumsum(1)
         return (root / self.temperature).to(outputs.dtype)[None]
+
+    def at(self, factor: float) -> "Categorical":
+        """Return the same at another temperature."""
+        return replace(self, temperature=factor * self.temperature)
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the logits as they are."""
+        return outputs
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> int | None:
+        """Return how many data are of the most probable class."""
+        return int((outputs.argmax(-1) == targets).sum())
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Classes:
+        """Return class probabilities; see `Likelihood`."""
+        spread = torch.full((len(outputs), 1), self.temperature, dtype=torch.float64)
+        return Classes(outputs, spread.to(outputs.device), covariance)
 
     def _triangular_root(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return p [n, C], V_jj [n, C-1] and Q_{j+1} [n, C-1], 1 where V_jj is 0; float64."""

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from nas_evidence.likelihoods import ABSURD, Fit, Likelihood, Scale, each_alone
+from nas_evidence.likelihoods.predictive import Predictive, Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -21,6 +22,7 @@ class Gaussian(Likelihood):
     """
 
     name: ClassVar[str] = "gaussian"
+    says: ClassVar[type[Predictive]] = Reals
     noise_std: float
     unit: tuple[float, ...] = ()
 
@@ -104,7 +106,7 @@ class Gaussian(Likelihood):
         With one noise for both it is (RSS₀ − RSS) / 2 σ², else ½ N Σ_c log(RSS₀_c / RSS_c).
         """
         y, found = self.of_unit(targets.double()), fit.squared_errors
-        squares = (y - y.mean(0)).square().sum(0).tolist()
+        squares: list[float] = (y - y.mean(0)).square().sum(0).tolist()
         if not learned:
             return (sum(squares) - sum(found)) / (2 * self.noise_std**2)
         if not all(squares):
@@ -158,6 +160,18 @@ class Gaussian(Likelihood):
         _check_real(outputs, targets)
         scaled = self.of_unit(self.of_unit(targets - outputs.detach()))
         return (scaled / self.noise_std**2).to(outputs.dtype)
+
+    def at(self, factor: float) -> "Gaussian":
+        """Return the same at another noise."""
+        return replace(self, noise_std=factor * self.noise_std)
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Reals:
+        """Return normal distributions; see `Likelihood`."""
+        unit = torch.tensor(self.unit or 1.0, dtype=torch.float64, device=outputs.device)
+        of_weights = None if covariance is None else covariance.diagonal(dim1=1, dim2=2)
+        return reals(outputs, unit.square() * self.noise_std**2, of_weights, most_std)
 
     def of_unit(self, values: Tensor) -> Tensor:
         """Return values [..., C] divided by the unit of each output.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nas_evidence.likelihoods import Likelihood, each_alone
 from nas_evidence.likelihoods.gaussian import Gaussian, columns_of
+from nas_evidence.likelihoods.predictive import Predictive, Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
 
@@ -42,6 +43,7 @@ class Heteroscedastic(Likelihood):
     """
 
     name: ClassVar[str] = "heteroscedastic"
+    says: ClassVar[type[Predictive]] = Reals
     factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -133,6 +135,22 @@ class Heteroscedastic(Likelihood):
         one, other = signs.mT.to(by_eta).chunk(2, -1)
         found = torch.cat([one * by_eta, one * by_z + other * of_noise], -1)
         return found.to(outputs.dtype)[None]
+
+    def at(self, factor: float) -> "Heteroscedastic":
+        """Return the same with every standard deviation times a factor."""
+        return replace(self, factor=factor * self.factor)
+
+    def held(self, outputs: Tensor, hold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return outputs whose means are held between bounds."""
+        z = outputs.chunk(2, -1)[1]
+        return torch.cat([hold(self.mean(outputs)) * precision_of(z), z], -1)
+
+    def predictive(
+        self, outputs: Tensor, covariance: Tensor | None = None, most_std: float = math.inf
+    ) -> Reals:
+        """Return normal distributions, the variance of means by the delta method."""
+        of_weights = None if covariance is None else self.mean_variance(outputs, covariance)
+        return reals(self.mean(outputs), self.variance(outputs), of_weights, most_std)
 
     def nll_and_slope(
         self, outputs: Tensor, targets: Tensor, scale: Tensor | None = None

@@ -43,7 +43,8 @@ from nas_evidence.maths.paired import LEVEL, Paired
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.float64]
-#: Draws of the rows, and most numbers of all draws together: of many rows there are fewer.
+#: Number of draws of the rows, and maximum number of values of all draws together: of many rows
+#: there are fewer draws.
 N_DRAWS, MOST_NUMBERS, _FEWEST = 1000, 5_000_000, 100
 
 

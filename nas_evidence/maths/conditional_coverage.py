@@ -29,9 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, chdtrc
 
+from nas_evidence.maths.density import Density, Floats
 from nas_evidence.maths.metrics import LEVEL
-from nas_evidence.maths.normals import Floats, Normals
-from nas_evidence.maths.target_scale import OnScale
 
 #: Shares that nobody would act on, by the probability of the intervals. Normal predictions of
 #: targets with Student's noise of 5 degrees have 0.575 inside those of probability 0.5.
@@ -79,12 +78,13 @@ class Failure:
     level: float | None
 
 
-def by_quartile(predictive: Normals | OnScale, targets: Floats) -> list[Quarter]:
+def by_quartile(predictive: Density, targets: Floats) -> list[Quarter]:
     """Return the coverage of one target in each quarter of the rows, smallest predictions first.
 
     Nothing for fewer than `FEWEST` rows. Equal predictions are in an order drawn with a seed
     that the targets give: in that of a file sorted by its target, their quarters would differ.
 
+    >>> from nas_evidence.maths.normals import Normals
     >>> rng = np.random.default_rng(0)
     >>> f = rng.normal(size=(4000, 1))
     >>> y = f + np.exp(f / 2) * rng.normal(size=(4000, 1))  # noisier where it is large
@@ -204,7 +204,7 @@ def clopper_pearson(k: float, n: int, level: float) -> tuple[float, float]:
     return low, float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
 
 
-def n_pit(predictive: Normals | OnScale, targets: Floats) -> list[int]:
+def n_pit(predictive: Density, targets: Floats) -> list[int]:
     """Return how many values of one target have their PIT in each of ten bins of equal width.
 
     The probability integral transform F(y) is uniform where predictions are calibrated (Dawid,

@@ -13,13 +13,15 @@ multiples of the sigma of every component, so that a narrow one beside a wide on
 (scoringrules has closed forms, but none for a mixture that is mapped or cut off.)
 """
 
+from functools import singledispatch
 from itertools import pairwise
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 from scipy.special import ndtr
 
-from nas_evidence.maths.normals import Floats, Normals
+from nas_evidence.maths.density import Density, Floats
+from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, identity
 
 #: Ends of panels, in standard deviations around the mean of each component; beyond the last F is
@@ -28,7 +30,8 @@ _ENDS = np.array([-10.0, -5.0, -2.5, 0.0, 2.5, 5.0, 10.0])
 _NODES, _WEIGHTS = leggauss(10)
 
 
-def crps(predictive: Normals | OnScale, targets: Floats) -> Floats:
+@singledispatch
+def crps(predictive: Density, targets: Floats) -> Floats:
     """Return the CRPS of each target [n, C], in its own unit.
 
     >>> one = Normals.single(np.zeros((1, 1)), np.ones(1))
@@ -38,11 +41,22 @@ def crps(predictive: Normals | OnScale, targets: Floats) -> Floats:
     Args:
         predictive: densities of n data and C columns, in the unit of the targets.
         targets: [n, C].
+
+    Raises:
+        NotImplementedError: for another class of densities.
     """
-    if isinstance(predictive, Normals):
-        zeros = np.zeros(targets.shape[1])
-        least = np.broadcast_to(predictive.least, zeros.shape)
-        predictive = OnScale(predictive, identity(zeros, zeros + 1, least))
+    raise NotImplementedError(f"crps of {type(predictive).__name__}")
+
+
+@crps.register
+def _(predictive: Normals, targets: Floats) -> Floats:
+    zeros = np.zeros(targets.shape[1])
+    least = np.broadcast_to(predictive.least, zeros.shape)
+    return crps(OnScale(predictive, identity(zeros, zeros + 1, least)), targets)
+
+
+@crps.register
+def _(predictive: OnScale, targets: Floats) -> Floats:
     normals, scale = predictive.normals, predictive.scale
     floor = np.where(np.isneginf(scale.least), -np.inf, scale.forward(scale.least))
     ends = normals.means + _ENDS[:, None, None, None] * normals.stds

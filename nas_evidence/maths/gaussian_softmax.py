@@ -19,28 +19,38 @@ import torch
 from torch import Tensor
 
 
-def pairwise_mean(means: Tensor, covariances: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return mean probabilities by the pairwise form [n, C], in closed form.
-
-    Args:
-        means: of the logits [n, C], float64.
-        covariances: of the logits [n, C, C].
-        temperature: T > 0.
+def pairwise_mean(means: Tensor, covariances: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
+    """Return mean probabilities by the pairwise form [n, C]; arguments as of `pairwise_logits`.
 
     >>> pairwise_mean(torch.tensor([[1.0, 1.0]]), torch.eye(2)[None]).tolist()
     [[0.5, 0.5]]
     """
+    return pairwise_logits(means, covariances, temperature).softmax(1)
+
+
+def pairwise_logits(
+    means: Tensor, covariances: Tensor, temperature: Tensor | float = 1.0
+) -> Tensor:
+    """Return logits whose softmax is the pairwise form [n, C], in closed form.
+
+    Args:
+        means: of the logits [n, C], float64.
+        covariances: of the logits [n, C, C].
+        temperature: T > 0, or that of each row [n, 1].
+    """
+    if isinstance(temperature, Tensor):
+        temperature = temperature[:, :, None]
     gaps = means[:, :, None] - means[:, None, :]
     each = covariances.diagonal(dim1=1, dim2=2)
     variances = each[:, :, None] + each[:, None, :] - covariances - covariances.mT
     z = gaps / (temperature**2 + math.pi / 8 * variances.clamp(min=0)).sqrt()
-    return (-torch.logsumexp(-z, 2)).softmax(1)
+    return -torch.logsumexp(-z, 2)
 
 
 def log_sampled_mean(
     means: Tensor,
     covariances: Tensor,
-    temperature: float = 1.0,
+    temperature: Tensor | float = 1.0,
     *,
     n_draws: int,
     generator: torch.Generator,
@@ -50,7 +60,7 @@ def log_sampled_mean(
     Args:
         means: of the logits [n, C], float64.
         covariances: of the logits [n, C, C]; or variances of independent ones [n, C].
-        temperature: T > 0.
+        temperature: T > 0, or that of each row [n, 1].
         n_draws: draws per row.
         generator: of the draws, on the CPU.
     """

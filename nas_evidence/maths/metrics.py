@@ -4,8 +4,8 @@
     balanced accuracy   mean over the classes present of the share that is recognised (recall)
     ECE                 sum_b n_b / n |accuracy_b - confidence_b|  over 15 bins of equal width
     F1                  2 TP / (2 TP + FP + FN)
-    ROC AUC             share of pairs (positive, negative) in which the positive has the larger
-                        probability; ties count half
+    ROC AUC             chance that a positive datum has a larger probability than a negative one;
+                        ties count half
     average precision   sum_k (R_k - R_k-1) P_k, recall and precision at each probability
     RMSE                sqrt(1/n sum_i (y_i - f_i)^2) of each column, mean over columns
     R2                  1 - sum (y - f)^2 / sum (y - mean y)^2, mean over columns; of a column
@@ -39,10 +39,8 @@ from scipy.stats import rankdata
 
 from nas_evidence.maths.crps import crps
 from nas_evidence.maths.decisions import NONE, accuracy, decided
-from nas_evidence.maths.normals import Normals
-from nas_evidence.maths.target_scale import OnScale
+from nas_evidence.maths.density import Density, Floats
 
-Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 #: Bins of confidence.
@@ -109,12 +107,12 @@ def class_metrics(
         "ece": reliability(probabilities, labels).error,
     }  # fmt: skip
     classes = [1] if probabilities.shape[1] == 2 else range(probabilities.shape[1])
-    pairs = [(labels == k, probabilities[:, k]) for k in classes]
-    pairs = [(is_k, score) for is_k, score in pairs if is_k.any() and not is_k.all()]
-    if pairs:
+    against_rest = [(labels == k, probabilities[:, k]) for k in classes]
+    defined = [one for one in against_rest if one[0].any() and not one[0].all()]
+    if defined:
         found["roc_auc"] = float(np.mean([auroc(score[~is_k], score[is_k])
-                                          for is_k, score in pairs]))  # fmt: skip
-        found["average_precision"] = float(np.mean([_average_precision(*pair) for pair in pairs]))
+                                          for is_k, score in defined]))  # fmt: skip
+        found["average_precision"] = float(np.mean([_average_precision(*one) for one in defined]))
     return found
 
 
@@ -214,7 +212,7 @@ def reliability(probabilities: Floats, labels: Labels) -> Reliability:
 
 
 def real_metrics(
-    predictive: Normals | OnScale,
+    predictive: Density,
     targets: Floats,
     *,
     unit: Floats,
@@ -232,7 +230,7 @@ def real_metrics(
     """
     error = targets - predictive.mean
     found = {
-        "rmse": float(np.sqrt((error**2).mean(0)).mean()),
+        "rmse": rmse(error),
         "mae": float(np.abs(error).mean()),
         "r2": _r2(error, targets),
         "log_loss": float(real_losses(predictive, targets, unit).mean()),
@@ -241,13 +239,19 @@ def real_metrics(
     return found | {"crps": float(crps(predictive, targets).mean())} if with_crps else found
 
 
+def rmse(error: Floats) -> float:
+    """Return the root mean square of each column of errors [n, D], the mean over columns."""
+    return float(np.sqrt((error**2).mean(0)).mean())
+
+
 def metrics_of_each(
-    predictive: Normals | OnScale, targets: Floats, *, unit: Floats, level: float = LEVEL
+    predictive: Density, targets: Floats, *, unit: Floats, level: float = LEVEL
 ) -> list[dict[str, float]]:
     """Return the metrics of each of D targets alone, and the coverage of `LEVELS`.
 
     Arguments are as of `real_metrics`.
 
+    >>> from nas_evidence.maths.normals import Normals
     >>> both = Normals.single(np.zeros((2, 2)), np.array([1.0, 10.0]))
     >>> found = metrics_of_each(both, np.array([[1.0, 10.0], [-1.0, -10.0]]), unit=np.ones(2))
     >>> [one["rmse"] for one in found]
@@ -272,15 +276,16 @@ def _r2(error: Floats, targets: Floats) -> float:
     return float(each.mean())
 
 
-def real_losses(predictive: Normals | OnScale, targets: Floats, unit: Floats) -> Floats:
+def real_losses(predictive: Density, targets: Floats, unit: Floats) -> Floats:
     """Return the log loss of each datum [n] of targets [n, D] divided by `unit` [D], nats."""
     losses: Floats = -predictive.log_density(targets) - np.log(unit).sum()
     return losses
 
 
-def covered(predictive: Normals | OnScale, targets: Floats, level: float) -> float:
+def covered(predictive: Density, targets: Floats, level: float) -> float:
     """Return the share of the targets inside the central interval of a probability.
 
+    >>> from nas_evidence.maths.normals import Normals
     >>> covered(Normals.single(np.zeros((2, 1)), np.ones(1)), np.array([[0.5], [3.0]]), 0.9)
     0.5
     """
@@ -288,14 +293,12 @@ def covered(predictive: Normals | OnScale, targets: Floats, level: float) -> flo
     return float(((low <= targets) & (targets <= high)).mean())
 
 
-def coverage_by_level(predictive: Normals | OnScale, targets: Floats) -> dict[str, float]:
+def coverage_by_level(predictive: Density, targets: Floats) -> dict[str, float]:
     """Return the coverage of the intervals of `LEVELS`, as coverage_50 and so on."""
     return {f"coverage_{100 * p:.0f}": covered(predictive, targets, p) for p in LEVELS}
 
 
-def interval_reliability(
-    predictive: Normals | OnScale, targets: Floats, *, n: int = 19
-) -> Reliability:
+def interval_reliability(predictive: Density, targets: Floats, *, n: int = 19) -> Reliability:
     """Return n probabilities of central intervals, evenly spaced, and the shares inside."""
     levels = np.arange(1, n + 1) / (n + 1)
     inside = np.array([covered(predictive, targets, float(p)) for p in levels])

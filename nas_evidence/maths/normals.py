@@ -12,6 +12,7 @@ deviations and densities do not change.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import norm
 
-Floats = NDArray[np.float64]
+from nas_evidence.maths.density import Floats
+
 #: Halvings of a bracket of a quantile: to 2⁻⁶⁰ of its width.
 _HALVINGS = 60
 
@@ -54,10 +56,30 @@ class Normals:
         least = self.least if np.ndim(self.least) == 0 else np.asarray(self.least)[..., [k]]
         return Normals(self.weights, self.means[..., [k]], self.stds[..., [k]], least)
 
+    def mixed(
+        self, weights: Floats, others: Sequence["Normals"], of_weights: Sequence[Floats]
+    ) -> tuple["Normals", Floats]:
+        """Return the mixture with others, and its spread without noise; see `Density.mixed`."""
+        parts = [self, *others]
+        whole = Normals(
+            np.concatenate([w * part.weights for w, part in zip(weights, parts, strict=True)]),
+            np.concatenate([part.means for part in parts]),
+            np.concatenate([part.stds for part in parts]),
+            self.least,
+        )
+        noise = np.square(whole.stds) - np.square(np.stack(of_weights))
+        variance = np.square(whole.std) - np.tensordot(whole.weights, noise, 1)
+        return whole, np.sqrt(variance.clip(min=0))
+
     @property
     def mean(self) -> Floats:
         """The means [n, C], not below `least`."""
         return np.maximum(np.tensordot(self.weights, self.means, 1), self.least)
+
+    @property
+    def n_medians(self) -> int:
+        """Return 0: every mean is finite."""
+        return 0
 
     @property
     def std(self) -> Floats:

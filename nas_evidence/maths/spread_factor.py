@@ -1,5 +1,7 @@
 """The calibration factor c on the spread of predictions, fitted out of fold.
 
+`Predictive.factor` of `likelihoods/predictive.py` asks for the one of its distributions.
+
     c = argmax  Σ_n log p(y_n | f_n, c σ_n) + (m/N) Σ_n E[log p(y | f_n, c σ_n)]
 
     y    of the expectation: as the predictor says, p(y | f_n, σ_n)
@@ -20,33 +22,6 @@ from torch import Tensor
 ROWS_OF_CLASSES, ROWS_OF_REALS = 160, 10
 #: c lies between 1 / MOST and MOST.
 MOST = 20.0
-
-
-def log_densities(outputs: Tensor, spread: Tensor, targets: Tensor) -> Tensor:
-    """Return log p(y_n | f_n, σ_n) [N], nats, float64.
-
-    Args:
-        outputs: f [N, C].
-        spread: σ [N, 1] or [N, C].
-        targets: labels [N], or real targets [N, C].
-    """
-    outputs, spread = outputs.double(), spread.double()
-    if targets.ndim == 1:
-        return (outputs / spread).log_softmax(1).gather(1, targets[:, None])[:, 0]
-    z = (targets.double() - outputs) / spread
-    return (-0.5 * z.square() - spread.log() - 0.5 * math.log(2 * math.pi)).sum(1)
-
-
-def spread_factor(outputs: Tensor, spread: Tensor, targets: Tensor) -> float:
-    """Return c of predictions of unseen data; 1 without any. Arguments as of `log_densities`.
-
-    Raises:
-        ValueError: if a prediction or a target is not finite.
-    """
-    outputs, spread = outputs.double(), spread.double()
-    if targets.ndim == 1:
-        return class_factor(outputs / spread, targets)
-    return real_factor((targets.double() - outputs) / spread)
 
 
 def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSES) -> float:

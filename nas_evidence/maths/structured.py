@@ -147,19 +147,19 @@ class BlockDiagonal:
 
     def log_det_ratio(self, prior_precision: Tensor) -> Tensor:
         """Return Σ log1p(λ / δ_l) for each tensor [G], differentiable in δ."""
-        pairs = zip(self.spectra(), self._of_blocks(prior_precision), strict=True)
-        return torch.stack([torch.log1p(values / delta).sum() for values, delta in pairs])
+        blocks = zip(self.spectra(), self._of_blocks(prior_precision), strict=True)
+        return torch.stack([torch.log1p(values / delta).sum() for values, delta in blocks])
 
     def effective_parameters(self, prior_precision: Tensor) -> Tensor:
         """Return γ_l = Σ λ / (λ + δ_l) for each tensor [G]."""
-        pairs = zip(self.spectra(), self._of_blocks(prior_precision), strict=True)
-        return torch.stack([(values / (values + delta)).sum() for values, delta in pairs])
+        blocks = zip(self.spectra(), self._of_blocks(prior_precision), strict=True)
+        return torch.stack([(values / (values + delta)).sum() for values, delta in blocks])
 
     def slopes(self, prior_precision: Tensor) -> Slopes:
         """Return the log determinant with its derivatives, for δ [G]; the Hessian is diagonal."""
-        pairs = zip(self.spectra(), prior_precision.tolist(), strict=True)
+        blocks = zip(self.spectra(), prior_precision.tolist(), strict=True)
         log_dets, effective, kept = [], [], []
-        for values, delta in pairs:
+        for values, delta in blocks:
             share = values / (values + delta)
             effective.append(share.sum())
             kept.append(effective[-1] - share @ share)

@@ -367,8 +367,13 @@ def identity(mean: Floats, std: Floats, least: Floats) -> TargetScale:
     return TargetScale("identity", np.zeros((0, len(mean))), mean, std, least, -no_bound, no_bound)
 
 
+def unscaled(n: int) -> TargetScale:
+    """Return the scale on which `n` targets stay as they are."""
+    return identity(np.zeros(n), np.ones(n), np.full(n, -np.inf))
+
+
 def by_row(scales: Sequence[tuple[NDArray[Any], TargetScale]], n: int) -> TargetScale:
-    """Return one scale of `n` rows from pairs of rows and the scale of these.
+    """Return one scale of `n` rows from those of some rows each.
 
     Rows of none have the first one.
     """
@@ -467,6 +472,22 @@ class OnScale:
     def interval(self, level: float) -> tuple[Floats, Floats]:
         """Return the ends of the central intervals of probability `level` [n, C]."""
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
+
+    def mixed(
+        self, weights: Floats, others: Sequence["OnScale"], of_weights: Sequence[Floats]
+    ) -> tuple["OnScale", Floats]:
+        """Return the mixture with others, and its spread without noise; see `Density.mixed`.
+
+        That spread is the same share of the standard deviation as on the scale.
+        """
+        parts = [self, *others]
+        on_scale = [
+            own / part.std * part.normals.stds[0]
+            for own, part in zip(of_weights, parts, strict=True)
+        ]
+        normals, spread = self.normals.mixed(weights, [part.normals for part in others], on_scale)
+        whole = OnScale(normals, self.scale)
+        return whole, whole.std * spread / normals.std
 
     def _expected(self, function: Callable[[Floats], Floats]) -> Floats:
         """Return the expectation of a function of y [n, C]."""

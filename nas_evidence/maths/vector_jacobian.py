@@ -25,7 +25,7 @@ def vector_jacobian(
         how: of `torch.autograd.grad`.
     """
     sides = ([side] if isinstance(side, Tensor) else side for side in (outputs, vectors))
-    pairs = zip(*sides, strict=True)
+    parts = zip(*sides, strict=True)
     with torch.enable_grad():
-        total = torch.stack([(o * v).sum() for o, v in pairs]).sum()
+        total = torch.stack([(o * v).sum() for o, v in parts]).sum()
     return torch.autograd.grad(total, inputs, **how)

@@ -21,18 +21,22 @@ class UserError(ValueError):
     """What was asked cannot be done. The text says why, where, and what to do.
 
     `code` says which error it is, and stays when the words change; `tests/messages.txt` lists all
-    codes with their texts.
+    codes with their texts. `what` is the text without the remedy, if that was given apart: for who
+    knows a better one.
 
     >>> error = UserError("there is no file x.csv").with_code("no-such-file")
     >>> error.code, str(error)
     ('no-such-file', 'there is no file x.csv')
+    >>> str(UserError("there is no file x.csv", remedy="correct the path"))
+    'there is no file x.csv; correct the path'
     """
 
     code = ""
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", *, remedy: str = "") -> None:
         """Make the error; secrets in a URI of the text are masked, and an endless one is cut."""
-        super().__init__(masked(cut(text)))
+        self.what = masked(cut(text))
+        super().__init__(f"{self.what}; {remedy}" if remedy else self.what)
 
     @property
     def codes(self) -> tuple[str, ...]:

@@ -95,14 +95,14 @@ def warm_trials(study: StudySpec) -> list[Found]:
 
 
 def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:
-    pairs = {
+    of_both = {
         "dataset": (old.dataset, study.dataset),
         "objective": (old.objective, study.objective),
         "likelihood": (old.plan.likelihood, study.plan.likelihood),
         "likelihood_power": (old.plan.likelihood_power, study.plan.likelihood_power),
         "augment": (sorted(old.plan.augment), sorted(study.plan.augment)),
     }
-    for name, (there, here) in pairs.items():
+    for name, (there, here) in of_both.items():
         if there != here:
             raise UserError(
                 f"`{name}` must be the same as in the study of `warm_start`, but {folder} has "

@@ -77,7 +77,7 @@ def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[s
         "study": name,
         "score": study.ranks_by,
         "value": winner and study.value(winner),
-        "test_nll": winner and winner.test_nll,
+        "test_nll": winner and winner.test_nll_per_datum,
         "test_accuracy": winner and winner.test_accuracy,
         "test_rmse": winner and winner.test_rmse,
         "best_simple_model": simple and simple.name,
@@ -96,7 +96,7 @@ def _power_note(names: Sequence[str], studies: Sequence[RankedStudy]) -> str:
     }
     for key, of_each in values.items():
         if len(set(of_each)) > 1:
-            pairs = zip(names, of_each, strict=True)
-            each = ", ".join(f"{value} ({name})" for name, value in pairs)
+            by_name = zip(names, of_each, strict=True)
+            each = ", ".join(f"{value} ({name})" for name, value in by_name)
             return f"Their scores are not compared: `{key}` is {each}."
     return ""

@@ -28,14 +28,14 @@ from nas_evidence.reporting.problems import (
 from nas_evidence.reporting.recommendation import recommendation
 from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.reporting.terms import explanation, term_table
-from nas_evidence.reporting.words import metric_words, named, words_of
+from nas_evidence.reporting.words import CALIBRATED, Calibrated, named, words_of
 from nas_evidence.spec.how_read import HowRead
-from nas_evidence.spec.metric_names import METRICS, check_metric
+from nas_evidence.spec.likelihoods import TargetKind
+from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
 Fact = TypeVar("Fact")
 #: Names of all metrics, in the order in which they are shown.
-_METRICS = tuple(dict.fromkeys(name for group in METRICS.values() for name in group))
 
 
 def trust_of(study: RankedStudy) -> Trust:
@@ -102,9 +102,19 @@ class Report:
         return named(self.study.spec.name, self.place)
 
     @property
-    def labels(self) -> bool:
-        """Whether the targets are classes."""
-        return self.study.spec.plan.likelihood == "categorical"
+    def kind(self) -> TargetKind:
+        """The kind of target."""
+        return self.study.spec.plan.declared.kind
+
+    @property
+    def calibrated(self) -> Calibrated:
+        """What calibration is called."""
+        return CALIBRATED[self.kind.confidence]
+
+    @property
+    def tested(self) -> str:
+        """The column of test results that the page shows beside the log loss."""
+        return self.kind.tests[-1]
 
     @cached_property
     def judged(self) -> Comparison | None:
@@ -179,8 +189,8 @@ class Report:
             name += f", mean of {seeds} seeds" if seeds > 1 else f", trial {judged.trial_id}"
         first = ["log_loss", *([self.metric] if self.metric else [])]
         words = {
-            one: metric_words(one, labels=self.labels)
-            for one in dict.fromkeys([*first, *_METRICS])
+            one: self.kind.metrics[one]
+            for one in dict.fromkeys([*first, *self.kind.metrics])
             if one in judged.metrics
         }
         models = {name: judged.metrics} | {one.name: one.metrics for one in judged.baselines}
@@ -197,9 +207,7 @@ class Report:
             return {}
         found = {}
         for k, one in enumerate(judged.by_target):
-            words = {
-                name: metric_words(name, labels=False) for name in _METRICS if name in one.metrics
-            }
+            words = {name: said for name, said in self.kind.metrics.items() if name in one.metrics}
             models = {"winner": one.metrics}
             models |= {b.name: b.by_target[k] for b in judged.baselines if b.by_target}
             found[one.name] = {

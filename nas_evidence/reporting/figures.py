@@ -41,13 +41,14 @@ from nas_evidence.reporting.svg import (
 )
 from nas_evidence.reporting.words import (
     MOST,
+    Calibrated,
     axis_words,
     decimals,
-    metric_words,
     number,
     short,
     words_of,
 )
+from nas_evidence.spec.likelihoods import TargetKind
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 #: Maximum number of classes of which the counts are written into the cells.
@@ -80,7 +81,7 @@ def measured(report: Report) -> Markup | None:
     texts = [
         f"{one.behind:.3f} ({least:.3f} to {most:.3f})" for one, (least, most) in tested.values()
     ]
-    words = f"{metric_words('log_loss', labels=report.labels)} above the winner's, nats per datum"
+    words = f"{report.kind.metrics['log_loss']} above the winner's, nats per datum"
     panel = Panel(
         Axis("log loss above the winner's, nats per datum", low, high), named_axis([*tested]),
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
@@ -103,15 +104,15 @@ def columns(report: Report) -> Markup | None:
     judged = report.judged
     if judged is None or judged.importance is None:
         return None
-    return drawn_columns(judged.importance, labels=report.labels)
+    return drawn_columns(judged.importance, report.kind)
 
 
-def drawn_columns(found: Importance, *, labels: bool) -> Markup:
+def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
     """Return the most important columns; in colour those two standard deviations above 0."""
     shown, metric = found.columns[: MOST["columns"]], found.metric
     rows = [(one.column, one.mean, one.std, one.mean > 2 * one.std) for one in shown]
     side = "rise" if metric in LESS_IS_BETTER else "fall"
-    words = f"{side} in {metric_words(metric, labels=labels)}"
+    words = f"{side} in {kind.metrics[metric]}"
     if metric == "coverage":
         words = "coverage of the 90 % intervals: further from 90 %"
     digits = decimals([one.mean for one in shown], 2)
@@ -147,7 +148,7 @@ def calibration(report: Report) -> Markup | None:
         return None
     several = {one.name: one.calibration for one in _drawn_targets(report.judged)}
     found = several or {"": report.judged.calibration}
-    return _calibration(found, labels=report.labels) if any(found.values()) else None
+    return _calibration(found, report.calibrated) if any(found.values()) else None
 
 
 def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
@@ -155,15 +156,14 @@ def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
     return judged.by_target[:MOST_LISTED]
 
 
-def calibration_of(points: Sequence[CalibrationPoint], *, labels: bool) -> Markup:
-    """Return shares against stated probabilities, of `labels` or of intervals."""
-    return _calibration({"": points}, labels=labels)
+def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Markup:
+    """Return shares against stated probabilities, or against those of intervals."""
+    return _calibration({"": points}, words)
 
 
-def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], *, labels: bool) -> Markup:
+def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Markup:
     """Return the same of each target by its name."""
-    x_title = "stated probability" if labels else "probability of the interval"
-    y_title = "share that is right" if labels else "share of targets inside"
+    x_title, y_title = words.probability, words.share
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
     panel.line([(0, 0), (1, 1)], colour=GREY, dash="3 4")
     marks = [(k, name, point) for k, (name, own) in enumerate(found.items()) for point in own]
@@ -172,9 +172,8 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], *, labels: boo
         # two standard errors of the share, were the stated probability right
         error = 2 * (point.confidence * (1 - point.confidence) / point.n) ** 0.5
         said = (
-            f"{f'{name}, ' * bool(name)}{'stated' if labels else 'interval'} "
-            f"{point.confidence:.0%}: {point.accuracy:.0%} "
-            f"{'right' if labels else 'inside'}, of {point.n:,} data"
+            f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
+            f"{point.accuracy:.0%} {words.found}, of {point.n:,} data"
         )
         ends = [max(0.0, point.accuracy - error), min(1.0, point.accuracy + error)]
         panel.line([(point.confidence, end) for end in ends], colour=colour(k), width=1.2)
@@ -300,7 +299,7 @@ def scatter(report: Report) -> Markup | None:
     found = [
         (one, score, sign * value)
         for one in study.ranking
-        if (score := study.value(one)) is not None and (value := _test(one, target)) is not None
+        if (score := study.value(one)) is not None and (value := one.tested(target)) is not None
     ]
     if not found:
         return None
@@ -341,10 +340,6 @@ def within(values: Sequence[float]) -> tuple[list[float], list[bool]]:
     ]
 
 
-def _test(one: RankedArchitecture, target: str) -> float | None:
-    return one.test_accuracy if target == "test_accuracy" else one.test_nll
-
-
 def _diameters(shown: Sequence[RankedArchitecture]) -> list[float]:
     logs = [math.log10(one.n_parameters) if one.n_parameters else None for one in shown]
     known = [log for log in logs if log is not None] or [0.0]
@@ -376,7 +371,9 @@ def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
         f"{study.ranks_by} {number(value, 4)}" if value != one.objective else "",
         objective + (f", spread {one.spread:.4f}" if one.spread is not None else ""),
         f"test accuracy {one.test_accuracy:.4f}" if one.test_accuracy is not None else "",
-        f"test log loss {one.test_nll:.4f}" if one.test_nll is not None else "",
+        f"test log loss {one.test_nll_per_datum:.4f}"
+        if one.test_nll_per_datum is not None
+        else "",
         f"test RMSE {one.test_rmse:.4f}" if one.test_rmse is not None else "",
         f"SOTL {one.sotl:.3f}" if one.sotl is not None else "",
     ]

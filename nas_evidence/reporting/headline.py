@@ -30,9 +30,9 @@ from nas_evidence.reporting.intervals import coverage_warning, intervals_sentenc
 from nas_evidence.reporting.problems import unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, loss_text, metric_words, percent
+from nas_evidence.reporting.words import NATS, counted, loss_text, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
-from nas_evidence.spec.metric_names import LESS_IS_BETTER, METRICS
+from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import parameters_of
 
@@ -44,13 +44,13 @@ SPREAD = 0.5
 LEAST = 1e-4
 #: Share of trials that are neither complete nor pruned, from which it is worth a warning.
 _MANY_FAILED = 0.2
-_PLAIN = ("majority class", "mean")
 #: Folds that leave more rows to train on, where a study has fewer.
 MANY_FOLDS = 5
 #: rho with the test log loss of the default ranking, one seed: means over the pools of up to 1,000
-#: rows that chose nothing, by whether the targets are classes (benchmarks/claims_sentences.py).
-USUAL_RHO = {True: 0.63, False: 0.47}
-#: By how much more the upper end of rho's interval is below that: of few pairs it is a little low.
+#: rows that chose nothing, by kind of target (benchmarks/claims_sentences.py).
+USUAL_RHO = {"classification": 0.63, "regression": 0.47}
+#: By how much more the upper end of rho's interval is below that: of few architectures it is a
+#: little low.
 _CLEARLY = 0.1
 #: Scores that rank by rows that were not trained on, of which another one may be advised.
 _ALTERNATIVES = ("conditional_evidence", "elpd", "five_fold", "two_fold")
@@ -140,17 +140,16 @@ def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     best, n = max(values), int(n_data.max())
     if not is_guessing(best, guess, n=n, k=len(values)):
         return ""
-    labels = study.spec.plan.likelihood == "categorical"
-    what = "the shares of the classes alone" if labels else "the mean alone"
     plan = study.spec.plan
     ways = [f"more epochs (--set plan.epochs={2 * int(plan.epochs)})", "more rows"]
     if plan.n_folds(n) < MANY_FOLDS:
         ways.insert(0, f"more folds (--set plan.folds={MANY_FOLDS})")
     return (
         f"Choose none yet: no network predicts the {n:,} rows that it was not trained on clearly "
-        f"better than {what}. The best {study.ranks_by} is {best:.3f} nats per datum, a guess has "
-        f"{guess:.3f}. So this ranking is arbitrary. Search again with {_either(ways)}, and "
-        f"another --out. First by chance is {winner.architecture} (trial {winner.trial_id})."
+        f"better than {plan.declared.kind.guess} alone. The best {study.ranks_by} is {best:.3f} "
+        f"nats per datum, a guess has {guess:.3f}. So this ranking is arbitrary. Search again "
+        f"with {_either(ways)}, and another --out. First by chance is {winner.architecture} "
+        f"(trial {winner.trial_id})."
     )
 
 
@@ -162,9 +161,10 @@ def _guess(study: RankedStudy, comparison: Comparison | None) -> float | None:
     held_out = all(declared(name).trainings > 0 for name in study.spec.ranking_scores)
     if comparison is None or study.objective_unit != "nats per datum" or not held_out:
         return None
-    if comparison.on == "test" and comparison.task == "real":
+    if comparison.on == "test" and comparison.kind.confidence == "intervals":
         return None
-    plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name in _PLAIN]
+    constant = comparison.kind.constant
+    plain = [one.metrics.get("log_loss") for one in comparison.baselines if one.name == constant]
     known = [-loss for loss in plain if loss is not None]
     return max(known) if known else None
 
@@ -239,7 +239,11 @@ def cost_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     target, winner = study.targets[0], study.winner
     known = study.architectures[target].dropna()
     if winner is not None and len(known) > 1:
-        own = -winner.test_nll if target in LOSSES and winner.test_nll is not None else None
+        own = (
+            -winner.test_nll_per_datum
+            if target in LOSSES and winner.test_nll_per_datum is not None
+            else None
+        )
         if own is not None:
             above = max(0.0, float(known.max()) - own)
             lower = f"another is better: its log loss is {NATS.text(above)} lower."
@@ -330,7 +334,8 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     rivals = 1 if comparison.against else len(comparison.baselines)
     low, high = limits_of(best, comparison.n, rivals=rivals)
     if high < 0:
-        rest = "Do not use it." if best.name in _PLAIN else "Take the simple model."
+        is_constant = best.name == comparison.kind.constant
+        rest = "Do not use it." if is_constant else "Take the simple model."
         within = _within(-high, -low)
         within += f", corrected for {rivals} simple models" * (rivals > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
@@ -350,7 +355,7 @@ def _linear_first(study: RankedStudy, losses: str, best: Baseline, rows: str) ->
 
 def _losses(comparison: Comparison, best: Baseline) -> str:
     own, other = comparison.metrics.get("log_loss"), best.metrics.get("log_loss")
-    words = metric_words("log_loss", labels=comparison.task == "labels")
+    words = comparison.kind.metrics["log_loss"]
     if own is None or other is None:
         return words
     return f"{words} {loss_text(own)} and {loss_text(other)}"
@@ -383,7 +388,7 @@ def metric_sentence(
     The winner is chosen by the score alone, so this sentence never changes the choice. One that
     nobody `asked` for is left out where it is unknown.
     """
-    words = METRICS[study.spec.plan.likelihood][metric]
+    words = study.spec.plan.declared.kind.metrics[metric]
     if not asked and (comparison is None or metric not in comparison.metrics):
         return ""
     if comparison is None:
@@ -408,7 +413,8 @@ def metric_sentence(
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
         said += f"; {best.name}, the best simple model {of}, {best.metrics[metric]:.3f}"
-        plain = [one for one in rivals if one.name in _PLAIN and one is not best]
+        constant = comparison.kind.constant
+        plain = [one for one in rivals if one.name == constant and one is not best]
         said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"
@@ -438,7 +444,7 @@ def class_weights_sentence(study: RankedStudy, comparison: Comparison | None) ->
 
 def usual_metric(study: RankedStudy) -> str:
     """Return the metric that is shown where none was asked for."""
-    return "accuracy" if study.spec.plan.likelihood == "categorical" else "rmse"
+    return study.spec.plan.declared.kind.usual
 
 
 def _merit(metric: str, value: float) -> float:
@@ -538,14 +544,16 @@ def _misranked(study: RankedStudy, trust: Trust | None) -> str:
 
     Without another score that is better in the same table no other is advised.
     """
-    usual = USUAL_RHO[study.spec.plan.likelihood == "categorical"]
+    usual = USUAL_RHO.get(study.spec.plan.declared.task)
     rows = {
         row.score: row.statistics
         for row in (trust.rows if trust is not None else ())
         if (row.target, row.group) == (study.targets[0], ALL) and row.statistics.rho is not None
     }
     own = rows.get(study.ranks_by) or rows.get(trust.main if trust is not None else "")
-    if own is None or own.rho_interval is None or own.rho_interval.high >= usual - _CLEARLY:
+    if usual is None or own is None or own.rho_interval is None:
+        return ""
+    if own.rho_interval.high >= usual - _CLEARLY:
         return ""
     assert own.rho is not None
     low, high = own.rho_interval.low, own.rho_interval.high

@@ -14,7 +14,6 @@ from nas_evidence.reporting.study_tables import RankedStudy
 from nas_evidence.spec.dataset import OWN_DATA
 
 _NTH = ("first", "second", "third", "fourth")
-_NOISE_OF_EACH_ROW = "heteroscedastic"
 #: Maximum number of targets whose coverage is listed in a sentence; the page has all of them.
 MOST_LISTED = 6
 
@@ -78,7 +77,7 @@ def _of_several(
     shapes = [name for name, found in own if _is_shape(found)][:MOST_LISTED]
     if shapes:
         said += f" The values of {_listed(shapes)} have another distribution than predicted."
-    if study.spec.plan.likelihood != _NOISE_OF_EACH_ROW:
+    if study.spec.plan.declared.by_row:
         said += " One noise serves all standardised targets."
     return f"{said} {_again(_remedies(study, judged))}"
 
@@ -172,7 +171,7 @@ def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
         options += ["--target-scale log"] * is_positive + ["--target-scale auto"]
     elif dataset.scale == "identity":
         options.append(f"--target-scale {'log' if is_positive else 'yeo_johnson'}")
-    if plan.likelihood != _NOISE_OF_EACH_ROW:
-        noise = f"--set plan.likelihood={_NOISE_OF_EACH_ROW}"
+    if plan.declared.by_row:
+        noise = f"--set plan.likelihood={plan.declared.by_row}"
         options = [noise] if judged.by_target else [*options, noise]
     return options

@@ -8,7 +8,7 @@ larger-is-better, so that correlations keep their sign: losses are negated and k
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
@@ -26,6 +26,7 @@ from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
 from nas_evidence.storage.tables import (
+    COLUMNS,
     StudyTables,
     UnreadableFile,
     architecture_values,
@@ -33,12 +34,7 @@ from nas_evidence.storage.tables import (
     read_study_tables,
 )
 
-#: The targets that scores are compared with, by likelihood; the first one is the main target.
-TARGETS: Mapping[str, tuple[str, ...]] = {
-    "categorical": ("test_nll_per_datum", "test_accuracy"),
-    "gaussian": ("test_nll_per_datum", "test_rmse"),
-    "heteroscedastic": ("test_nll_per_datum", "test_rmse"),
-}
+#: Results on test rows of which less is better.
 LOSSES = frozenset({"test_nll_per_datum", "test_rmse"})
 Row = Mapping[str, Any]  # a table row by column
 #: Baselines that are also known without an evaluation.
@@ -58,6 +54,8 @@ _ADDED = ("objective", "ranked", "sotl")
 @dataclass(frozen=True)
 class RankedArchitecture:
     """One architecture with complete trials; values are means over them.
+
+    A field whose name is a column of numbers in `trials` has the mean of that column.
 
     rank         None if the objective is missing
     trial_id     the trial that represents it: the replicate with the best objective
@@ -86,11 +84,24 @@ class RankedArchitecture:
     raced: bool
     sotl: float | None  # nats per datum, summed over epochs; smaller is better
     test_accuracy: float | None  # fraction
-    test_nll: float | None  # nats per datum
+    test_nll_per_datum: float | None  # nats per datum
     test_rmse: float | None  # in the unit of the target
     costs: Mapping[str, float]
     on_front: bool | None
     own: Mapping[str, ParameterValue] = field(default_factory=dict)
+
+    def tested(self, column: str) -> float | None:
+        """Return the mean of a column of test results."""
+        found: float | None = getattr(self, column)
+        return found
+
+
+#: The columns of `trials` of which the ranking has the mean.
+AVERAGED = tuple(
+    one.name
+    for one in fields(RankedArchitecture)
+    if one.name in COLUMNS["trials"] and COLUMNS["trials"][one.name].kind is float
+)
 
 
 @dataclass(frozen=True)
@@ -264,7 +275,7 @@ def ranked_study(tables: StudyTables) -> RankedStudy:
         complete["ranked"] = sum(parts) / len(parts)
     final = curves.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     complete["sotl"] = final["sotl"].reindex(complete.index).astype(float)
-    targets = TARGETS[spec.plan.likelihood]
+    targets = spec.plan.declared.kind.tests
     for target in targets:
         sign = -1.0 if target in LOSSES else 1.0
         scores[target] = sign * complete[target].astype(float)
@@ -411,9 +422,7 @@ def _ranking(
                 rank_seeds=_rank_seeds(objectives[key], ascending),
                 raced=any(row.get("stage") == "race" for row in rows),
                 sotl=_mean(rows, "sotl"),
-                test_accuracy=_mean(rows, "test_accuracy"),
-                test_nll=_mean(rows, "test_nll_per_datum"),
-                test_rmse=_mean(rows, "test_rmse"),
+                **{name: _mean(rows, name) for name in AVERAGED},
                 costs=costs[key],
                 on_front=front.get(key, False) if spec.minimise else None,
                 own=own_values({k: v for k, v in one.items() if k not in _ADDED}),

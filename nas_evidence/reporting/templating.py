@@ -29,8 +29,10 @@ from nas_evidence.reporting.words import (
     number,
     percent,
     short,
+    words_of,
 )
 from nas_evidence.spec.domains import value_text
+from nas_evidence.spec.metric_names import LESS_IS_BETTER
 
 _TEMPLATES = Path(__file__).parent / "templates"
 #: An option of the command line within a sentence.
@@ -121,8 +123,9 @@ def environment() -> Environment:
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
     environment.filters["options_marked"] = options_marked
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
+    environment.filters["words"] = words_of
     environment.globals |= {"row": row, "head": head, "scales": SCALES, "target_names": WORDS}
-    environment.globals["most"] = MOST
+    environment.globals |= {"most": MOST, "less_is_better": LESS_IS_BETTER}
     environment.globals["cells"] = lambda names, of: [of.get(name) for name in names]
     environment.globals["include_raw"] = lambda name: Markup(
         (_TEMPLATES / name).read_text(encoding="utf-8")

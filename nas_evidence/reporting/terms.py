@@ -134,9 +134,9 @@ def explanation(study: RankedStudy, compared: pd.DataFrame | None) -> str:
             f"{study.spec.plan.folds} folds): how probable the targets of each fold are together, "
             "under a Bayesian last layer on the features of a network trained on the other folds. "
         )
-    if study.spec.plan.likelihood == "categorical":
+    if of := study.spec.plan.declared.kind.chance_of:
         chances = [math.exp(one.objective or 0.0) for one in ranked]
-        text += f"The first gives the true class a probability of {chances[0]:.3f}"
+        text += f"The first gives {of} a probability of {chances[0]:.3f}"
         text += f", the second {chances[1]:.3f}" if len(chances) > 1 else ""
         return text + " (geometric means over the data)."
     values = [one.objective or 0.0 for one in ranked]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import Confidence
 
 MISSING = "–"
 #: How many of a kind the page shows, the best first; more would be unreadable.
@@ -37,9 +37,25 @@ def axis_words(target: str) -> str:
     return _AXES.get(target, target)
 
 
-def metric_words(metric: str, *, labels: bool) -> str:
-    """Return a metric in words, of labels or of real targets."""
-    return METRICS["categorical" if labels else "gaussian"][metric]
+@dataclass(frozen=True)
+class Calibrated:
+    """What the axes of calibration, a point between them, and its caption are called."""
+
+    probability: str
+    share: str
+    stated: str
+    found: str
+    caption: str
+
+
+CALIBRATED: Mapping[Confidence, Calibrated] = {
+    "probabilities": Calibrated(
+        "stated probability", "share that is right", "stated", "right", "calibration"
+    ),
+    "intervals": Calibrated(
+        "probability of the interval", "share of targets inside", "interval", "inside", "coverage"
+    ),
+}
 
 
 def named(name: str, folder: Path) -> str:

@@ -50,22 +50,19 @@ given that block; of `two_fold` and the like each block's density is a mixture o
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nas_evidence.data.tensors import OwnTargets, TensorData, select
+from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.evidence.last_layer import last_layer_of, late_given_early
 from nas_evidence.likelihoods import Likelihood
-from nas_evidence.likelihoods.categorical import Categorical
-from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic, precision_of
+from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.spread_factor import spread_factor
 from nas_evidence.maths.target_scale import TargetScale, by_row
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.protocol import Context, Scorer
@@ -73,7 +70,7 @@ from nas_evidence.spec.divisions import division_of, kept_division, predicted_fo
 from nas_evidence.spec.domains import Frozen
 from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
-from nas_evidence.spec.study import EVIDENCE_BATCH, Assignment, TrainingPlan
+from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.loop import DivergedError, Member, Training, likelihood_of
 from nas_evidence.training.parts import (
     Run,
@@ -86,7 +83,7 @@ from nas_evidence.training.parts import (
     seconds_of,
     train_slices,
 )
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import outputs_of, predict_rows
 from nas_evidence.training.together import MOST_TOGETHER
 
 #: Maximum of the numbers stored of a trial's out-of-fold predictions, in float32: 4 MB.
@@ -239,16 +236,13 @@ def log_predictive(
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
     True
     """
-    scaled = [float(_at(likelihood, s).log_likelihood(outputs, targets)) for s in SCALES]
+    scaled = [float(likelihood.at(s).log_likelihood(outputs, targets)) for s in SCALES]
     values = torch.tensor(scaled, dtype=torch.float64)
-    hits = None
-    if isinstance(likelihood, Categorical):
-        hits = int((outputs.argmax(-1) == targets).sum())
     return LogPredictive(
         log_predictive=float(values.logsumexp(0)) - math.log(len(SCALES)) + log_jacobian,
         as_trained=float(values[SCALES.index(1.0)]) + log_jacobian,
         scale=SCALES[int(values.argmax())],
-        hits=hits,
+        hits=likelihood.hits(outputs, targets),
     )
 
 
@@ -286,15 +280,15 @@ def _density(task: FoldTask, trained: Training, of: Member) -> dict[str, Any]:
     value, error = found.value + plan.likelihood_power * late, found.standard_error
     if not math.isfinite(value):
         return {"density_note": f"the log density of {len(task.predicted)} data is {value}"}
-    if data.task == "labels" and value > 3 * (error or 0.0):
+    if plan.declared.kind.chance_of and value > 3 * (error or 0.0):
         return {"density_note": f"{value:.6g} nats is above 0, impossible for labels"}
     return {"log_density": value, "density_error": error}
 
 
 def estimates_of(
-    score: str, folds: Sequence[Fold], *, labels: bool, in_time: bool
+    score: str, folds: Sequence[Fold], *, with_accuracy: bool, in_time: bool
 ) -> list[EvidenceEstimate]:
-    """Return the estimate named `score` and, for labels, `score`_accuracy.
+    """Return the estimate named `score` and, where there is one, `score`_accuracy.
 
     The first `value` is in nats, its `per_datum` over all predicted data; the second is a
     fraction. Both are invalid if a training diverged.
@@ -302,7 +296,7 @@ def estimates_of(
     seconds = sum(fold.seconds for fold in folds)
     terms = {"log_predictive": "log_predictive", "output_scale": "scale"}
     found = _estimate(score, folds, "log_predictive", terms, in_time=in_time, seconds=seconds)
-    if not labels:
+    if not with_accuracy:
         return [found]
     accuracy: dict[str, Any] = {"value": -math.inf, "valid": False}
     if found.valid:
@@ -385,10 +379,9 @@ class Folds(Scorer):
     given     the division whose folds have a density given the others, if any
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
-    unseen    of `conditional_evidence` if it is requested, else of `two_fold`, float32: the
-              outputs [n, C] for each datum of the network trained without it, of real targets the
-              means, and the spread of its prediction, [n, 1] for classes, else [n, C]; 0 for data
-              not predicted (yet)
+    unseen    of `conditional_evidence` if it is requested, else of `two_fold`: the table of
+              `Predictive.stored` [n, C + S], float32, in which the network trained without a datum
+              predicts it; 0 for data not predicted (yet)
     """
 
     def __init__(self, names: Sequence[str], context: Context) -> None:
@@ -442,17 +435,19 @@ class Folds(Scorer):
 
         Where trials are compared after the first fold, those of any fold.
         """
-        labels, in_time = self.context.data.task == "labels", self.in_time
-        alone = self.context.assignment.first_fold_alone
+        given, in_time = self.context.assignment, self.in_time
+        with_accuracy = "accuracy" in given.plan.declared.kind.metrics
         known = {
             score: folds
             for score, folds in self.done.items()
-            if len(folds) == self.n_folds[score] or (folds and alone)
+            if len(folds) == self.n_folds[score] or (folds and given.first_fold_alone)
         }
         found = [
             estimate
             for score, folds in known.items()
-            for estimate in estimates_of(score, folds, labels=labels, in_time=in_time)
+            for estimate in estimates_of(
+                score, folds, with_accuracy=with_accuracy, in_time=in_time
+            )
         ]
         if ELPD in self.names and (folds := known.get(self.kept_of)):
             terms = {ELPD: "as_trained"}
@@ -483,7 +478,7 @@ class Folds(Scorer):
         }
 
     def kept(self) -> dict[str, Tensor]:
-        """Return outputs and spreads [n, 1 or C] of `unseen`, if they are few enough."""
+        """Return outputs and spreads [n, S] of `unseen`, if they are few enough."""
         if self.unseen is None or self.unseen.numel() > MOST_KEPT:
             return {}
         at = self.context.data.n_outputs
@@ -496,8 +491,8 @@ class Folds(Scorer):
         """Return the factor fitted on all data predicted, None without any."""
         if self.unseen is None:
             return None
-        data = self.context.data
-        return _fitted(self.unseen, targets_of_folds(data, self.context.assignment).seen)
+        data, given = self.context.data, self.context.assignment
+        return _fitted(self.unseen, targets_of_folds(data, given).seen, given.plan)
 
     def _new_run(self, task: FoldTask) -> Run:
         data, given = self.context.data, self.context.assignment
@@ -521,26 +516,29 @@ class Folds(Scorer):
             return {"note": OUTSIDE_SUPPORT, "seconds": time.perf_counter() - started}
         plan = self.context.assignment.plan
         likelihood = likelihood_of(plan, trained.noise_std)
-        outputs = _held(outputs_of(trained, x), likelihood, data.fitted_to(task.trained))
+        own = data.fitted_to(task.trained)
+        outputs = outputs_of(trained.model, x)
+        if own is not None:
+            outputs = likelihood.held(outputs, own.held)
         if task.score == self.kept_of:
             seen = run.data.x_train, run.data.y_train  # no second copy of these rows
-            spread = predictive_spread(trained, plan, *seen, most_std=data.most_std)
-            means = predicted_means(outputs, likelihood)
-            self._remember(means, rows.to("cpu"), spread(x))
+            predict = predict_rows(trained, plan, *seen, own)
+            self._remember(rows.to("cpu"), predict(x))
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}
 
-    def _remember(self, outputs: Tensor, rows: Tensor, spread: Tensor) -> None:
+    def _remember(self, rows: Tensor, found: Predictive) -> None:
+        table = found.stored()
         if self.unseen is None:
-            self.unseen = _nothing(self.context.data)
-        self.unseen[rows] = torch.cat([outputs.cpu(), spread], 1).float()
+            self.unseen = table.new_zeros(len(self.context.data.x_train), table.shape[1])
+        self.unseen[rows] = table
 
 
 def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     """Train without each fold and predict it, as that trial does for what it keeps.
 
     Returns:
-        `Folds.unseen`, with 0 where a training diverged.
+        `Folds.unseen`, with 0 where a training diverged; [n, 1] where all did.
     """
     plan, n = assignment.plan, len(data.x_train)
     name = kept_division(plan, assignment.estimators, n)
@@ -551,7 +549,7 @@ def unseen_of(assignment: Assignment, data: TensorData) -> Tensor:
     folds.kept_of = name
     while folds.due():
         folds.advance()
-    return _nothing(data) if folds.unseen is None else folds.unseen
+    return torch.zeros(len(data.x_train), 1) if folds.unseen is None else folds.unseen
 
 
 class FoldTargets(NamedTuple):
@@ -596,48 +594,20 @@ def cross_fitted(table: Tensor, data: TensorData, assignment: Assignment) -> Ten
     n, found, units = len(table), table.clone(), data.units
     targets = targets_of_folds(data, assignment).seen
     division = kept_division(assignment.plan, assignment.estimators, n)
-    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
     for task in all_folds(division, order_of_data(n, assignment, units), units):
-        others = task.trained
-        found[task.predicted, -n_spread:] *= _fitted(table[others], targets[others])
+        others, rows = task.trained, task.predicted
+        factor = _fitted(table[others], targets[others], assignment.plan)
+        found[rows] = restored(table[rows], assignment.plan).at(factor).stored()
     return found
 
 
-def _fitted(table: Tensor, targets: Tensor) -> float:
+def _fitted(table: Tensor, targets: Tensor, plan: TrainingPlan) -> float:
     known = table[:, -1] > 0
-    n_spread = 1 if targets.ndim == 1 else targets.shape[1]
-    outputs, spread = table[known, :-n_spread], table[known, -n_spread:]
-    return spread_factor(outputs, spread, targets[known])
+    if not known.any():
+        return 1.0
+    return restored(table[known], plan).factor(targets[known])
 
 
-def _nothing(data: TensorData) -> Tensor:
-    n_spread = 1 if data.task == "labels" else data.n_outputs
-    return torch.zeros(len(data.x_train), data.n_outputs + n_spread)
-
-
-@torch.no_grad()
-def outputs_of(training: Training, x: Tensor) -> Tensor:
-    """Return the outputs [n, C] for inputs, in evaluation mode and in full precision."""
-    training.model.eval()
-    starts = range(0, len(x), EVIDENCE_BATCH)
-    with full_precision():
-        return torch.cat([training.model(x[i : i + EVIDENCE_BATCH]) for i in starts])
-
-
-def _at(likelihood: Likelihood, scale: float) -> Likelihood:
-    if isinstance(likelihood, Categorical):
-        return Categorical(likelihood.temperature * scale)
-    if isinstance(likelihood, Heteroscedastic):
-        return Heteroscedastic(likelihood.factor * scale)
-    assert isinstance(likelihood, Gaussian)
-    return replace(likelihood, noise_std=likelihood.noise_std * scale)
-
-
-def _held(outputs: Tensor, likelihood: Likelihood, own: OwnTargets | None) -> Tensor:
-    """Return outputs whose means are held between the bounds of the scale, if there is one."""
-    if own is None:
-        return outputs
-    if not isinstance(likelihood, Heteroscedastic):
-        return own.held(outputs)
-    z = outputs.chunk(2, -1)[1]
-    return torch.cat([own.held(likelihood.mean(outputs)) * precision_of(z), z], -1)
+def restored(table: Tensor, plan: TrainingPlan) -> Predictive:
+    """Return the predictions of rows of `Folds.unseen`."""
+    return likelihood_of(plan, 1.0).says.restored(table)

@@ -161,9 +161,11 @@ class DatasetSpec(Frozen):
     @classmethod
     def _no_other_likelihood(cls, value: object) -> object:
         if isinstance(value, str) and value not in TARGET_KINDS:
+            missing = [kind for kind in ("counts", "grades") if kind not in TARGET_KINDS]
             raise UserError(
-                f"`task` must be one of {', '.join(TARGET_KINDS)}, but got {value!r}; counts and "
-                "grades have no likelihood of their own: give regression, perhaps of the logarithm"
+                f"`task` must be one of {', '.join(TARGET_KINDS)}, but got {value!r}; "
+                f"{' and '.join(missing)} have no likelihood of their own: give regression, "
+                "perhaps of the logarithm"
             ).with_code("unknown-task")
         return value
 
@@ -181,7 +183,7 @@ class DatasetSpec(Frozen):
                 '`target` must name the column to predict when name = "table"'
             ).with_code("dataset-target-missing")
         kind = self.kind
-        if self.class_weight is not None and kind is not None and not kind.weighted:
+        if self.class_weight is not None and kind is not None and not kind.classes:
             raise UserError(NEEDS_CLASSES).with_code("class-weight-of-numbers")
         if self.target_scale not in (None, "identity") and (
             (kind is not None and not kind.scaled) or self.name not in (*OWN_DATA, "diabetes")
@@ -247,8 +249,9 @@ def with_task(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(dataset, Mapping) or not isinstance(plan, Mapping):
         return data  # a mistake, which validation reports
     task, likelihood = dataset.get("task"), plan.get("likelihood")
-    if likelihood is None and task in TARGET_KINDS:
+    if likelihood is None and isinstance(task, str) and task in TARGET_KINDS:
         return {**data, "plan": {**plan, "likelihood": default_of(task)}}
-    if task is None and dataset.get("name") in OWN_DATA and likelihood in LIKELIHOODS:
-        return {**data, "dataset": {**dataset, "task": LIKELIHOODS[likelihood].task}}
+    known = LIKELIHOODS.get(likelihood) if isinstance(likelihood, str) else None
+    if task is None and dataset.get("name") in OWN_DATA and known is not None:
+        return {**data, "dataset": {**dataset, "task": known.task}}
     return data

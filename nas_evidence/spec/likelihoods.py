@@ -18,6 +18,8 @@ Task = Literal["classification", "regression"]
 Stored = Literal["labels", "real"]
 #: What describes the targets, as a study file says it in `[plan]`.
 LikelihoodName = Literal["categorical", "gaussian", "heteroscedastic"]
+#: By what a prediction says how sure it is.
+Confidence = Literal["probabilities", "intervals"]
 
 
 @dataclass(frozen=True)
@@ -26,44 +28,50 @@ class TargetKind:
 
     task         its name in study files
     stored       its name in arrays, in digests of data and in stored comparisons
+    reading      the module of how such targets are read, a `Reading` of `data/targets.py`
     targets      what the targets are called
     values       what they are as values of an array
     predicted    what is predicted of a row, besides a value
     guess        what a prediction without inputs knows
+    constant     the simple model that predicts so
     chance_of    what has a probability and no density, in words; empty for densities
     metrics      that `--metric` can name, as shown
     usual        the metric that is shown first where none is asked for
     tests        columns of results on test rows that scores are compared with, the main one first
-    certainty    by what a prediction says how sure it is
+    confidence   by what a prediction says how sure it is
     few          training rows below which the score of folds takes five of them, not two
     scaled       networks see the targets on a scale, standardised at least
-    weighted     an error can cost more on some values: class weights
+    classes      they are classes: with names, and with weights where an error costs more on some
     """
 
     task: Task
     stored: Stored
+    reading: str
     targets: str
     values: str
     predicted: str
     guess: str
+    constant: str
     metrics: Mapping[str, str]
     usual: str
     tests: tuple[str, ...]
-    certainty: Literal["probabilities", "intervals"] = "intervals"
+    confidence: Confidence = "intervals"
     chance_of: str = ""
     few: int = 5000
     scaled: bool = False
-    weighted: bool = False
+    classes: bool = False
 
 
 TARGET_KINDS: Mapping[str, TargetKind] = {
     "classification": TargetKind(
         task="classification",
         stored="labels",
+        reading="nas_evidence.data.labels",
         targets="classes",
         values="labels",
         predicted="its class probabilities",
         guess="the shares of the classes",
+        constant="majority class",
         metrics={
             "log_loss": "log loss",
             "accuracy": "accuracy",
@@ -75,18 +83,20 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         },
         usual="accuracy",
         tests=("test_nll_per_datum", "test_accuracy"),
-        certainty="probabilities",
+        confidence="probabilities",
         chance_of="the true class",
         few=1000,
-        weighted=True,
+        classes=True,
     ),
     "regression": TargetKind(
         task="regression",
         stored="real",
+        reading="nas_evidence.data.real_targets",
         targets="real targets",
         values="real numbers",
         predicted="its 90 % intervals",
         guess="the mean",
+        constant="mean",
         metrics={
             "log_loss": "log loss of the standardised target",
             "rmse": "RMSE",
@@ -113,6 +123,8 @@ class Declared:
                     None if the outputs say all
     learned         online updates learn the scale
     settles         a network settles at a mode after its last epoch, unless the plan says
+    averaged        predictions are means over the posterior of the weights, unless asked
+    by_row          the likelihood of such targets that has a noise of each row; empty if this has
     last_layer      `module:NAME` of the density of late data given early ones by a Bayesian last
                     layer, a `LastLayerFormula`; None if there is none
     judged_far      evidence compares states far from a mode; else only near one
@@ -126,6 +138,8 @@ class Declared:
     scale: Literal["temperature", "noise_std"] | None = None
     learned: bool = False
     settles: bool = False
+    averaged: bool = True
+    by_row: str = ""
     last_layer: str | None = None
     judged_far: bool = False
     convex: bool = True
@@ -142,6 +156,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         task="classification",
         implementation="nas_evidence.likelihoods.categorical:Categorical",
         scale="temperature",
+        averaged=False,
         last_layer="nas_evidence.evidence.softmax_layer:LAST_LAYER",
     ),
     "gaussian": Declared(
@@ -150,6 +165,7 @@ LIKELIHOODS: Mapping[str, Declared] = {
         scale="noise_std",
         learned=True,
         settles=True,
+        by_row="heteroscedastic",
         last_layer="nas_evidence.evidence.regression_layer:LAST_LAYER",
         judged_far=True,
     ),

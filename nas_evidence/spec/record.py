@@ -5,9 +5,10 @@ Every `value` is larger-is-better; evidence is in nats, summed over the data.
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from nas_evidence.spec.domains import Frozen, ParameterValue
+from nas_evidence.spec.columns import StandsBefore
+from nas_evidence.spec.domains import Frozen, ParameterValue, Unit
 from nas_evidence.spec.estimates import EvidenceEstimate, Term
 from nas_evidence.spec.study import ArchitectureSpec
 
@@ -77,64 +78,114 @@ def n_searched(trial_ids: Iterable[int]) -> int:
 class Evaluation(Frozen):
     """An estimate and the number of epochs finished when it was made."""
 
-    epoch: int
+    epoch: Annotated[int, Unit("epochs")]
+    """Epochs finished when the row was made; 0 is before the main training."""
     estimate: EvidenceEstimate
 
 
 class CurvePoint(Frozen):
-    """One training epoch. Losses are taken before the step on their minibatch."""
+    """One training epoch. Losses are taken before the step on their minibatch.
 
-    epoch: int  # 1-based
-    train_nll_per_datum: float  # mean over the data of one epoch, nats
+    The sums up to this epoch are filled in when the trial has ended (scores/sotl.py).
+    """
+
+    epoch: Annotated[int, Unit("epochs")]
+    """Epochs finished, from 1."""
+    train_nll_per_datum: Annotated[float, Unit("nats")]
+    """Mean training loss of the epoch, before each step."""
     learning_rate: float
-    seconds: float
-    # The sums up to this epoch, filled in when the trial has ended (scores/sotl.py).
-    sotl: float | None = None  # sum of train_nll_per_datum over epochs 1..epoch
-    sotl_e: float | None = None  # the same over the last E epochs
-    sotl_ema: float | None = None  # sum_t gamma^(epoch - t) train_nll_per_datum_t
-    prequential_epoch1: float | None = None  # nats summed over the data, first epoch only
-    noise_std: float | None = None  # real targets only
-    temperature: float | None = None  # labels only
+    """Learning rate of the epoch."""
+    sotl: Annotated[float | None, Unit("nats")] = None
+    """Sum of `train_nll_per_datum` up to this epoch; positive here."""
+    sotl_e: Annotated[float | None, Unit("nats")] = None
+    """The same over the last epochs only."""
+    sotl_ema: Annotated[float | None, Unit("nats")] = None
+    """The same with weights that fall with age."""
+    prequential_epoch1: Annotated[float | None, Unit("nats")] = None
+    """Losses of the first epoch, summed over the data."""
+    seconds: Annotated[float, Unit("seconds")]
+    """Time of the epoch."""
+    noise_std: float | None = None
+    """Learned noise after the epoch. Real targets with one noise only."""
+    temperature: float | None = None
+    """Softmax temperature after the epoch. Labels only."""
 
 
 class TrialRecord(Frozen):
-    """The result of one finished attempt at one trial."""
+    """The result of one finished attempt at one trial.
+
+    Each field of one number, text or truth is a column of `trials` (spec/columns.py);
+    `ArchitectureColumns` has those of the architecture.
+    """
 
     trial_id: int
+    """Number of the trial, from 0; those of the race begin at 1,000,000."""
     attempt: int
+    """Which start of the trial, from 1. Readers use the last."""
     replicate: int
+    """Which seed of its architecture, from 0; those of the race from 1000."""
     architecture: ArchitectureSpec
     status: TrialStatus
+    """How the trial ended: see [messages](messages.md#how-a-trial-ends)."""
     cause: str = ""
+    """Why it ended so, in words; empty for most complete trials."""
     seed: int
+    """Seed of the trial, from (study seed, trial, replicate)."""
     stage: Literal["search", "race"] = "search"
-    n_parameters: int | None = None
-    n_data: int | None = None
-    flops: int | None = None  # of one forward pass of one example
-    memory_bytes: int | None = None  # estimated, in training
-    latency_seconds: float | None = None  # of one example, measured
-    gpu_share: float | None = None  # of one GPU; 0 on a CPU
-    epochs: int = 0
-    best_epoch: int | None = None  # of the highest evidence of the online curvature
-    best_evidence: float | None = None  # nats; the last one is in `evaluations`
-    noise_std: float | None = None  # at the end; of standardised targets
-    temperature: float | None = None  # at the end
-    spread_factor: float | None = None  # on the spread of delivered predictions
+    """`search`, or `race` for trials of the race of the finalists."""
+    n_parameters: Annotated[int | None, Unit("parameters")] = None
+    """Number of parameters of the network."""
+    n_data: Annotated[int | None, Unit("examples")] = None
+    """Number of training data."""
+    flops: Annotated[int | None, Unit("operations")] = None
+    """Floating-point operations of a forward pass of one example."""
+    memory_bytes: Annotated[int | None, Unit("bytes")] = None
+    """Estimated memory of training."""
+    latency_seconds: Annotated[float | None, Unit("seconds")] = None
+    """Measured forward pass of one example."""
+    gpu_share: float | None = None
+    """Share of one GPU; 0 on a CPU."""
+    epochs: Annotated[int, Unit("epochs")] = 0
+    """Epochs of the main training that were done."""
+    best_epoch: Annotated[int | None, Unit("epochs")] = None
+    """Evaluation epoch of the highest evidence of the online curvature."""
+    best_evidence: Annotated[float | None, Unit("nats")] = None
+    """That evidence, summed over the training data; above `plan.online.rows` estimated."""
+    noise_std: float | None = None
+    """Learned noise at the end; of standardised targets. Real targets with one noise only."""
+    temperature: float | None = None
+    """Softmax temperature at the end. Labels only."""
+    spread_factor: float | None = None
+    """Factor on the temperature, or on the standard deviation of predictions of real targets,
+    that is delivered: fitted to data that networks without their fold predict."""
     evaluations: tuple[Evaluation, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
-    test_accuracy: float | None = None  # fraction
-    test_nll_per_datum: float | None = None  # nats; real targets are standardised
-    test_rmse: float | None = None  # real targets only, in their own unit
-    converged: bool | None = None  # settling met its tolerance
-    kept: Literal["settled", "scheduled"] | None = None  # the state of more evidence
-    decrement_per_datum: float | None = None  # Newton decrement of the kept state, nats
-    train_seconds: float = 0.0
-    settle_seconds: float = 0.0
-    evidence_seconds: float = 0.0
-    total_seconds: float = 0.0
-    content_hash: str | None = None  # of what decides the result (storage/conditions.py)
-    versions: str = ""  # JSON object: package -> version
-    error: str = ""  # traceback, where there is one
+    test_accuracy: Annotated[float | None, Unit("fraction")] = None
+    """Correct predictions of test rows. No score has seen them."""
+    test_nll_per_datum: Annotated[float | None, Unit("nats")] = None
+    """Log loss on test rows; of standardised targets, if real."""
+    test_rmse: Annotated[float | None, Unit("of the target")] = None
+    """Root mean squared error on test rows; of several targets their mean."""
+    converged: bool | None = None
+    """Whether settling ended at a mode with learned hyperparameters."""
+    kept: Literal["settled", "scheduled"] | None = None
+    """`settled` or `scheduled`: the state that was kept."""
+    decrement_per_datum: Annotated[float | None, Unit("nats")] = None
+    """Newton decrement of the kept state: distance to a mode."""
+    train_seconds: Annotated[float, Unit("seconds")] = 0.0
+    """Main training."""
+    settle_seconds: Annotated[float, Unit("seconds")] = 0.0
+    """Settling after the last epoch."""
+    evidence_seconds: Annotated[float, Unit("seconds")] = 0.0
+    """All scores."""
+    total_seconds: Annotated[float, Unit("seconds")] = 0.0
+    """Whole trial, on its worker."""
+    content_hash: str | None = None
+    """Hash of all that decides the result: study, data, assignment."""
+    versions: str = ""
+    """Versions of the packages that computed the trial, as JSON."""
+    error: str = ""
+    """Traceback, if there is one."""
     own: Mapping[str, ParameterValue] = {}  # columns that callbacks add
 
     def final_estimate(self, estimator: str) -> EvidenceEstimate | None:
@@ -143,6 +194,22 @@ class TrialRecord(Frozen):
             if evaluation.estimate.estimator == estimator:
                 return evaluation.estimate
         return None
+
+
+class ArchitectureColumns(Frozen):
+    """The columns of a trial's architecture, each before one of `TrialRecord`."""
+
+    architecture_key: Annotated[str, StandsBefore("status")]
+    """Hash of family and values: equal for equal architectures."""
+    family: Annotated[str, StandsBefore("seed")]
+    """Family of networks."""
+    arch_depth: Annotated[int | None, StandsBefore("seed")]
+    """Value of `depth`. Each parameter of the space has a column `arch_NAME`, null for families
+    without it; in a space of your own this may be another type."""
+    arch_width: Annotated[int | None, StandsBefore("seed")]
+    """Value of `width`."""
+    arch_shape: Annotated[str | None, StandsBefore("seed")]
+    """Value of `shape`."""
 
 
 class SliceReport(Frozen):

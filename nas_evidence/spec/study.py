@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from nas_evidence.plumbing.user_error import Mistake, UserError
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DATASET_NAMES as DATASET_NAMES
 from nas_evidence.spec.dataset import OWN_DATA
 from nas_evidence.spec.dataset import DatasetSpec as DatasetSpec
@@ -145,12 +145,23 @@ class ArchitectureSpec(Frozen):
         return f"{self.family}({inside})"
 
 
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
+
+
 def _interval(value: object) -> object:
-    count = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
-    if not count and value not in ("auto", "never"):
+    if not _is_count(value) and value not in ("auto", "never"):
         raise UserError(
             f'must be an integer >= 1, "auto" or "never", but got {value!r}'
         ).with_code("online-every")
+    return value
+
+
+def _evaluations(value: object) -> object:
+    if not _is_count(value) and value != "update":
+        raise UserError(f'must be an integer >= 1 or "update", but got {value!r}').with_code(
+            "evaluate-every"
+        )
     return value
 
 
@@ -174,10 +185,9 @@ class OnlinePlan(Frozen):
     """Online Laplace updates of the prior precisions (Immer et al. 2021, Algorithm 1)."""
 
     every: Annotated[Epochs | Literal["auto", "never"], BeforeValidator(_interval)] = "auto"
-    """Epochs between updates and stored evaluations (F); the last epoch always has an evaluation.
-    "auto": an eighth of the epochs after `burn_in`, at least 5 but at most a sixth, so that the
-    network trains on after each of five updates; stored as a number when the study begins.
-    "never": hyperparameters keep their first values."""
+    """Epochs between updates (F). "auto": an eighth of the epochs after `burn_in`, at least 5 but
+    at most a sixth, so that the network trains on after each of five updates; stored as a number
+    when the study begins. "never": hyperparameters keep their first values."""
     burn_in: Annotated[int, Field(ge=0), Unit("epochs")] = 0
     """First epochs, without updates and stored evaluations (B)."""
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
@@ -225,6 +235,9 @@ class TrainingPlan(Frozen):
     """Maximum number of passes over the training data. "auto", the default of study files: as many
     as show about 40,000 data in all, in 625 steps at least, from 20 to 300 epochs; chosen from the
     number of training data when the study begins and stored as a number."""
+    evaluate_every: Annotated[Epochs | Literal["update"], BeforeValidator(_evaluations)] = "update"
+    """Epochs between stored evaluations, after `burn_in`; the last epoch always has one. "update":
+    after each update, or as often with `every = "never"`. Rungs are at evaluations."""
     batch_size: Annotated[Count, Unit("examples")] = 128
     """Examples per step."""
     optimiser: Literal["sgd", "adam"] = "sgd"
@@ -310,53 +323,6 @@ class TrainingPlan(Frozen):
             return self.folds
         return FOLDS_OF_FEW if n_data < self.declared.kind.few else FOLDS_OF_MANY
 
-    @property
-    def interval(self) -> int:
-        """Return the epochs between evaluations (F), "auto" as a number; of "never" the same."""
-        if isinstance(self.online.every, int):
-            return self.online.every
-        epochs = self.epochs - self.online.burn_in
-        return max(1, min(max(5, epochs // 8), epochs // 6))
-
-    def updates_after(self, epoch: int) -> bool:
-        """Return whether the hyperparameters are updated after the 1-based `epoch`."""
-        online = self.online
-        if online.every == "never" or epoch <= online.burn_in:
-            return False
-        return epoch % self.interval == 0
-
-    @property
-    def learns(self) -> bool:
-        """Return whether the hyperparameters are updated at all."""
-        return any(map(self.updates_after, range(1, self.epochs + 1)))
-
-    def evaluation_epochs(self) -> tuple[int, ...]:
-        """Return the 1-based epochs at which evidence is stored: every F after B, and the last."""
-        regular = range(self.interval, self.epochs + 1, self.interval)
-        return tuple(sorted({e for e in regular if e > self.online.burn_in} | {self.epochs}))
-
-    def never_reached(self) -> dict[str, Mistake]:
-        """Return the keys whose epochs a plan never reaches, each with what to change."""
-        found, online = {}, self.online
-        trained_on = range(1, max(2, self.epochs))  # one epoch has no better place for an update
-        if online.every != "never" and not any(map(self.updates_after, trained_on)):
-            late = "burn_in" if online.burn_in >= self.epochs - 1 > 0 else "every"
-            found[f"online.{late}"] = Mistake(
-                "update-never-reached",
-                f"[plan.online]: `{late}` must leave epochs to train on after an update, but got "
-                f"{getattr(online, late)} with epochs = {self.epochs}: prior and noise would "
-                'never be learned; give burn_in = 0 and every = "auto", or every = "never" to '
-                "keep their first values",
-            )
-        late_ones = [m for m in self.milestones if isinstance(m, int) and m >= self.epochs]
-        if self.schedule == "steps" and late_ones:
-            found["milestones"] = Mistake(
-                "milestone-never-reached",
-                f"[plan]: `milestones` must be below epochs = {self.epochs}, but got "
-                f"{list(self.milestones)}; give fractions of the epochs, such as [0.5, 0.75]",
-            )
-        return found
-
 
 #: The samplers of this package, and what comes before the name of one of Optuna's.
 SAMPLERS, OF_OPTUNA = ("posterior", "tpe", "random", "qmc", "grid"), "optuna:"
@@ -423,20 +389,6 @@ class PruningSpec(Frozen):
     """Factor between the epochs of rungs (eta); "halving" keeps the best 1/eta."""
     startup_trials: Annotated[Count, Unit("trials"), NoKey()] = 4
     """Trials that must have reached a rung before any is pruned there."""
-
-    def rungs(self, plan: TrainingPlan) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared: evaluations before the last epoch.
-
-        The first evaluation from `first_epoch` on, from `first_epoch` times `reduction` on, ...
-        """
-        if self.rule == "none":
-            return ()
-        due, rungs = plan.evaluation_epochs(), []
-        wanted = self.first_epoch
-        while wanted < plan.epochs:
-            rungs.append(min(epoch for epoch in due if epoch >= wanted))
-            wanted *= self.reduction
-        return tuple(sorted({rung for rung in rungs if rung < plan.epochs}))
 
 
 class LimitSpec(Frozen):
@@ -690,17 +642,6 @@ class StudySpec(Frozen):
         pruned_by = () if self.pruning.rule == "none" else (self.pruning_score,)
         return tuple(name for name in self.estimators if name in pruned_by)
 
-    @property
-    def rungs(self) -> tuple[int, ...]:
-        """Return the epochs at which trials are compared; 0 if the score is known before training.
-
-        Rung 0 compares the score of the first fold; only survivors train the others.
-        """
-        if self.pruning.rule == "none":
-            return ()
-        early = (0,) if declared(self.pruning_score).taken == "before" else ()
-        return early + self.pruning.rungs(self.plan)
-
     @model_validator(mode="after")
     def _finalists(self) -> "StudySpec":
         if self.finalists == 1:
@@ -813,11 +754,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def preset_overrides(name: str | None) -> list[str]:
-    """Return the keys of a preset as `--set` takes them, before it; none without a preset.
-
-    >>> preset_overrides("quick")
-    ['n_trials=8', 'plan.folds=2', 'finalists=0']
+def preset_keys(name: str | None) -> Mapping[str, Any]:
+    """Return the keys of a preset with their values; none without a preset.
 
     Raises:
         ValueError: for an unknown name.
@@ -826,8 +764,7 @@ def preset_overrides(name: str | None) -> list[str]:
         raise UserError(f"preset must be one of {', '.join(PRESETS)}, but got {name!r}").with_code(
             "unknown-preset"
         )
-    keys = {} if name is None else PRESETS[name]
-    return [f"{key}={json.dumps(value)}" for key, value in keys.items()]
+    return {} if name is None else PRESETS[name]
 
 
 class Assignment(Frozen):

@@ -10,6 +10,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.dataset import with_task
 from nas_evidence.spec.domains import Choice, Frozen, IntRange, keys_of
+from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     FREE_KEYS,
@@ -74,6 +76,58 @@ _BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
 #: Maximum number of characters of a wrong value that are shown.
 _SHOWN = 100
 _TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
+
+
+@dataclass(frozen=True)
+class Override:
+    """A key of a study file, and the value that it has instead.
+
+    key    with its tables, as plan.epochs; "" in a text that names none
+    value  as the file would hold it
+    said   as it is typed, for messages
+    """
+
+    key: str
+    value: Any
+    said: str
+
+    @classmethod
+    def typed(cls, text: str) -> "Override":
+        """Return what `TABLE.KEY=VALUE` says; a value that is no TOML is a text.
+
+        >>> Override.typed("plan.epochs=50").value
+        50
+        """
+        key, separator, right = text.partition("=")
+        try:
+            value = parsed_toml(f"value = {right}")["value"]
+        except ValueError:
+            value = right
+        return cls(key.strip() if separator else "", value, text)
+
+    @classmethod
+    def given(cls, key: str, value: Any) -> "Override":
+        """Return the override of a key by a value of Python.
+
+        >>> Override.given("first", ({"family": "linear"},)).value
+        [{'family': 'linear'}]
+
+        Raises:
+            TypeError: for a value that a study file cannot hold.
+        """
+        plain = _plain(value)
+        return cls(key, plain, f"{key}={toml_line('value', plain).partition('=')[2].strip()}")
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of a value, as TOML would be read."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if not isinstance(value, bool | int | float | str):
+        raise TypeError(f"{value!r} is no value of a study file")
+    return value
 
 
 class StudyError(UserError):
@@ -136,13 +190,13 @@ def shipped_studies() -> dict[str, Path]:
 
 
 def load_study(
-    path: str | Path, overrides: Iterable[str] = (), *, to_run: bool = False
+    path: str | Path, overrides: Iterable[Override | str] = (), *, to_run: bool = False
 ) -> StudySpec:
-    """Read a study file, apply `table.key=value` overrides, and check the result.
+    """Read a study file, replace some of its keys, and check the result.
 
     Args:
         path: of the file.
-        overrides: replace its keys.
+        overrides: what replaces its keys; texts are `TABLE.KEY=VALUE`.
         to_run: whether the study is to begin: then all that its plan asks for must come to pass.
 
     Raises:
@@ -172,7 +226,7 @@ def _check_format(path: Path, text: str) -> None:
 
 
 def parse_study(
-    text: str, path: str, overrides: Iterable[str] = (), *, to_run: bool = False
+    text: str, path: str, overrides: Iterable[Override | str] = (), *, to_run: bool = False
 ) -> StudySpec:
     """Return the study in a text, as `load_study`; `path` is its place in messages."""
     places = _Places(path, text)
@@ -184,7 +238,8 @@ def parse_study(
         raise StudyError([Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")]) from None
     mistakes: list[Mistake] = []
     for override in overrides:
-        _apply_override(raw, override, places, mistakes)
+        one = Override.typed(override) if isinstance(override, str) else override
+        _apply_override(raw, one, places, mistakes)
     if isinstance(plan := raw.get("plan"), Mapping) and plan.get("epochs") == "auto":
         raw["plan"] = {key: value for key, value in plan.items() if key != "epochs"}
     if _FORMAT_LINE.partition("{")[0] not in text:  # the copies in logs/ have it further down
@@ -198,7 +253,7 @@ def parse_study(
     except ValidationError as error:
         mistakes += _mistakes(error, places)
     if to_run and study is not None and not study.plan.automatic:
-        unreached = study.plan.never_reached().items()
+        unreached = never_reached(study.plan, study.pruning.rule).items()
         mistakes += [
             Mistake(code, f"{places.of(f'plan.{name}')}: {text}")
             for name, (code, text) in unreached
@@ -303,30 +358,24 @@ class _Places:
 
 
 def _apply_override(
-    raw: dict[str, Any], override: str, places: _Places, mistakes: list[Mistake]
+    raw: dict[str, Any], override: Override, places: _Places, mistakes: list[Mistake]
 ) -> None:
-    name, separator, text = override.partition("=")
-    name = name.strip()
-    if not separator or not name:
-        form = f"--set {override}: must have the form table.key=value"
+    if not override.key:
+        form = f"--set {override.said}: must have the form table.key=value"
         mistakes.append(Mistake("set-form", form))
         return
-    try:
-        value = parsed_toml(f"value = {text}")["value"]
-    except ValueError:
-        value = text  # a bare word is a string
-    *tables, key = name.split(".")
+    *tables, key = override.key.split(".")
     target: Any = raw
     for depth, table in enumerate(tables, start=1):
         if table not in target:
-            places.overridden[".".join(tables[:depth])] = override
+            places.overridden[".".join(tables[:depth])] = override.said
         target = target.setdefault(table, {})
         if not isinstance(target, dict):
-            text = f"--set {override}: '{table}' is not a table"
+            text = f"--set {override.said}: '{table}' is not a table"
             mistakes.append(Mistake("set-not-a-table", text))
             return
-    target[key] = value
-    places.overridden[name] = override
+    target[key] = override.value
+    places.overridden[override.key] = override.said
 
 
 def _not_keys(raw: Mapping[str, Any], places: _Places) -> list[Mistake]:

@@ -41,8 +41,8 @@ def sent_in_clear(place: str, given: Mapping[str, str] = os.environ) -> str:
 
 def _of_azure(given: Mapping[str, str]) -> tuple[str, str]:
     """Return the endpoint that a connection string names, and what holds a signature."""
-    pairs = (pair.partition("=") for pair in given.get(_CONNECTION, "").split(";"))
-    facts = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    parts = (part.partition("=") for part in given.get(_CONNECTION, "").split(";"))
+    facts = {name.strip().lower(): value.strip() for name, _, value in parts}
     url = facts.get("blobendpoint", "")
     if not url and facts.get("defaultendpointsprotocol", "").lower() == "http":
         url = f"http://{facts.get('accountname', '')}.blob.core.windows.net"

@@ -16,7 +16,7 @@ from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.mounts import is_shared
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.spec.toml import StudyError, differences, dump_study, load_study
+from nas_evidence.spec.toml import Override, StudyError, differences, dump_study, load_study
 from nas_evidence.storage.conditions import check_conditions, how_to_restore, keep_copy
 from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
 from nas_evidence.storage.links import refuse_links
@@ -75,8 +75,8 @@ def open_study(folder: Path, study: StudySpec, *, steal: bool = False) -> StudyS
     return study
 
 
-def read_study(folder: Path, overrides: Iterable[str] = ()) -> StudySpec:
-    """Return the study of a folder, with `table.key=value` overrides.
+def read_study(folder: Path, overrides: Iterable[Override | str] = ()) -> StudySpec:
+    """Return the study of a folder, with overrides of its keys.
 
     Raises:
         ValueError: if `folder` is not a study folder, its file was changed in more than the

@@ -33,9 +33,18 @@ import pyarrow.parquet as pq
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.table_checksum import is_sound, sealed
 from nas_evidence.plumbing.user_error import UserError, meant
+from nas_evidence.spec.columns import TableColumn, columns_declared, columns_with
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
-from nas_evidence.spec.record import EvidenceEstimate, TrialRecord, TrialStatus
+from nas_evidence.spec.record import (
+    ArchitectureColumns,
+    CurvePoint,
+    Evaluation,
+    EvidenceEstimate,
+    Term,
+    TrialRecord,
+    TrialStatus,
+)
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import load_study
@@ -46,7 +55,7 @@ from nas_evidence.storage.log import Log, read_log
 from nas_evidence.storage.state import Attempt, State, attempt_of, is_part, stem_of
 from nas_evidence.storage.store import Store, is_uri
 from nas_evidence.storage.study_names import TableName, remove, remove_half_written
-from nas_evidence.storage.trial_row import TrialRow
+from nas_evidence.storage.trial_row import COPIED, TrialRow
 
 logger = logging.getLogger(__name__)
 
@@ -55,29 +64,20 @@ SCHEMA_VERSION = 1
 Cell = ParameterValue | None
 Row = dict[str, Cell]
 
-_TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
-COLUMNS: Mapping[TableName, str] = {
-    "trials": """
-        trial_id:int attempt:int replicate:int architecture_key:str status:str cause:str family:str
-        arch_depth:int arch_width:int arch_shape:str seed:int stage:str n_parameters:int n_data:int
-        flops:int memory_bytes:int latency_seconds:float gpu_share:float epochs:int
-        best_epoch:int best_evidence:float noise_std:float temperature:float spread_factor:float
-        test_accuracy:float test_nll_per_datum:float test_rmse:float
-        converged:bool kept:str decrement_per_datum:float train_seconds:float
-        settle_seconds:float evidence_seconds:float total_seconds:float
-        content_hash:str versions:str error:str""",
-    "evidence": """
-        trial_id:int attempt:int epoch:int estimator:str value:float per_datum:float relation:str
-        standard_error:float valid:bool note:str seconds:float""",
-    "terms": "trial_id:int attempt:int epoch:int estimator:str term:str group:str value:float",
-    "curves": """
-        trial_id:int attempt:int epoch:int train_nll_per_datum:float learning_rate:float
-        sotl:float sotl_e:float sotl_ema:float prequential_epoch1:float seconds:float
-        noise_std:float temperature:float""",
-}
+_KEY = columns_declared(TrialRecord, ("trial_id", "attempt"))
+_EPOCH = columns_declared(Evaluation)
+#: The columns of each table, in order, as the records declare them (spec/columns.py).
+COLUMNS: Mapping[TableName, Mapping[str, TableColumn]] = {
+    "trials": columns_with(TrialRecord, ArchitectureColumns),
+    "evidence": _KEY | _EPOCH | columns_declared(EvidenceEstimate),
+    "terms": _KEY | _EPOCH | columns_declared(EvidenceEstimate, ("estimator",))
+    | columns_declared(Term),
+    "curves": _KEY | columns_declared(CurvePoint),
+}  # fmt: skip
+_ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _SCHEMAS: Mapping[TableName, pa.Schema] = {
     table: pa.schema(
-        [(name, _TYPES[kind]) for name, _, kind in (c.partition(":") for c in columns.split())]
+        [(name, _ARROW_TYPES.get(column.kind, pa.string())) for name, column in columns.items()]
     )
     for table, columns in COLUMNS.items()
 }
@@ -90,7 +90,6 @@ FOREIGN = "foreign: not named <trial>-a<attempt>.parquet"
 COMPACT_AT = 256
 #: Characters of the name of a column of a callback.
 _LONGEST_NAME = 60
-_ARROW_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 #: The tables of attempts that this process stored last, by digest of their files: `compact` need
 #: not parse those again.
 _WRITTEN: dict[str, pa.Table] = {}
@@ -587,18 +586,10 @@ def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
 def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float]]) -> TrialRow:
     known = {str(name): cell for name, cell in cells.items() if not pd.isna(cell)}
     return TrialRow(
-        trial_id=int(known["trial_id"]),
-        attempt=int(known["attempt"]),
-        replicate=int(known["replicate"]),
-        status=TrialStatus(known["status"]),
+        **{name: COLUMNS["trials"][name].kind(known[name]) for name in COPIED if name in known},
         architecture=ArchitectureSpec(family=known["family"], values=architecture_values(known)),
         values=values.get((known["trial_id"], known["attempt"]), {}),
         costs={name: float(known[name]) for name in ALL_COSTS if name in known},
-        cause=known.get("cause", ""),
-        total_seconds=float(known.get("total_seconds", 0.0)),
-        epochs=int(known.get("epochs", 0)),
-        gpu_share=known.get("gpu_share"),
-        content_hash=known.get("content_hash"),
         own=own_values(known),
     )
 

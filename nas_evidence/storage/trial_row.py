@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from nas_evidence.spec.columns import columns_declared
 from nas_evidence.spec.domains import ParameterValue
 from nas_evidence.spec.record import TrialRecord, TrialStatus
 from nas_evidence.spec.study import ALL_COSTS, ArchitectureSpec
@@ -60,17 +61,13 @@ class TrialRow:
         last = {e.estimate.estimator: e.estimate for e in record.evaluations}
         costs = {name: getattr(record, name) for name in ALL_COSTS}
         return cls(
-            trial_id=record.trial_id,
-            attempt=record.attempt,
-            replicate=record.replicate,
-            status=record.status,
+            **{name: getattr(record, name) for name in COPIED},
             architecture=record.architecture,
             values={k: e.value for k, e in last.items() if e.valid and math.isfinite(e.value)},
             costs={k: float(v) for k, v in costs.items() if v is not None and math.isfinite(v)},
-            cause=record.cause,
-            total_seconds=record.total_seconds,
-            epochs=record.epochs,
-            gpu_share=record.gpu_share,
-            content_hash=record.content_hash,
             own=dict(record.own),
         )
+
+
+#: The fields that are columns of `trials`, taken over as they are.
+COPIED = tuple(one.name for one in fields(TrialRow) if one.name in columns_declared(TrialRecord))

@@ -5,6 +5,9 @@
     H  exact Gauss-Newton matrix, by its products      Δ  diagonal of prior precisions
 
 The decrement is twice the decrease of the loss that a Newton step predicts, in nats; 0 at a mode.
+`gradient_norm_squared` of an evidence is the same form with the H of its kind, since it belongs to
+the expansion by that H (`evidence/laplace.py`). Whether a network is at a mode must not depend on
+the kind: a diagonal H misjudges the distance.
 """
 
 import copy

@@ -45,7 +45,12 @@ _DIFFERENCE = 1e-3
 
 
 def update_and_follow(
-    state: Training, data: TensorData, assignment: Planned, *, follow: bool = False
+    state: Training,
+    data: TensorData,
+    assignment: Planned,
+    *,
+    due: bool = True,
+    follow: bool = False,
 ) -> "Passes":
     """Update the hyperparameters if due, and record the evidence of the online curvature.
 
@@ -53,6 +58,7 @@ def update_and_follow(
         state: the training, after an epoch.
         data: its training data.
         assignment: its plan and seeds.
+        due: whether an update is due.
         follow: record the evidence even if no update is due.
 
     Returns:
@@ -62,8 +68,10 @@ def update_and_follow(
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    sample, updated = _updated_if_due(state, data, assignment)
-    if updated or follow:
+    sample = passes_of(state, *sample_of(data, assignment))
+    if due:
+        sample = update_hyperparameters(sample)
+    if due or follow:
         followed = sample.followed
         if state.best_evidence is None or followed.value > state.best_evidence:
             state.best_epoch, state.best_evidence = state.epoch, followed.value
@@ -73,24 +81,15 @@ def update_and_follow(
     return passes_of(state, data, assignment)
 
 
-def update_if_due(state: Training, data: TensorData, assignment: Planned) -> None:
-    """Update the hyperparameters if due; the evidence is not recorded.
+def update(state: Training, data: TensorData, assignment: Planned) -> None:
+    """Update the hyperparameters; the evidence is not recorded.
 
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
     started = time.perf_counter()
-    _updated_if_due(state, data, assignment)
+    update_hyperparameters(passes_of(state, *sample_of(data, assignment)))
     state.evidence_seconds += time.perf_counter() - started
-
-
-def _updated_if_due(
-    state: Training, data: TensorData, assignment: Planned
-) -> tuple["Passes", bool]:
-    passes = passes_of(state, *sample_of(data, assignment))
-    if due := assignment.plan.updates_after(state.epoch):
-        passes = update_hyperparameters(passes)
-    return passes, due
 
 
 @dataclass(frozen=True)
@@ -268,21 +267,23 @@ def _most_evidence(
     members = members_of(online.prior_groups, len(pass_.curvature.names))
     n, is_learned = len(pass_.squared_errors), online.learn_noise
     is_learned = is_learned and declared(plan.likelihood).learned
+    precision, scale = None, power
     if is_learned:
         bounds = _for_each(_constant_noise(passes.assignment), n)
         noise = noise_of(online.curvature, pass_, common)
-        learned = fit_prior_and_noise(
+        free = highest is None
+        precision, common = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=power, highest=highest,
-            highest_std=math.inf if highest is None else max(common, _geometric_mean(bounds)),
-        )[1]  # fmt: skip
-        common = max(learned, passes.data.least_noise)
+            least_std=passes.data.least_noise,
+            highest_std=math.inf if free else max(common, _geometric_mean(bounds)),
+        )  # fmt: skip
         scale = power * (noise.pass_std / common) ** (2 * noise.exponent)
-    else:
-        scale = power
-    precision = fit_prior(
-        *given, members=members, curvature_scale=scale, highest=highest, method=online.hyper_step,
-        steps=online.hyper_steps, learning_rate=online.hyper_learning_rate,
-    )  # fmt: skip
+    if precision is None or online.hyper_step != "newton":
+        precision = fit_prior(
+            *given, members=members, curvature_scale=scale, highest=highest,
+            method=online.hyper_step, steps=online.hyper_steps,
+            learning_rate=online.hyper_learning_rate,
+        )  # fmt: skip
     if not is_learned or n == 1:
         return precision, common if is_learned else state.noise_std
     each = _noise_of_each(passes, precision, scale, common)

@@ -20,6 +20,7 @@ from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
 from nas_evidence.spec.registry import curvatures_of, declared, is_outside
+from nas_evidence.spec.schedule import learns
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 
 _ROWS = 4
@@ -117,7 +118,7 @@ def check_first_step(
 
 def _check_curvatures(study: StudySpec, family: str, tried: Iterable[Coverage]) -> None:
     """Refuse a study that asks for a kind of curvature that does not cover a network."""
-    online = {study.plan.online.curvature} if study.plan.learns else set()
+    online = {study.plan.online.curvature} if learns(study.plan) else set()
     failed = {one.kind: one.reason for one in tried if not one.covered}
     if lacking := sorted((online | curvatures_of(study.estimators)) & failed.keys()):
         raise UserError(
@@ -147,7 +148,7 @@ def _remedy(study: StudySpec, failed: Collection[str]) -> list[str]:
     """Return the settings with which a study computes only kinds that have not failed."""
     kept = [name for name in study.estimators if (declared(name).curvature or "") not in failed]
     keys = _without(study, kept)
-    if not study.plan.learns or study.plan.online.curvature not in failed:
+    if not learns(study.plan) or study.plan.online.curvature not in failed:
         return keys
     fitting = [kind for kind in ("diag_ggn_mc", "diag_ggn", "diag_ef") if kind not in failed]
     if fitting:

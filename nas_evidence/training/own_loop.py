@@ -33,6 +33,7 @@ from nas_evidence.plumbing.user_error import UserError, meant
 from nas_evidence.spec.likelihoods import LIKELIHOODS, declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.registry import CURVATURES
+from nas_evidence.spec.schedule import interval, is_due
 from nas_evidence.spec.study import OnlinePlan, TrainingPlan
 from nas_evidence.training.loop import Training, begin, likelihood_of
 from nas_evidence.training.online import Passes, Seeded, passes_of, update_and_follow
@@ -108,7 +109,8 @@ class OnlineLaplace:
         """
         self._steps.count_steps()
         self._state.epoch += 1
-        if not self._planned.plan.updates_after(self._state.epoch):
+        plan = self._planned.plan
+        if not is_due(self._state.epoch, interval(plan), plan.online.burn_in):
             return None
         with constants_aside(self._state.model):
             passes = update_and_follow(self._state, self._data, self._planned)

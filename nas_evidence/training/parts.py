@@ -4,7 +4,7 @@ Each starts from a fresh initialisation and follows the plan of the main trainin
 score is of the whole procedure as used on all data. The order of the data is the same for every
 architecture, so that architectures are compared on the same parts, and differs between replicates.
 
-A slice goes up to the next evaluation, as in the main training: a killed trial loses at most one
+A slice goes up to the next stop, as in the main training: a killed trial loses at most one
 slice, and a slow one is not mistaken for a hung one. Trainings that do not depend on each other go
 side by side, as one program (`together.py`).
 """
@@ -19,10 +19,11 @@ from torch import Tensor
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.data.units import Units
 from nas_evidence.models import build
+from nas_evidence.spec.schedule import Stop, next_stop, on_a_part
 from nas_evidence.spec.study import Assignment, derive_seed
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.loop import DivergedError, Member, begin, train_epochs
-from nas_evidence.training.online import update_if_due
+from nas_evidence.training.online import update
 from nas_evidence.training.settling import Settling, begin_settling, load_settling, settle_slices
 
 
@@ -98,7 +99,7 @@ def load_run(run: Run, state: Mapping[str, Any]) -> Run:
 
 
 def train_slices(runs: Sequence[Run]) -> list[bool | DivergedError]:
-    """Train up to the next evaluation side by side, or settle for a round.
+    """Train up to the next stop side by side, or settle for a round.
 
     Runs that have diverged or are over must not be passed again. The group, and with it the last
     digits of each, is then a function of the assignment.
@@ -113,22 +114,22 @@ def train_slices(runs: Sequence[Run]) -> list[bool | DivergedError]:
     found: dict[int, bool | DivergedError] = {}
     found |= zip(settling, settle_slices(list(settling.values())), strict=True)
     training = {k: run for k, run in enumerate(runs) if run.settling is None}
-    for k, error in _train_to_evaluation(training).items():
-        try:
-            found[k] = _update(runs[k]) if error is None else error
-        except DivergedError as late:
-            found[k] = late
+    if training:
+        first = next(iter(training.values()))
+        plan = first.assignment.plan
+        stop = on_a_part(next_stop(plan, first.training.epoch), plan)
+        for k, error in _train_to(stop.epoch, training).items():
+            try:
+                found[k] = _end_slice(runs[k], stop) if error is None else error
+            except DivergedError as late:
+                found[k] = late
     return [found[k] for k in range(len(runs))]
 
 
-def _train_to_evaluation(runs: Mapping[int, Run]) -> dict[int, DivergedError | None]:
-    """Train up to the next evaluation; return who diverged, and how."""
+def _train_to(epoch: int, runs: Mapping[int, Run]) -> dict[int, DivergedError | None]:
+    """Train up to an epoch; return who diverged, and how."""
     found: dict[int, DivergedError | None] = dict.fromkeys(runs)
-    if not runs:
-        return found
-    first = next(iter(runs.values()))
-    due = next(e for e in first.assignment.plan.evaluation_epochs() if e > first.training.epoch)
-    while left := {k: due - run.training.epoch for k, run in runs.items() if found[k] is None}:
+    while left := {k: epoch - run.training.epoch for k, run in runs.items() if found[k] is None}:
         most = max(left.values())
         if not most:
             break
@@ -139,13 +140,11 @@ def _train_to_evaluation(runs: Mapping[int, Run]) -> dict[int, DivergedError | N
     return found
 
 
-def _update(run: Run) -> bool:
+def _end_slice(run: Run, stop: Stop) -> bool:
     """Update the hyperparameters; after the last epoch begin to settle. Tell if it is over."""
-    training, plan = run.training, run.assignment.plan
-    # The last update of a classifier would change no parameter.
-    if training.epoch < plan.epochs or plan.likelihood != "categorical":
-        update_if_due(training, run.data, run.assignment)
-    if training.epoch < plan.epochs:
+    if stop.update:
+        update(run.training, run.data, run.assignment)
+    if not stop.last:
         return False
     run.settling = settling_after(run)
     if run.settling is not None:

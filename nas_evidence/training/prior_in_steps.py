@@ -190,8 +190,8 @@ class PriorInSteps:
         known, factors = self._factors or (decay.new_empty(0), [])
         kinds = [(p.device, p.dtype) for p in parameters]
         if not torch.equal(known, decay) or [(f.device, f.dtype) for f in factors] != kinds:
-            pairs = zip(parameters, decay.tolist(), strict=True)
-            factors = [torch.full_like(parameter, factor) for parameter, factor in pairs]
+            each = zip(parameters, decay.tolist(), strict=True)
+            factors = [torch.full_like(parameter, factor) for parameter, factor in each]
             self._factors = decay, factors
         return factors
 

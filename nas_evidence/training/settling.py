@@ -56,6 +56,7 @@ from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
 from nas_evidence.likelihoods import Scale
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.likelihoods import declared
+from nas_evidence.spec.schedule import interval, learns
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.log_joints import LogJoints
 from nas_evidence.training.loop import DivergedError, Member, Training, begin, likelihood_of
@@ -333,7 +334,7 @@ def _update(settling: Settling) -> Passes:
     """Move the hyperparameters as the plan has it; return the passes at what results."""
     working = settling.working.training
     passes = passes_of(working, settling.data, settling.assignment)
-    if settling.plan.learns:
+    if learns(settling.plan):
         held = working.prior_precision
         passes = update_hyperparameters(passes)
         if settling.rounds >= FREE_ROUNDS:
@@ -368,7 +369,7 @@ def _descend(live: Mapping[int, Settling]) -> dict[int, _End | None]:
 def _begin_descent(settling: Settling) -> tuple[LogJoint, Start]:
     """Return the loss of a descent, and where it begins."""
     working, plan = settling.working, settling.plan
-    left = min(plan.interval, settling.budget - settling.work)
+    left = min(interval(plan), settling.budget - settling.work)
     inverse = preconditioner(working)
     inverse(settling.theta)  # decomposed here, where it may fail
     settling.work += pass_cost(plan, settling.data) * settling.cost
@@ -412,7 +413,7 @@ def _finish(settling: Settling) -> None:
         decrement = _decrement(settling, settling)
     if math.isfinite(decrement):
         settling.decrement_per_datum = decrement / len(settling.data.x_train)
-        at_rest = settling.plan.learns and settling.moved < MOVE_TOLERANCE
+        at_rest = learns(settling.plan) and settling.moved < MOVE_TOLERANCE
         settling.converged = (
             settling.kept == "settled" and at_rest and _is_mode(decrement, settling)
         )

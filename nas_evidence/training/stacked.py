@@ -136,8 +136,8 @@ def _convolution(
         added = stack[bias.bias]
         shift = added.expand(-1, module.out_channels) if shift is None else shift + added
     if _is_product(module, x.shape[-2], x.shape[-1]):
-        pairs = _taps_that_join(_Sides.of(module, x), weight.device, weight.dtype)
-        return _product(_small_images(x, stack.n), weight, shift, pairs)
+        joins = _taps_that_join(_Sides.of(module, x), weight.device, weight.dtype)
+        return _product(_small_images(x, stack.n), weight, shift, joins)
     return F.conv2d(
         _images(x),
         weight.flatten(0, 1).contiguous(memory_format=torch.channels_last),
@@ -149,19 +149,19 @@ def _convolution(
     )
 
 
-def _product(x: Tensor, weight: Tensor, shift: Tensor | None, pairs: Tensor) -> Tensor:
+def _product(x: Tensor, weight: Tensor, shift: Tensor | None, joins: Tensor) -> Tensor:
     """Return a convolution of small images as a product with its matrix.
 
     Args:
         x: [K, B, C, H, W].
         weight: [K, O, C, h, w].
         shift: [K, O], or none.
-        pairs: which tap joins two pixels [P, H_out, W_out, h w], 1 or 0.
+        joins: which tap joins two pixels [P, H_out, W_out, h w], 1 or 0.
     """
     n, n_out, n_in = weight.shape[:3]
     taps = weight.permute(0, 3, 4, 2, 1).reshape(n, -1, n_in * n_out)
-    matrix = torch.matmul(pairs.flatten(0, 2), taps)  # [K, P Q, C O]
-    n_pixels, height, width = pairs.shape[:3]
+    matrix = torch.matmul(joins.flatten(0, 2), taps)  # [K, P Q, C O]
+    n_pixels, height, width = joins.shape[:3]
     matrix = matrix.view(n, n_pixels, height * width, n_in, n_out).transpose(2, 3)
     matrix = matrix.reshape(n, n_pixels * n_in, -1)  # [K, P C, Q O]
     flat = x.permute(0, 1, 3, 4, 2).flatten(2)
@@ -194,8 +194,8 @@ def _taps_that_join(sides: _Sides, device: torch.device, dtype: torch.dtype) -> 
     Kept, so that nothing is copied to the device in later steps.
     """
     rows, columns = (_joining(*side) for side in zip(*sides, strict=True))
-    pairs = torch.einsum("pqa,xyb->pxqyab", rows, columns)
-    return pairs.flatten(4).flatten(0, 1).to(device, dtype)
+    joins = torch.einsum("pqa,xyb->pxqyab", rows, columns)
+    return joins.flatten(4).flatten(0, 1).to(device, dtype)
 
 
 def _joining(size: int, kernel: int, stride: int, pad: int) -> Tensor:

@@ -7,8 +7,6 @@ what the caller has done to torch does not count there.
 import logging
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any, TypeVar
 
 from nas_evidence.plumbing.own_modules import Code, code_in_use
 from nas_evidence.spec.registry import import_outside
-from nas_evidence.workers.fork_server import die_with
+from nas_evidence.workers.fork_server import die_with, interpreter
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,17 +37,8 @@ def called_apart(
         RuntimeError: if the process dies, for example for want of memory.
     """
     ours, theirs = Pipe()
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / "workers.log").open("ab") as stream, theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {__name__} import run; run({theirs.fileno()})"],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            start_new_session=True,  # Ctrl-C is the caller's to handle
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+    with theirs:
+        process = interpreter(__name__, theirs.fileno(), logs)
     try:
         with ours:
             # The code comes first: what follows may hold objects of its classes.

@@ -98,22 +98,37 @@ class Fork:
 
 def _start(logs: Path, threads: int) -> _Server:
     control, theirs = socket.socketpair()
+    with theirs:
+        process = interpreter(__name__, theirs.fileno(), logs, OMP_NUM_THREADS=str(threads))
+    return _Server(process, control)
+
+
+def interpreter(
+    module: str, handle: int, logs: Path, **environment: str
+) -> "subprocess.Popen[bytes]":
+    """Start a fresh interpreter that calls `run` of a module.
+
+    Args:
+        module: by its name.
+        handle: of the end of a pipe or a socket that `run` gets.
+        logs: folder for what the process prints.
+        environment: variables that it has besides those of this process.
+    """
     logs.mkdir(parents=True, exist_ok=True)
-    with (logs / "workers.log").open("ab") as stream, theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {__name__} import run; run({theirs.fileno()})"],
-            pass_fds=[theirs.fileno()],
+    with (logs / "workers.log").open("ab") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from {module} import run; run({handle})"],
+            pass_fds=[handle],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
-            start_new_session=True,  # Ctrl-C is the driver's to handle
+            start_new_session=True,  # Ctrl-C is the caller's to handle
             env={
                 **os.environ,
-                "OMP_NUM_THREADS": str(threads),
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                **environment,
             },
         )
-    return _Server(process, control)
 
 
 def run(handle: int) -> None:

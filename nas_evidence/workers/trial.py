@@ -20,14 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData
-from nas_evidence.maths.decisions import accuracy, decided
-from nas_evidence.maths.full_precision import full_precision
-from nas_evidence.maths.spread_factor import log_densities
+from nas_evidence.likelihoods.predictive import joined
 from nas_evidence.models import build, infeasible
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import cut
@@ -44,6 +41,7 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.registry import declared
+from nas_evidence.spec.schedule import Stop, next_stop
 from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
@@ -60,9 +58,9 @@ from nas_evidence.training.loop import (
     scale_column,
     train_epoch,
 )
-from nas_evidence.training.online import Passes, passes_of, update_and_follow
+from nas_evidence.training.online import Passes, passes_of, update, update_and_follow
 from nas_evidence.training.parts import settling_after
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.training.settling import Settling, load_settling, settle_slice
 
 _LOG = logging.getLogger(__name__)
@@ -171,7 +169,6 @@ class Trial:
             context, plan = self.context, self.assignment.plan
             if self.status is TrialStatus.RUNNING and context is not None:
                 training = context.training
-                due = plan.evaluation_epochs()
                 last = min(until_epoch, plan.epochs)
                 before = next((s for s in self.scorers.values() if s.due()), None)
                 if before is not None:
@@ -181,26 +178,28 @@ class Trial:
                 elif self.settling is not None:
                     self._settle(context, self.settling)
                 while before is None and training.epoch < last:
-                    until = min(last, next(e for e in due if e > training.epoch))
-                    left = until - training.epoch
+                    stop = next_stop(plan, training.epoch)
+                    left = min(last, stop.epoch) - training.epoch
                     train_epoch(training, self.data, self.assignment, n_epochs=left)
-                    if training.epoch in due:
-                        self._update(context)
+                    if training.epoch == stop.epoch:
+                        self._end_slice(context, stop)
                 self._checkpoint()
                 self._complete_if_done()
         self.slice_seconds = time.perf_counter() - started
         return self.report(known)
 
-    def _update(self, context: Context) -> None:
-        """Update the hyperparameters if due; then evaluate, or start to settle."""
+    def _end_slice(self, context: Context, stop: Stop) -> None:
+        """Do what is due at a stop: update the hyperparameters; evaluate, or start to settle."""
         training, given = context.training, self.assignment
+        if not stop.evaluate:
+            update(training, self.data, given)
+            return
         follow = any(declared(name).is_laplace for name in given.estimators)
-        passes = update_and_follow(training, self.data, given, follow=follow)
-        over = training.epoch == given.plan.epochs
-        if over:
+        passes = update_and_follow(training, self.data, given, due=stop.update, follow=follow)
+        if stop.last:
             self.settling = settling_after(context)
         if self.settling is None:
-            self._evaluate(context, passes, last=over)
+            self._evaluate(context, passes, last=stop.last)
 
     def _settle(self, context: Context, settling: Settling) -> None:
         """Settle for a round; after the last one, evaluate the state that is kept."""
@@ -466,36 +465,18 @@ def _test(
     """
     if not len(data.y_test):
         return {}
-    spread = predictive_spread(training, plan, data.x_train, data.y_train, most_std=data.most_std)
-    likelihood = likelihood_of(plan, training.noise_std)
-    model: nn.Module = training.model
-    model.eval()
-    nll, chosen, own = 0.0, [], data.own
-    total = np.zeros(data.n_outputs)
+    predict = predict_rows(training, plan, data.x_train, data.y_train, data.own)
+    nll, parts, own = 0.0, [], data.own
     if own is not None:
         nll -= float(own.scale.log_jacobian(own.test, own.unit).sum())
     for start in range(0, len(data.y_test), EVIDENCE_BATCH):
         rows = slice(start, start + EVIDENCE_BATCH)
-        x, y = data.x_test[rows], data.y_test[rows]
-        with torch.no_grad(), full_precision():
-            outputs = predicted_means(model(x), likelihood)
-            outputs = outputs if own is None else own.held(outputs)
-        scale = factor * spread(x)
-        nll -= float(log_densities(outputs.cpu(), scale, y.cpu()).sum())
-        if plan.likelihood == "categorical":
-            probabilities = (outputs.cpu().double() / scale.double()).softmax(1).numpy()
-            chosen.append(decided(probabilities, class_weights=data.class_weights))
-        elif own is None:
-            delivered = torch.maximum(outputs.cpu().double(), torch.as_tensor(data.y_least))
-            total += ((delivered - y.cpu()) * data.y_std).square().sum(0).numpy()
-        else:
-            total += np.square(own.density(outputs, scale).mean - own.test[rows]).sum(0)
-    measures = {"test_nll_per_datum": nll / len(data.y_test)}
-    if not math.isfinite(nll):  # a test target outside the support of the scale
-        measures = {}
-    if plan.likelihood == "categorical":
-        truth = data.y_test.cpu().numpy()
-        return measures | {
-            "test_accuracy": accuracy(np.concatenate(chosen), truth, data.class_weights)
-        }
-    return measures | {"test_rmse": float(np.sqrt(total / len(data.y_test)).mean())}
+        part = predict(data.x_test[rows]).at(factor)
+        nll -= float(part.log_density(data.y_test[rows].cpu()).sum())
+        parts.append(part)
+    scale, truth, unit = data.tested
+    delivered = joined(parts).delivered(scale)
+    of_nll, column = plan.declared.kind.tests
+    usual = delivered.usual(truth, unit=unit, class_weights=data.class_weights)
+    # Without the log loss where a test target is outside the support of the scale.
+    return {column: usual} | ({of_nll: nll / len(data.y_test)} if math.isfinite(nll) else {})

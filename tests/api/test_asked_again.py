@@ -10,9 +10,9 @@ from commands import assert_same, found, write_study
 from messages import refused
 
 import nas_evidence
-from nas_evidence.api.request import asked_for, check_not_fewer, with_workers
+from nas_evidence.api.request import as_overrides, asked_for, check_not_fewer, with_workers
 from nas_evidence.api.runs import begun
-from nas_evidence.spec.study import PRESETS, ResourceSpec, preset_overrides
+from nas_evidence.spec.study import PRESETS, ResourceSpec, preset_keys
 from nas_evidence.storage.tables import read_table
 
 
@@ -65,10 +65,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_preset_is_keys_and_what_is_given_besides_wins(home: Path) -> None:
-    asked = asked_for(str(home / "tiny.toml"), [*preset_overrides("quick"), "plan.folds=5"])
+    asked = asked_for(
+        str(home / "tiny.toml"), [*as_overrides(preset_keys("quick")), "plan.folds=5"]
+    )
     assert (asked.spec.n_trials, asked.spec.plan.folds, asked.spec.finalists) == (8, 5, 0)
     for name in PRESETS:
-        asked_for(str(home / "tiny.toml"), preset_overrides(name))
+        asked_for(str(home / "tiny.toml"), as_overrides(preset_keys(name)))
 
 
 @pytest.mark.slow

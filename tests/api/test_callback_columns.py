@@ -216,7 +216,7 @@ def test_a_callback_that_is_no_watcher_is_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "code"),
     [
-        *((name.partition(":")[0], int, "own-column-taken") for name in COLUMNS["trials"].split()),
+        *((name, int, "own-column-taken") for name in COLUMNS["trials"]),
         ("arch_heads", int, "own-column-taken"), ("width", int, "own-column-taken"),
         ("diag_ef", float, "own-column-taken"), ("rank", int, "own-column-taken"),
         *((name, float, "own-column-taken") for name in FREE_SCORES),

@@ -35,7 +35,7 @@ from nas_evidence.maths.paired import expected_variance_of_classes, paired_inter
 from nas_evidence.reporting.headline import worth_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.scores.folds import OUTPUTS, SCALES, SPREAD, all_folds
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import stored_kind
 from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.storage import COMPARISON
 from nas_evidence.storage.tables import read_study_tables, read_table
@@ -202,7 +202,7 @@ def test_without_test_rows_the_metrics_are_those_of_the_kept_predictions_of_the_
         assert len(found.calibration) == 9
         more = {"pairs"}
     assert all(getattr(found, name) for name in more)
-    known = METRICS[{"labels": "categorical", "real": "gaussian"}[arrays.task]]
+    known = stored_kind(arrays.task).metrics
     assert all({*known} <= {*one.metrics} for one in (found, *found.baselines))
 
 

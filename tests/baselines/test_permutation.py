@@ -18,6 +18,7 @@ from nas_evidence.reporting.figures import drawn_columns
 from nas_evidence.reporting.svg import colour
 from nas_evidence.reporting.templating import caption
 from nas_evidence.reporting.words import MOST
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 pytestmark = pytest.mark.usefixtures("no_shortcuts")
 
@@ -101,7 +102,7 @@ def many(on: str = "test", metric: str = "rmse") -> Importance:
 
 
 def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
-    figure = str(drawn_columns(many(), labels=False))
+    figure = str(drawn_columns(many(), TARGET_KINDS["regression"]))
     bars = re.findall(r'class="box".*?fill="(.*?)".*?<title>(.*?)</title>', figure)
     assert len(bars) == MOST["columns"]
     assert bars[1][1].endswith(": 0.9 ± 0.1")
@@ -115,18 +116,18 @@ def test_the_chart_says_which_rows_it_is_from_and_what_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "labels", "words"),
+    ("metric", "task", "words"),
     [
-        ("log_loss", True, "rise in log loss"),
-        ("accuracy", True, "fall in accuracy"),
-        ("r2", False, "fall in R²"),
-        ("coverage", False, "coverage of the 90 % intervals: further from 90 %"),
+        ("log_loss", "classification", "rise in log loss"),
+        ("accuracy", "classification", "fall in accuracy"),
+        ("r2", "regression", "fall in R²"),
+        ("coverage", "regression", "coverage of the 90 % intervals: further from 90 %"),
     ],
 )
 def test_the_axis_says_which_way_a_prediction_becomes_worse(
-    metric: str, labels: bool, words: str
+    metric: str, task: str, words: str
 ) -> None:
-    assert f">{words}</text>" in drawn_columns(many(metric=metric), labels=labels)
+    assert f">{words}</text>" in drawn_columns(many(metric=metric), TARGET_KINDS[task])
 
 
 @pytest.fixture(scope="module", params=["classes", "real"])

@@ -21,7 +21,7 @@ from nas_evidence.cli.terminal import columns_that_fit, print_rows, ranking_rows
 from nas_evidence.cli.watch import served
 from nas_evidence.driver.mirror import working_copy
 from nas_evidence.exporting.predictor import Metrics
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.storage.tables import read_table
 
@@ -66,7 +66,7 @@ def test_eighty_columns_cut_no_score_accuracy_or_architecture(
 
 def test_columns_without_a_value_are_not_shown(tmp_path: Path) -> None:
     study = load(tmp_path, [record(key, key) for key in range(2)])
-    untested = [replace(one, test_accuracy=None, test_nll=None) for one in study.ranking]
+    untested = [replace(one, test_accuracy=None, test_nll_per_datum=None) for one in study.ranking]
     header, rows = ranking_rows(untested, study.spec)
     assert header == [h for h in ranking_rows(study.ranking, study.spec)[0] if "test" not in h]
     assert [len(row) for row in rows] == [len(header)] * 2
@@ -91,7 +91,7 @@ def test_metrics_are_named_as_in_the_report_and_each_coverage_once() -> None:
     names = [words for words, _ in Metrics(found, n=9, labels=False).lines()]
     inside = [f"{p} % intervals cover" for p in (90, 50, 95)]
     assert names == ["RMSE", "R²", *inside]
-    assert METRICS["gaussian"]["coverage"] in names
+    assert TARGET_KINDS["regression"].metrics["coverage"] in names
 
 
 def test_columns_go_in_the_order_of_their_weight() -> None:

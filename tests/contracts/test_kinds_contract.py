@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from cases import case
+from dense_blocks import run
 from torch import nn
 
 from nas_evidence import curvature, estimate_evidence
 from nas_evidence.audit.known_problems import definition, linear_problem
-from nas_evidence.curvature import BUILDERS, KINDS, CurvaturePass, curvature_pass
+from nas_evidence.curvature import BUILDERS, KINDS
 from nas_evidence.curvature.wide import WIDE, WIDEST, too_wide
 from nas_evidence.spec.registry import (
     CURVATURES,
@@ -27,14 +28,6 @@ from nas_evidence.training.cost import MANY, factor_bytes
 CASES = ("mlp", "regression", "residual")
 
 
-def run(kind: str, name: str, *, batch_size: int = 4, seed: int = 0) -> CurvaturePass:
-    c = case(name)
-    return curvature_pass(
-        kind, c.model, c.x, c.y, c.likelihood,
-        batch_size=batch_size, generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
-
-
 def test_a_study_can_name_registered_kinds_only() -> None:
     assert set(CURVATURES) == set(KINDS) >= set(ONLINE_CURVATURES)
     assert [name for name in SCORES if name in KINDS] == list(KINDS)
@@ -42,7 +35,7 @@ def test_a_study_can_name_registered_kinds_only() -> None:
 
 @pytest.mark.parametrize("kind", [name for name, kind in CURVATURES.items() if not kind.is_full])
 def test_a_kind_of_blocks_has_a_spectrum_for_every_tensor(kind: str) -> None:
-    curvature = run(kind, "residual").curvature
+    curvature = run(kind, case("residual")).curvature
     assert [len(s) for s in curvature.spectra()] == list(curvature.sizes)
 
 
@@ -51,7 +44,7 @@ def test_a_kind_of_blocks_has_a_spectrum_for_every_tensor(kind: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_determinant_and_effective_parameters_fit_each_other(kind: str, name: str) -> None:
-    passed = run(kind, name)
+    passed = run(kind, case(name))
     curvature = passed.curvature
     sizes = torch.tensor(curvature.sizes, dtype=torch.float64)
     delta = torch.logspace(-1, 2, len(sizes), dtype=torch.float64, requires_grad=True)
@@ -82,13 +75,13 @@ def test_a_pass_is_a_function_of_its_arguments_and_changes_none(kind: str, name:
     c = case(name)
     before = copy.deepcopy((c.model.state_dict(), c.x, c.y))
     state = torch.get_rng_state()
-    one, two = run(kind, name, seed=5), run(kind, name, seed=5)
+    one, two = (run(kind, case(name), seed=5) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close((c.model.state_dict(), c.x, c.y), before, rtol=0, atol=0)
     assert one.log_likelihood == two.log_likelihood
     torch.testing.assert_close(one.curvature.trace(), two.curvature.trace(), rtol=0, atol=0)
     # The likelihood part of a pass is the same for every kind, in any batches.
-    other = run("diag_ef", name, batch_size=len(c.x))
+    other = run("diag_ef", case(name), batch_size=len(c.x))
     assert one.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-12)
     assert one.squared_errors == pytest.approx(other.squared_errors, rel=1e-12)
 

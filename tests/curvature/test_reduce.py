@@ -2,6 +2,7 @@
 
 import math
 
+import dense_blocks
 import pytest
 import reference
 import torch
@@ -9,22 +10,12 @@ from cases import Case, case
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nas_evidence.curvature import KINDS, CurvaturePass, curvature_pass, trace_ratios
+from nas_evidence.curvature import KINDS, CurvaturePass, trace_ratios
 from nas_evidence.maths.blocks import Kronecker
 
 
 def run(kind: str, c: Case, *reduced: str) -> CurvaturePass:
-    generator = torch.Generator().manual_seed(0)
-    return curvature_pass(
-        kind,
-        c.model,
-        c.x,
-        c.y,
-        c.likelihood,
-        batch_size=4,
-        generator=generator,
-        kfac_reduce=reduced,
-    )
+    return dense_blocks.run(kind, c, kfac_reduce=reduced)
 
 
 def _weight(passed: CurvaturePass) -> Tensor:

@@ -4,11 +4,12 @@ import pytest
 import reference
 import torch
 from cases import Case
+from dense_blocks import run
 from largest_tensor import LargestTensor
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nas_evidence.curvature import CurvaturePass, curvature_pass
+from nas_evidence.curvature import CurvaturePass
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.blocks import Dense, LowRank
 from nas_evidence.maths.structured import BlockDiagonal
@@ -26,10 +27,6 @@ def random_net(n_data: int, *, labels: bool, seed: int) -> Case:
     if labels:
         return Case(model, x, torch.randint(0, N_OUTPUTS, (n_data,)))
     return Case(model, x, torch.randn(n_data, N_OUTPUTS).double(), 0.6)
-
-
-def run(c: Case) -> CurvaturePass:
-    return curvature_pass("block_ggn", c.model, c.x, c.y, c.likelihood, batch_size=2)
 
 
 def blocks_of(passed: CurvaturePass) -> BlockDiagonal:
@@ -71,7 +68,7 @@ def test_rows_and_matrices_give_the_numbers_of_dense_jacobians(
     n_data: int, labels: bool, seed: int
 ) -> None:
     c = random_net(n_data, labels=labels, seed=seed)
-    found = blocks_of(run(c))
+    found = blocks_of(run("block_ggn", c, batch_size=2))
     n_rows = n_data * (N_OUTPUTS - labels)
     for block in found.blocks:
         assert isinstance(block, LowRank if n_rows < block.size else Dense)
@@ -91,7 +88,7 @@ def test_a_model_with_a_layer_without_rules_has_the_same_rows() -> None:
 
     model = Scaled().double()
     c = Case(model, torch.randn(5, 4).double(), torch.randint(0, N_OUTPUTS, (5,)))
-    found = blocks_of(run(c))
+    found = blocks_of(run("block_ggn", c, batch_size=2))
     assert {type(block) for block in found.blocks} == {LowRank, Dense}
     by_name = dict(zip(found.names, found.blocks, strict=True))
     expected = definition(c)
@@ -108,7 +105,7 @@ def test_a_wide_layer_needs_memory_for_its_rows_and_not_for_its_matrix() -> None
     c = Case(model, torch.randn(n_data, 10), torch.randn(n_data, 1), 0.6)
     delta = torch.ones(6).double()
     with LargestTensor() as seen:
-        found = blocks_of(run(c))
+        found = blocks_of(run("block_ggn", c, batch_size=2))
         vector = torch.ones(found.n_parameters).double()
         found.slopes(delta)
         found.inverse_quadratic(vector, delta)

@@ -9,7 +9,9 @@ import pytest
 
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.decided import grouped, how_read_of
+from nas_evidence.data.said import Said
 from nas_evidence.data.source import source_in_memory
+from nas_evidence.plumbing.seals import seal_object
 from nas_evidence.spec.how_read import HowRead
 from nas_evidence.storage.kept_how_read import FILE, keep_how_read, read_how_read
 
@@ -85,17 +87,16 @@ def test_like_decisions_are_one_line_with_the_names_of_the_columns() -> None:
 
 
 def test_different_decisions_and_few_of_a_kind_stay_apart() -> None:
+    text = Said("is left out: it has 9 different texts in 9 rows", "it's", "free text", "...")
     said = [
-        "column 'a' is left out: it is empty",
-        'column "it\'s" is left out: it has 9 different texts in 9 rows; --categorical x to keep',
-        "column 'b' is read as dates: days; --drop b to leave it out",
-        "rows: 8, all for training",
+        Said("is left out: it is empty", "a", "empty"),
+        text,
+        Said("is read as dates: days", "b", "dates", "--drop b to leave it out"),
+        Said("rows: 8, all for training"),
     ]
     names = {"a", "b", "it's"}
-    assert grouped(said, names) == said
-    assert grouped([*said[1:2]] * 4, names)[0].startswith(
-        "4 columns of free text are left out: it's, "
-    )
+    assert grouped(said, names) == [*map(str, said)]
+    assert grouped([text] * 4, names)[0].startswith("4 columns of free text are left out: it's, ")
 
 
 def test_classes_and_categories_that_differ_in_case_alone_are_said() -> None:
@@ -121,7 +122,10 @@ def test_what_is_kept_of_a_reading_is_what_is_shown(tmp_path: Any) -> None:
     assert read_how_read(tmp_path) == found
     keep_how_read(tmp_path, HowRead(("other",)))  # of a study that goes on
     assert read_how_read(tmp_path) == found
-    (tmp_path / FILE).write_text('{"decided": 3}')
+    path = tmp_path / FILE
+    path.write_text(path.read_text().replace("dates", "rates"))
+    assert read_how_read(tmp_path) is None
+    path.write_text(seal_object('{"decided": 3}'))
     assert read_how_read(tmp_path) is None
 
 

@@ -13,7 +13,7 @@ from messages import refused
 from sklearn import datasets
 
 from nas_evidence.cli.terminal import err
-from nas_evidence.data.leaks import leaks
+from nas_evidence.data.leaks import leaks, of_labels, of_real_targets
 from nas_evidence.data.proposed import proposed_text
 from nas_evidence.data.reading import read_frame
 from nas_evidence.data.source import table_source
@@ -132,13 +132,13 @@ def test_features_that_tell_the_target_are_found_and_others_are_not() -> None:
             "one": 1,
         }
     )
-    found = list(leaks(frame, y.astype(np.int64)))
+    found = list(leaks(frame, y.astype(np.int64), of_labels))
     assert found == [(name, "determines the target") for name in ("copy", "words", "finer")]
     real = chance.normal(size=(60, 1))
     frame = pd.DataFrame(
         {"euros": 3 * real[:, 0] - 7, "near": real[:, 0] + chance.normal(size=60)}
     )
-    assert list(leaks(frame, real)) == [("euros", "determines the target")]
+    assert list(leaks(frame, real, of_real_targets)) == [("euros", "determines the target")]
 
 
 def test_a_feature_that_orders_the_target_almost_alone_is_found() -> None:
@@ -154,12 +154,12 @@ def test_a_feature_that_orders_the_target_almost_alone_is_found() -> None:
             "noise": chance.normal(size=5000),
         }
     )
-    assert [name for name, _ in leaks(frame, y)] == ["result", "words"]
+    assert [name for name, _ in leaks(frame, y, of_labels)] == ["result", "words"]
     real = chance.normal(size=(200, 1))
     frame = pd.DataFrame(
         {"steep": np.exp(real[:, 0]) + 0.01, "near": real[:, 0] + chance.normal(size=200)}
     )
-    assert list(leaks(frame, real)) == [
+    assert list(leaks(frame, real, of_real_targets)) == [
         ("steep", "orders the target almost alone (rank correlation 1.0000)")
     ]
 
@@ -170,12 +170,13 @@ def test_each_of_several_real_targets_is_looked_at_alone() -> None:
     frame = pd.DataFrame(
         {"copy": y[:, 1], "steep": np.exp(y[:, 0]), "sum": y.sum(1), "x": chance.normal(size=80)}
     )
-    assert list(leaks(frame, y)) == [
+    assert list(leaks(frame, y, of_real_targets)) == [
         ("copy", "determines target 2 of 2"),
         ("steep", "orders target 1 of 2 almost alone (rank correlation 1.0000)"),
     ]
     frame = pd.DataFrame({"x": chance.normal(size=80)})
-    assert list(leaks(frame, np.c_[y[:, 0], np.ones(80)])) == []  # a constant target
+    constant = np.c_[y[:, 0], np.ones(80)]
+    assert list(leaks(frame, constant, of_real_targets)) == []
 
 
 def test_a_code_that_tells_one_of_several_classes_is_found() -> None:
@@ -185,15 +186,17 @@ def test_a_code_that_tells_one_of_several_classes_is_found() -> None:
     frame = pd.DataFrame({"flag": flag, "text": np.where(flag, "paid", "due"),
                           "long": flag + chance.random(300)})  # fmt: skip
     what = "tells one class from the others almost alone (AUROC 1.0000)"
-    assert list(leaks(frame, y)) == [("flag", what), ("text", what)]
+    assert list(leaks(frame, y, of_labels)) == [("flag", what), ("text", what)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "digits", "diabetes"])
 def test_no_honest_data_set_is_accused(name: str) -> None:
     data = getattr(datasets, f"load_{name}")()
-    y = data.target if data.target.dtype.kind == "i" else data.target[:, None]
-    assert list(leaks(pd.DataFrame(data.data), y.astype(y.dtype.str[1] + "8"))) == []
+    classes = data.target.dtype.kind == "i"
+    y = data.target if classes else data.target[:, None]
+    leak = of_labels if classes else of_real_targets
+    assert list(leaks(pd.DataFrame(data.data), y.astype(y.dtype.str[1] + "8"), leak)) == []
 
 
 def test_the_number_of_a_row_of_sorted_data_is_no_leak() -> None:

@@ -34,7 +34,8 @@ def frame(n: int = 40) -> pd.DataFrame:
 
 def prepared(table: pd.DataFrame, **options: Any) -> tuple[Preparation, list[str]]:
     given = {"drop": (), "categorical": (), "numeric": (), "where": "t.csv"}
-    return prepare(table, **(given | options))
+    preparation, said = prepare(table, **(given | options))
+    return preparation, [*map(str, said)]
 
 
 def test_features_are_those_of_the_column_transformer_of_scikit_learn() -> None:

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import fakes
 import pytest
-from fakes import FakeExecutor, asked_in, drive, facts_in, finished, last_log, score_at, told_in
+from fakes import (
+    FakeExecutor,
+    drive,
+    facts_in,
+    finished,
+    last_log,
+    results_in,
+    score_at,
+    told_in,
+)
 from processes import in_a_process
 
 from nas_evidence.driver.plan import to_ask, to_tell
@@ -35,14 +44,6 @@ def run(spec: StudySpec, folder: Path, executor: FakeExecutor | None = None) -> 
     return executor
 
 
-def table(folder: Path) -> list[tuple[object, ...]]:
-    """Return proposals and results, without what may differ: attempts."""
-    trials = read_table(folder, "trials")
-    columns = ["trial_id", "replicate", "architecture_key", "status", "cause", "epochs", "seed"]
-    proposals = [str(architecture) for architecture in asked_in(folder)], told_in(folder)
-    return [*trials[columns].itertuples(index=False, name=None), proposals]
-
-
 def fail(assignment: Assignment) -> TrialStatus | None:
     return TrialStatus.DIVERGED if assignment.trial_id in (2, 9) else None
 
@@ -51,7 +52,7 @@ def fail(assignment: Assignment) -> TrialStatus | None:
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
     folder = tmp_path_factory.mktemp("calm")
     run(study(), folder, FakeExecutor(workers=1, misbehave=fail))
-    found = table(folder)
+    found = results_in(folder)
     assert {row[3] for row in found[:-1]} == {"complete", "pruned", "diverged"}
     return found
 
@@ -71,7 +72,7 @@ def test_workers_speed_and_losses_change_nothing(
 
     executor = FakeExecutor(workers=1 + seed, seed=seed, misbehave=fail, lose_at=lose_at)
     run(study(), tmp_path, executor)
-    assert table(tmp_path) == calm
+    assert results_in(tmp_path) == calm
 
 
 def killed_at(arrow: str, folder: Path, seed: int) -> bool:
@@ -95,7 +96,7 @@ def test_killed_at_any_arrow_the_table_is_the_undisturbed_one(
     executor = run(study(), tmp_path, FakeExecutor(misbehave=fail))
     assert not done & {launch.assignment.trial_id for launch in executor.launches}
     assert all(path.read_bytes() == content for path, content in stored.items())
-    assert table(tmp_path) == calm
+    assert results_in(tmp_path) == calm
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -161,9 +162,9 @@ def _ordinal(n: int) -> str:
 @pytest.mark.slow
 def test_more_trials_fill_up_the_last_batch_first(tmp_path: Path) -> None:
     run(study(), tmp_path)
-    before = table(tmp_path)
+    before = results_in(tmp_path)
     run(study(n_trials=17), tmp_path)
-    assert table(tmp_path)[:11] == before[:11]
+    assert results_in(tmp_path)[:11] == before[:11]
     words = [e.event for e in facts_in(tmp_path, "ask", "tell")]
     assert words[22:] == ["ask", "tell"] + ["ask"] * 4 + ["tell"] * 4 + ["ask", "tell"]
 
@@ -172,7 +173,7 @@ def test_replicates_belong_to_the_batch_of_their_proposal(tmp_path: Path) -> Non
     spec = study(replicates=2, batch=2, n_trials=7)
     for workers in (1, 3):
         run(spec, tmp_path / str(workers), FakeExecutor(workers=workers, seed=workers))
-    assert table(tmp_path / "1") == table(tmp_path / "3")
+    assert results_in(tmp_path / "1") == results_in(tmp_path / "3")
     assert len(finished(tmp_path / "1")) == 7
 
 
@@ -203,4 +204,4 @@ def test_a_torn_trial_is_told_before_the_later_batches(
     for path in (tmp_path / "trials").glob("000000-*"):
         path.write_bytes(path.read_bytes()[:40])
     run(study(), tmp_path, FakeExecutor(misbehave=fail))
-    assert table(tmp_path) == calm
+    assert results_in(tmp_path) == calm

@@ -6,14 +6,13 @@ from typing import Any
 
 import fakes
 import pytest
-from fakes import FakeExecutor, asked_in, drive, facts_in, told_in
+from fakes import FakeExecutor, drive, facts_in, results_in
 
 from nas_evidence.driver.driver import MOST_ASKED_AHEAD
 from nas_evidence.driver.plan import MOST_AHEAD, to_ask
 from nas_evidence.proposing.proposer import Proposer
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
-from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import Launch, Verdict
 
 WIDTHS = [4, 32, 8, 64, 16, 48, 12, 24]
@@ -43,20 +42,12 @@ def launched(
     return [int(one.assignment.architecture.values["width"]) for one in executor.launches]
 
 
-def table(folder: Path) -> list[object]:
-    """Return proposals and results in order of number, whatever ran first."""
-    trials = read_table(folder, "trials").sort_values("trial_id")
-    columns = ["trial_id", "replicate", "architecture_key", "status", "epochs", "seed"]
-    told = sorted(told_in(folder).items())
-    return [*trials[columns].itertuples(index=False, name=None), asked_in(folder), told]
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The table of the grid in order of number, on one worker."""
     folder = tmp_path_factory.mktemp("plain")
     assert launched(grid(), folder, workers=1, flops=None) == WIDTHS
-    return table(folder)
+    return results_in(folder)
 
 
 @pytest.mark.slow
@@ -65,7 +56,7 @@ def test_a_grid_runs_longest_first_with_the_results_of_any_order(
     tmp_path: Path, plain: list[object], workers: int
 ) -> None:
     assert launched(grid(), tmp_path, workers=workers) == sorted(WIDTHS, reverse=True)
-    assert table(tmp_path) == plain
+    assert results_in(tmp_path) == plain
 
 
 def test_trials_that_all_start_at_once_are_not_compared(
@@ -75,7 +66,7 @@ def test_trials_that_all_start_at_once_are_not_compared(
         raise AssertionError(architecture)
 
     assert launched(grid(), tmp_path, workers=8, flops=never) == WIDTHS
-    assert table(tmp_path) == plain
+    assert results_in(tmp_path) == plain
 
 
 @pytest.mark.slow
@@ -101,7 +92,7 @@ def test_after_an_end_in_between_the_rest_runs_longest_first(
     rest = launched(grid(), tmp_path, workers=1)
     assert rest == sorted(rest, reverse=True)
     assert len(rest) > 1
-    assert table(tmp_path) == plain
+    assert results_in(tmp_path) == plain
 
 
 def test_each_batch_runs_longest_first_and_later_batches_wait(tmp_path: Path) -> None:

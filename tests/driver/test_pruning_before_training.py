@@ -12,6 +12,7 @@ from nas_evidence.driver.rungs import Rungs
 from nas_evidence.reporting.problems import pruning_sentence
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.spec.record import SliceReport, TrialStatus
+from nas_evidence.spec.schedule import rungs
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.log import Log
@@ -46,12 +47,12 @@ def run(spec: StudySpec, folder: Path) -> Path:
 
 
 def test_a_score_known_before_the_first_epoch_has_a_rung_there() -> None:
-    assert study().rungs == (0, 4)
+    assert rungs(study()) == (0, 4)
     assert (
-        study(estimators=["conditional_evidence"], objective="conditional_evidence").rungs[0] == 0
+        rungs(study(estimators=["conditional_evidence"], objective="conditional_evidence"))[0] == 0
     )
-    assert study(pruning={**PRUNING, "score": "sotl"}).rungs == (4,)
-    assert study(pruning={"rule": "none"}).rungs == ()
+    assert rungs(study(pruning={**PRUNING, "score": "sotl"})) == (4,)
+    assert rungs(study(pruning={"rule": "none"})) == ()
 
 
 def report(epoch: int, **scores: float) -> SliceReport:

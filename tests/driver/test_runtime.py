@@ -45,19 +45,23 @@ def study(**changed: Any) -> StudySpec:
 
 def test_a_trial_is_its_training_its_parts_its_updates_and_its_evaluations() -> None:
     main = 20 * 1 + 4 * 10
-    halves = 20 * 0.5 + 4 * 10
+    halves = 20 * 0.5 + 3 * 10  # the last update of a classifier is left out
     assert trial_seconds(PIECES, plan(), ALL, 100) == main + halves + 4 * 1000
 
 
 @pytest.mark.parametrize(
     ("changed", "estimators", "more"),
     [
-        ({}, ("diag_ef", "kfac_ggn"), -(10 + 40)),  # no halves
+        ({}, ("diag_ef", "kfac_ggn"), -(10 + 30)),  # no halves
         ({}, (*ALL, "two_fold_accuracy"), 0),  # from the same halves
-        ({"folds": 1}, ALL, -(5 + 20)),  # one half
-        ({}, (*ALL, "heldout_10"), 0.9 * (10 + 40)),  # 90 % of the data
+        ({"folds": 1}, ALL, -(5 + 15)),  # one half
+        ({}, (*ALL, "heldout_10"), 0.9 * (10 + 30)),  # 90 % of the data
         ({"settle": 1.0}, ALL, 1.0 * (20 + 10)),  # the main training, and both halves together
         ({"online": {"every": 10}}, ALL, -2 * (10 + 10 + 1000)),
+        ({"evaluate_every": 10}, ALL, -2 * 1000),
+        ({"evaluate_every": 1}, ALL, 16 * 1000),
+        ({"online": {"every": 2}, "evaluate_every": 5}, ALL, 6 * (10 + 10)),
+        ({"online": {"every": "never"}, "evaluate_every": 5}, ALL, -4 * 10 - 3 * 10),
         ({"online": {"every": 5, "burn_in": 15}}, ALL, -3 * (10 + 10 + 1000)),
     ],
 )

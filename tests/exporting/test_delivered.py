@@ -15,8 +15,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.folder import unseen_measures
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.winner import delivered_unseen, load_winner, stored_unseen
-from nas_evidence.maths.spread_factor import log_densities, spread_factor
-from nas_evidence.scores.folds import all_folds, cross_fitted
+from nas_evidence.scores.folds import all_folds, cross_fitted, restored
 from nas_evidence.storage.tables import read_study_tables
 from nas_evidence.training.parts import order_of_data
 
@@ -103,14 +102,15 @@ def test_out_of_fold_figures_have_the_factor_of_the_other_folds(
     winner = load_winner(read_study_tables(study.folder), arrays, 0)
     raw, delivered = stored_unseen(winner), delivered_unseen(winner)
     c, losses = arrays.n_outputs, []
-    whole = spread_factor(raw[:, :c], raw[:, c:], data.y_train)
+    unseen = restored(raw, winner.assignment.plan)
+    whole = unseen.factor(data.y_train)
     assert whole == pytest.approx(winner.spread_factor, rel=1e-6)
     for task in all_folds("five_fold", order_of_data(len(raw), winner.assignment)):
         seen, rows = task.trained, task.predicted
-        factor = spread_factor(raw[seen, :c], raw[seen, c:], data.y_train[seen])
+        factor = unseen.rows(seen).factor(data.y_train[seen])
         assert factor != whole
         torch.testing.assert_close(delivered[rows, c:], factor * raw[rows, c:])
-        logs = log_densities(raw[rows, :c], factor * raw[rows, c:], data.y_train[rows])
+        logs = unseen.rows(rows).at(factor).log_density(data.y_train[rows])
         losses.append(-logs)
     measured = unseen_measures(winner)
     if arrays.task == "labels":

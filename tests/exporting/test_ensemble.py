@@ -23,7 +23,7 @@ from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.winner import delivered_unseen, load_winner, stored_unseen
 from nas_evidence.maths.stacking import stacking_weights
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
-from nas_evidence.scores.folds import SCALES, unseen_of
+from nas_evidence.scores.folds import SCALES, restored, unseen_of
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import read_study_tables, read_table
@@ -76,7 +76,7 @@ def test_what_a_trial_keeps_is_what_two_fold_scored(digits: tuple[Path, ArrayDat
     row = read_table(folder, "trials").iloc[0]
     winner = load_winner(read_study_tables(folder), arrays, int(row["trial_id"]))
     kept = stored_unseen(winner)
-    logs = densities_at_scales(kept, data.y_train)
+    logs = densities_at_scales(restored(kept, winner.assignment.plan), data.y_train)
     terms = read_table(folder, "terms")
     terms = terms[(terms["trial_id"] == row["trial_id"]) & (terms["estimator"] == "two_fold")]
     terms = terms[terms["term"] == "log_predictive"].drop_duplicates("group", keep="last")
@@ -175,7 +175,7 @@ def test_weights_are_those_of_stacking_and_the_gain_is_smaller_than_in_sample(
     for trial_id in ranking:
         kept = delivered_unseen(load_winner(tables, arrays, trial_id))
         assert kept is not None
-        logs = densities_at_scales(kept, data.y_train)
+        logs = densities_at_scales(restored(kept, tables.spec.plan), data.y_train)
         columns.append(logs[logs.mean(1).argmax()])
     table = np.stack(columns, 1)
     weights = dict(zip(ranking, stacking_weights(table), strict=True))

@@ -39,7 +39,8 @@ def network(
     if arrays.task == "labels":
         return Exported(model, mean, std, scale=torch.tensor(0.7)).eval()
     scale, shift = (torch.from_numpy(v).float() for v in (arrays.y_std, arrays.y_mean))
-    return Exported(model, mean, std, scale=scale, shift=shift).eval()
+    likelihood = Heteroscedastic() if noisy else None
+    return Exported(model, mean, std, likelihood=likelihood, scale=scale, shift=shift).eval()
 
 
 def run(path: Path, rows: np.ndarray) -> np.ndarray:

@@ -3,27 +3,23 @@
 import os
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import TINY, contents, write_study
-from fakes import Silent, study
+from fakes import study
 from faulty import call
 from matrix import pairs
 from messages import refused
-from toy_worker import Toy
+from toy_worker import run_at
 
 import nas_evidence
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, WorkingCopy, working_copy
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.store import Store, StoreError
-from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.study_names import is_removable, remove, remove_attempts
-from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
 
 SPEC = study(sampler={}, plan={"epochs": 4, "online": {"every": 2}})
@@ -49,22 +45,10 @@ CALLS: dict[str, Callable[[str], object]] = {
 }
 
 
-def run(store: Any, stored: Any = StoredWorker) -> None:
-    """Run a study with its toy in this process, as the command line does."""
-    with store.held():
-        spec = open_study(store.folder, SPEC)
-        worker: Any = Toy
-        if store.make_worker is not None:
-            worker = partial(stored, store.place, make_worker=Toy)
-        executor = InlineExecutor(None, spec.resources, make_worker=worker)
-        with locked(store.folder):
-            Driver(spec, store.folder, store.around(executor), Silent()).run()
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("made")
-    run(Mirror(f"file://{home}/s"))
+    run_at(Mirror(f"file://{home}/s"), SPEC)
     return home / "s"
 
 
@@ -189,7 +173,7 @@ def test_a_driver_leaves_what_others_have_put_among_its_checkpoints(
     tmp_path: Path, *, uri: bool
 ) -> None:
     place = f"file://{tmp_path}/s" if uri else f"{tmp_path}/s"
-    run(working_copy(place))
+    run_at(working_copy(place), SPEC)
     mine = [tmp_path / "s" / name for name in (
         "checkpoints/000000/thesis.tex", "checkpoints/000003/attempt-1/photo.jpg",
         "trials/.mine", "models/mine.safetensors",
@@ -200,7 +184,7 @@ def test_a_driver_leaves_what_others_have_put_among_its_checkpoints(
     ours = tmp_path / "s" / "checkpoints" / "000000" / "attempt-1" / "epoch-000002.pt"
     ours.parent.mkdir(exist_ok=True)
     ours.touch()
-    run(working_copy(place))
+    run_at(working_copy(place), SPEC)
     assert [path.read_text() for path in mine] == ["mine"] * len(mine)
     assert not ours.exists()
 
@@ -279,10 +263,10 @@ def test_a_link_that_appears_before_a_worker_stores_stops_the_study_and_blames_n
             return super().start(launch)
 
     with pytest.raises(StudyStoppedError, match="checkpoints/000001 is a link"):
-        run(store, Linked)
+        run_at(store, SPEC, stored=Linked)
     assert contents(victim) == before
     (tmp_path / "s" / "checkpoints" / "000001").unlink()
-    run(Mirror(f"file://{tmp_path}/s"))
+    run_at(Mirror(f"file://{tmp_path}/s"), SPEC)
     store = Mirror(f"file://{tmp_path}/s")
     store.pull()
     table = nas_evidence.read_table(store.folder, "trials")

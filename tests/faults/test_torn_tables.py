@@ -13,35 +13,12 @@ from messages import refused
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import Assignment
 from nas_evidence.storage.redo import ask_to_retry
-from nas_evidence.storage.tables import COMPACT_AT, TABLES, read_table, read_tables
+from nas_evidence.storage.tables import COMPACT_AT, read_table, read_tables
 
 pytestmark = pytest.mark.slow
 
 
 SPEC = study(n_trials=4)
-
-
-@pytest.mark.crossed
-@pytest.mark.parametrize("how", ["torn", "deleted"])
-@pytest.mark.parametrize("table", TABLES)
-def test_a_trial_with_a_torn_table_runs_again_and_finds_the_same(
-    tmp_path: Path, table: str, how: str
-) -> None:
-    run(SPEC, tmp_path)
-    calm = found(tmp_path, without=["attempt"])
-    path = tmp_path / table / "000002-a1.parquet"
-    if how == "torn":
-        path.write_bytes(path.read_bytes()[:100])
-    else:
-        path.unlink()
-    executor = FakeExecutor()
-    notices = run(SPEC, tmp_path, executor).notices
-    assert [launch.assignment.trial_id for launch in executor.launches] == [2]
-    assert f"{table}/000002-a1.parquet" in notices[0]
-    now = found(tmp_path, without=["attempt"])
-    for name, frame in calm.items():
-        pd.testing.assert_frame_equal(now[name], frame, check_exact=True)
-    assert run(SPEC, tmp_path).notices == []
 
 
 def test_a_torn_part_costs_only_its_own_trials_another_run(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What a study decides from is sealed; a file that fails its seal is not believed over others."""
 
-import json
 import random
 import shutil
 import uuid
@@ -12,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from commands import TINY, hashes, write_study
+from commands import TINY, write_study
 from fakes import FakeExecutor, FakeProposer, compacted, drive, facts_in, finished, last_log
 from faulty import Cli, flipped, quiet_call, run, stopped, study
 from messages import refused
@@ -64,21 +63,6 @@ def replaced(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-@pytest.mark.long
-def test_a_rotten_copy_of_the_study_is_blamed_and_not_the_sound_study_file(
-    folder: Path, cli: Cli
-) -> None:
-    path, before = conditions_of(folder), (folder / "study.toml").read_bytes()
-    sound = path.read_bytes()
-    replaced(path, "epochs = 4", "epochs = 5")
-    text = cli("verify", folder, code=1)[0]
-    assert [line.partition(":")[0] for line in text.splitlines()] == [f"logs/{path.name}"]
-    cli("repair", folder)
-    assert (folder / "study.toml").read_bytes() == before
-    assert path.read_bytes() == sound
-    assert verify(folder) == []
-
-
 @pytest.mark.parametrize("lost", ["unreadable", "deleted"])
 def test_without_the_copy_an_edited_study_file_does_not_resume(
     folder: Path, lost: str, cli: Cli
@@ -93,16 +77,6 @@ def test_without_the_copy_an_edited_study_file_does_not_resume(
     said = cli("resume", folder, "--trials", 6, "--executor", "inline", code=2)[1]
     assert "not those of its trials" in said
     assert len(finished(folder)) == 5
-
-
-def test_without_the_copy_a_sound_study_goes_on_and_the_copy_is_written_again(
-    folder: Path, cli: Cli
-) -> None:
-    path = conditions_of(folder)
-    path.unlink()
-    cli("resume", folder, "--trials", 6, "--executor", "inline")
-    assert conditions_of(folder) == path
-    assert verify(folder) == []
 
 
 def test_repair_restores_a_torn_study_file_as_it_last_ran(folder: Path, cli: Cli) -> None:
@@ -319,13 +293,6 @@ def test_a_sound_row_with_the_key_of_another_architecture_is_read_by_nobody(
     assert verify(folder) == []
 
 
-def test_a_lock_that_cannot_be_read_does_not_say_that_nobody_works(folder: Path, cli: Cli) -> None:
-    (folder / "lock").write_text('{"pid": 1, "host": "elsewh')
-    said = cli("resume", folder, "--executor", "inline", code=2)[1]
-    assert "--steal" in said
-    cli("resume", folder, "--executor", "inline", "--steal")
-
-
 # --- the data that a study keeps
 
 
@@ -461,27 +428,6 @@ def test_an_export_replaces_an_export_and_nothing_else(folder: Path, tmp_path: P
 
 def hashes_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def test_a_damaged_comparison_is_named_and_computed_again(folder: Path, cli: Cli) -> None:
-    path = folder / "report" / "comparison.json"
-    sound = path.read_bytes()
-    flipped(path, sound.index(b"0.") + 2)
-    assert [finding.place for finding in verify(folder)] == ["report/comparison.json"]
-    cli("report", folder)
-    assert json.loads(path.read_text())["trial_id"] == json.loads(sound)["trial_id"]
-    assert verify(folder) == []
-
-
-def test_sound_tables_stay_as_they_are_when_other_files_are_repaired(
-    folder: Path, cli: Cli
-) -> None:
-    before = hashes(folder)
-    flipped(last_log(folder), 300)
-    flipped(conditions_of(folder), 300)
-    cli("repair", folder)
-    assert hashes(folder) == before
-    assert verify(folder) == []
 
 
 def test_after_a_mend_the_lines_of_the_process_before_count_no_more(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes import study
 from messages import refused
 
 import nas_evidence.jobs.code_package as code_package
@@ -31,8 +32,7 @@ from nas_evidence.jobs.jobs import (
     namespace_of,
     submit_study,
 )
-from nas_evidence.spec.domains import IntRange
-from nas_evidence.spec.study import DatasetSpec, StudySpec
+from nas_evidence.spec.study import DatasetSpec
 from nas_evidence.spec.toml import load_study
 
 TOKEN = "never-shown-0123456789"
@@ -79,15 +79,6 @@ class FakeClient:
 def put(client: FakeClient, name: str = "demo", store: str = "/s") -> tuple[Job, bool]:
     how = {"arguments": ARGUMENTS, "folder": None, "sleep": lambda seconds: None}
     return submit_study(client, name, store, **how)[:2]
-
-
-def study(**changes: object) -> StudySpec:
-    given = {
-        "name": "s",
-        "dataset": DatasetSpec(name="digits"),
-        "family": {"mlp": {"width": IntRange(low=4, high=64)}},
-    }
-    return StudySpec.model_validate({**given, **changes})
 
 
 # --- ids

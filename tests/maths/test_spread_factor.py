@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nas_evidence.maths.spread_factor import MOST, class_factor, real_factor, spread_factor
+from nas_evidence.likelihoods.predictive import Classes, Reals
+from nas_evidence.maths.spread_factor import MOST, class_factor, real_factor
 
 
 def drawn(n: int = 80, n_classes: int = 4, *, times: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -80,7 +81,7 @@ def test_where_no_prediction_says_anything_the_factor_is_one() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_predictions_that_are_not_finite_are_refused(value: float) -> None:
-    logits, spread = torch.tensor([[1.0, value], [0.0, 1.0]]), torch.ones(2, 1)
-    for targets in (torch.tensor([0, 1]), torch.zeros(2, 2)):
+    outputs, spread = torch.tensor([[1.0, value], [0.0, 1.0]]), torch.ones(2, 1)
+    for of, targets in ((Classes, torch.tensor([0, 1])), (Reals, torch.zeros(2, 2))):
         with pytest.raises(ValueError, match="1 of 2 predictions are NaN or infinite"):
-            spread_factor(logits, spread, targets)
+            of(outputs, spread).factor(targets)

@@ -92,7 +92,7 @@ def proposed(spec: StudySpec, n: int, known: list[ArchitectureSpec] | None = Non
 @contextmanager
 def in_python(sampler: Any, **keys: Any) -> Iterator[StudySpec]:
     (named,), code = sampler_of(sampler)
-    name = named.partition("=")[2].strip('"')
+    name = str(named.value)
     with code.in_use():
         yield study(sampler={"name": name}, **keys)
 

@@ -16,7 +16,7 @@ from nas_evidence.reporting.headline import rivals_as_judged, worth_sentence
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.reporting.svg import Axis, Panel, axis_of, named_axis, plot
 from nas_evidence.reporting.words import MOST
-from nas_evidence.spec.metric_names import METRICS
+from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.record import (
     RACE_IDS,
     Evaluation,
@@ -206,7 +206,7 @@ def test_of_many_architectures_the_first_and_evenly_spaced_others_are_drawn(
 
 
 def test_every_metric_that_can_be_asked_for_is_explained() -> None:
-    names = {name for group in METRICS.values() for name in group.values()} - {
+    names = {name for kind in TARGET_KINDS.values() for name in kind.metrics.values()} - {
         "90 % intervals cover"
     }
     assert all(name in TERMS or name.startswith("log loss") for name in names)

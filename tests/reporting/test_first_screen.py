@@ -32,7 +32,8 @@ from nas_evidence.reporting.headline import (
 from nas_evidence.reporting.study_tables import load_study_tables, ranked_study
 from nas_evidence.reporting.terms import explanation, term_table
 from nas_evidence.reporting.words import percent
-from nas_evidence.spec.metric_names import METRICS, check_metric
+from nas_evidence.spec.likelihoods import TARGET_KINDS, declared
+from nas_evidence.spec.metric_names import check_metric
 from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, Term, TrialRecord
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.storage.tables import read_study_tables
@@ -216,7 +217,7 @@ def test_a_named_metric_is_said_beside_the_simple_model_that_is_best_by_it(
         trial_id=1, task="real", on="test", n=1500, metrics={metric: 0.5}, baselines=sticks
     )
     words, own = (
-        METRICS[likelihood][metric],
+        declared(likelihood).kind.metrics[metric],
         dict(zip(("mean", "ridge"), values, strict=True))[best],
     )
     said = metric_sentence(judged, metric, study)
@@ -300,9 +301,9 @@ def test_the_majority_class_is_said_without_being_asked_for(tmp_path: Path) -> N
 def test_the_metrics_that_can_be_named_are_those_that_are_measured() -> None:
     p = np.array([[0.8, 0.2], [0.4, 0.6], [0.7, 0.3]])
     labels, two = class_metrics(p, np.array([0, 1, 1])), np.array([[0.0], [1.0]])
-    assert set(METRICS["categorical"]) == set(labels)
+    assert set(TARGET_KINDS["classification"].metrics) == set(labels)
     real = real_metrics(Normals.single(two, np.ones(1)), two, unit=np.ones(1))
-    assert set(METRICS["gaussian"]) == set(real)
+    assert set(TARGET_KINDS["regression"].metrics) == set(real)
     check_metric("rmse", "gaussian")
     check_metric(None, "gaussian")
     with refused("unknown-metric", "log_loss, rmse, mae, r2, crps, coverage", "'f1'"):

@@ -44,7 +44,9 @@ def test_the_report_says_how_the_data_were_read(report: Report, tmp_path: Path) 
     assert json.loads((tmp_path / "report.json").read_text())["how_read"]["n_train"] == 96
 
 
-def test_a_study_that_does_not_know_it_has_no_such_section(report: Report, tmp_path: Path) -> None:
+def test_a_study_that_does_not_know_it_says_so(report: Report, tmp_path: Path) -> None:
     paths = write_report(replace(report, how_read=None), tmp_path)
     for path in (paths.html, paths.markdown):
-        assert "How the data were read" not in path.read_text()
+        text = path.read_text()
+        assert "How the data were read is not known" in text
+        assert "how_read.json" in text

@@ -14,7 +14,7 @@ from nas_evidence.data import load
 from nas_evidence.data.tensors import NormalisedRows, TensorData, select, to_tensors
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.maths.spread_factor import spread_factor
+from nas_evidence.likelihoods.predictive import Classes
 from nas_evidence.plumbing.tensor_seals import read_tensors
 from nas_evidence.scores import folds
 from nas_evidence.scores.folds import (
@@ -348,7 +348,7 @@ def test_rows_that_were_not_predicted_do_not_enter_the_factor(data: TensorData) 
     table[folds[1].predicted] = 0
     seen = torch.cat([folds[k].predicted for k in (2, 3, 4)])
     found = cross_fitted(table, data, given)[folds[0].predicted, -1]
-    expected = spread_factor(table[seen, :-1], table[seen, -1:], data.y_train[seen])
+    expected = Classes(table[seen, :-1], table[seen, -1:]).factor(data.y_train[seen])
     torch.testing.assert_close(found, torch.full_like(found, expected))
 
 

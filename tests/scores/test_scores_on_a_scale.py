@@ -24,7 +24,6 @@ from nas_evidence.scores.folds import (
     cross_fitted,
     density_of,
     log_predictive,
-    outputs_of,
     targets_of_folds,
 )
 from nas_evidence.scores.protocol import Context
@@ -35,7 +34,7 @@ from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.loop import likelihood_of
 from nas_evidence.training.online import passes_of, sample_of
 from nas_evidence.training.parts import new_run, order_of_data, part_of, train_slices
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import outputs_of, predict_rows
 from nas_evidence.workers.trial import Trial
 
 pytestmark = pytest.mark.slow
@@ -149,7 +148,7 @@ def test_a_fold_is_that_of_the_logarithms_of_its_training_rows(family: str) -> N
         pass
     rows = task.predicted
     jacobian = -logs[rows] - math.log(seen.std()) + math.log(data.own.train.std())
-    outputs = outputs_of(alone.training, data.x_train[rows])
+    outputs = outputs_of(alone.training.model, data.x_train[rows])
     by_hand = log_predictive(
         outputs.clamp(z[task.trained].min() - 0.5, z[task.trained].max() + 0.5),
         plain.y_train[rows], Gaussian(alone.training.noise_std),
@@ -289,13 +288,11 @@ def test_metrics_of_the_test_are_of_what_is_delivered(likelihood: str, tmp_path:
     while trial.status is TrialStatus.RUNNING:
         trial.advance(20)
     record, own = trial.finish(), data.own
-    spread = predictive_spread(
-        trial.training, given.plan, data.x_train, data.y_train, most_std=data.most_std
-    )
-    outputs = outputs_of(trial.training, data.x_test).double()
-    means = predicted_means(outputs, likelihood_of(given.plan, trial.training.noise_std))
+    predict = predict_rows(trial.training, given.plan, data.x_train, data.y_train, own)
+    outputs = outputs_of(trial.training.model, data.x_test).double()
+    means = likelihood_of(given.plan, trial.training.noise_std).mean(outputs)
     m = own.held(means).numpy() * own.scale.spread
-    m, s = m + own.scale.centre, spread(data.x_test).numpy() * own.scale.spread
+    m, s = m + own.scale.centre, predict(data.x_test).spread.numpy() * own.scale.spread
     mean = np.exp(m + s**2 / 2)
     rmse = np.sqrt(np.mean((mean - own.test) ** 2, axis=0)).mean()
     assert record.test_rmse == pytest.approx(rmse, rel=1e-6)

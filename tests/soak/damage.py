@@ -10,7 +10,8 @@ of one with one file damaged, and one verb called in this process:
     rebuilt   the file is back, or what it was for is: results as of the sound study
     harmless  the verb's result is that of the sound study
     refused   one sentence with exit code 2 that does not name the file
-    silent    another result, and nothing said: must not occur
+    silent    another result, and nothing said, or another result of `resume`, also after a
+              `repair`, whatever was said: must not occur
     error     an unexpected error or a traceback: must not occur
     touched   a sound file was changed: must not occur
 
@@ -130,7 +131,7 @@ def outcome(cell: Cell, studies: Mapping[str, tuple[Path, Path]], sound: Mapping
             return "touched"
         expected = sound[f"{cell.study} {cell.verb}"]
         if _names(met.said, cell.file):
-            return "named"
+            return "silent" if _misleads(cell, met, folder, sound) else "named"
         if met.code == 2 and expected.code != 2:
             return "refused"
         if cell.verb in ("verify", "repair"):  # nothing said: then nothing may come of it
@@ -141,6 +142,17 @@ def outcome(cell: Cell, studies: Mapping[str, tuple[Path, Path]], sound: Mapping
             return "silent"
         back = (folder / cell.file).is_file() and before.get(cell.file) != _read(folder, cell.file)
         return "rebuilt" if back else "harmless"
+
+
+def _misleads(cell: Cell, met: Met, folder: Path, sound: Mapping[str, Met]) -> bool:
+    """Tell whether `resume`, also after `repair`, goes on and finds something else.
+
+    Of a study file that still can be read `resume` takes what may change.
+    """
+    if cell.verb not in ("resume", "repair") or cell.file == "study.toml":
+        return False
+    after = met if cell.verb == "resume" else meet("resume", folder)
+    return after.code == 0 and after.product != sound[f"{cell.study} resume"].product
 
 
 def damaged(cell: Cell, folder: Path, older: bytes | None) -> None:
@@ -303,8 +315,8 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _touched(before: Mapping[str, bytes], after: Mapping[str, bytes], damaged: str) -> list[str]:
-    """Return the sound results and weights that were changed or removed."""
-    kept = re.compile(r"(trials|evidence|terms|curves|models|data)/")
+    """Return the sound results, weights, data and study file that were changed or removed."""
+    kept = re.compile(r"(trials|evidence|terms|curves|models|data)/|study\.toml")
     again = {damaged}  # and what the trial that runs again writes again
     if match := re.match(r"(trials|evidence|terms|curves)/(\d+)", damaged):
         again.add(f"models/{int(match[2])}.safetensors")

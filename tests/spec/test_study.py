@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from nas_evidence.spec.domains import Choice, FloatRange, IntRange
 from nas_evidence.spec.study import (
     ArchitectureSpec,
-    OnlinePlan,
     ResourceSpec,
     TrainingPlan,
     derive_seed,
@@ -57,66 +56,6 @@ def test_seeds_differ_by_purpose_and_counter() -> None:
     seeds = {derive_seed(0, p, c) for p in ("order", "init") for c in range(100)}
     assert len(seeds) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_evaluation_epochs_follow_frequency_and_burn_in_and_end_with_the_last() -> None:
-    plan = TrainingPlan.model_validate({"epochs": 22, "online": {"every": 5, "burn_in": 10}})
-    assert plan.evaluation_epochs() == (15, 20, 22)
-
-
-@pytest.mark.slow
-@given(epochs=st.integers(6, 3000), burn_in=st.integers(0, 2000))
-def test_automatic_updates_are_five_at_least_with_a_sixth_of_the_epochs_after_each(
-    epochs: int, burn_in: int
-) -> None:
-    plan = TrainingPlan(epochs=epochs + burn_in, online=OnlinePlan(burn_in=burn_in))
-    updates = [e for e in range(1, plan.epochs + 1) if plan.updates_after(e)]
-    assert sum(plan.epochs - e >= epochs // 6 for e in updates) >= 5
-    assert min(updates) > burn_in
-    assert set(updates) <= set(plan.evaluation_epochs())
-    assert plan.learns
-    assert not plan.never_reached()
-
-
-@pytest.mark.parametrize(
-    ("epochs", "every"), [(1, 1), (10, 1), (20, 3), (30, 5), (40, 5), (99, 12), (300, 37)]
-)
-def test_the_automatic_interval_is_an_eighth_from_5_up_to_a_sixth(epochs: int, every: int) -> None:
-    assert TrainingPlan(epochs=epochs).interval == every
-
-
-def test_a_plan_that_never_updates_evaluates_as_often_and_learns_nothing() -> None:
-    never = TrainingPlan(epochs=40, online=OnlinePlan(every="never"))
-    assert never.evaluation_epochs() == TrainingPlan(epochs=40).evaluation_epochs()
-    assert not never.learns
-    assert not never.never_reached()
-
-
-@pytest.mark.parametrize(
-    ("epochs", "online", "key"),
-    [
-        (20, {"every": 37}, "online.every"),
-        (10, {"every": 10}, "online.every"),  # after the last epoch
-        (20, {"every": 5, "burn_in": 20}, "online.burn_in"),
-        (20, {"burn_in": 19}, "online.burn_in"),
-        (20, {"every": 19}, None),
-        (1, {"every": 1}, None),
-        (1, {"every": 2}, "online.every"),
-    ],
-)
-def test_a_plan_without_an_update_to_train_on_names_the_key(
-    epochs: int, online: dict[str, object], key: str | None
-) -> None:
-    plan = TrainingPlan.model_validate({"epochs": epochs, "online": online})
-    assert [*plan.never_reached()] == ([] if key is None else [key])
-
-
-@given(epochs=st.integers(1, 500))
-def test_milestones_as_fractions_follow_the_epochs(epochs: int) -> None:
-    plan = TrainingPlan(epochs=epochs, schedule="steps", milestones=(0.5, 0.75, 0.9167))
-    for found, part in zip(plan.milestone_epochs, (6, 9, 11), strict=True):
-        assert abs(found - epochs * part / 12) <= 0.52
-    assert "milestones" not in plan.never_reached()
 
 
 def test_specs_refuse_unknown_keys_and_changes() -> None:

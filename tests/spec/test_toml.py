@@ -3,7 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import study_reference
@@ -11,9 +11,11 @@ from messages import refused
 
 from nas_evidence.spec.domains import IntRange, keys_of
 from nas_evidence.spec.registry import REMOVED, SCORES, declared
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import FAMILY_PARAMETERS, StudySpec
 from nas_evidence.spec.toml import (
     TABLES,
+    Override,
     StudyError,
     differences,
     dump_study,
@@ -261,6 +263,12 @@ def test_overrides_reach_every_table(tmp_path: Path) -> None:
         (["plan.epochs=3"], "study.toml:{every}", "`every` must leave .* got 5 with epochs = 3"),
         (["plan.online.every=9"], "--set plan.online.every=9", "got 9 with epochs = 7"),
         (["plan.online.burn_in=7"], "--set plan.online.burn_in=7", "`burn_in` .* got 7 with"),
+        (["plan.evaluate_every=8"], "--set plan.evaluate_every=8", "from 1 to 7 .* but got 8"),
+        (
+            ["plan.evaluate_every=7", "pruning.rule=halving"],
+            "--set plan.evaluate_every=7",
+            r'from 1 to 6 .* and rule = "halving" in \[pruning\], but got 7',
+        ),
         (
             ["plan.schedule=steps", "plan.milestones=[3, 90]"],
             "--set plan.milestones=",
@@ -286,7 +294,7 @@ def test_what_a_shortened_plan_never_reaches_is_refused_where_it_is_said(
 def test_a_shipped_study_with_fewer_epochs_still_learns(name: str, epochs: int) -> None:
     study = load_study(find_study(name), [f"plan.epochs={epochs}"], to_run=True)
     fewest = 5 if study.plan.online.every == "auto" else 1
-    assert sum(map(study.plan.updates_after, range(1, epochs))) >= fewest
+    assert sum(stop.update for stop in stops(study.plan) if not stop.last) >= fewest
     assert all(m <= epochs for m in study.plan.milestone_epochs)
 
 
@@ -392,3 +400,27 @@ def test_the_rows_of_an_update_are_a_key_that_is_stored(tmp_path: Path) -> None:
     path.write_text(dump_study(study))
     assert re.search(r"^rows = 100$", path.read_text(), re.M)
     assert load_study(path) == study
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.5, True, "a,b", "", 'é "quoted"\t', [1, [2]], {"a b": {"c": [True, "x"]}}, 10**30],
+)
+def test_what_is_typed_and_what_python_gives_are_one_value(value: Any) -> None:
+    given = Override.given("plan.key", value)
+    assert (given.key, given.value) == ("plan.key", value)
+    assert Override.typed(given.said) == given
+
+
+@pytest.mark.parametrize("value", [None, {"a": None}, [object()], 1j])
+def test_a_value_that_no_study_file_holds_is_no_override(value: Any) -> None:
+    with pytest.raises(TypeError):
+        Override.given("plan.key", value)
+
+
+def test_a_table_given_by_python_stays_as_it_was() -> None:
+    online = {"burn_in": 1}
+    overrides = [Override.given("plan.online", online), "plan.online.every=2"]
+    study = parse_study(GOOD, "own.toml", overrides)
+    assert (study.plan.online.burn_in, study.plan.online.every) == (1, 2)
+    assert online == {"burn_in": 1}

@@ -11,15 +11,14 @@ from pathlib import Path
 import fakes
 import pytest
 from counted_store import CountedStore
-from fakes import Silent, facts_in, finished, last_log, record_of
+from fakes import facts_in, finished, last_log, record_of
 from faulty import flipped
 from records import asked, mlp
-from toy_worker import Toy
+from toy_worker import run_at
 
 import nas_evidence.driver.mirror as mirror_module
 from nas_evidence.api.control import opened, status_in
 from nas_evidence.driver.cancel import cancel
-from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.events import Asked, Ended, Launched
@@ -27,11 +26,9 @@ from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.storage.log import Log, log_files, mend_log, piece, read_log
 from nas_evidence.storage.requests import is_open, request_name
 from nas_evidence.storage.store import UPLOADED_AT_ONCE, Store
-from nas_evidence.storage.study_folder import locked, open_study
+from nas_evidence.storage.study_folder import open_study
 from nas_evidence.storage.tables import write_record
 from nas_evidence.storage.trial_row import TrialRow
-from nas_evidence.workers.inline import InlineExecutor
-from nas_evidence.workers.stored import StoredWorker
 
 study = partial(fakes.study, sampler={}, plan={"epochs": 20, "online": {"every": 1}})
 
@@ -53,12 +50,7 @@ def search(uri: str, spec: StudySpec) -> Path:
     """Run a study at a store in this process; return its folder here."""
     copy = Mirror(uri)
     KEPT.append(copy)
-    with copy.held():
-        spec = open_study(copy.folder, spec)
-        worker = partial(StoredWorker, uri, make_worker=Toy)
-        executor = InlineExecutor(None, spec.resources, make_worker=worker)
-        with locked(copy.folder):
-            Driver(spec, copy.folder, copy.around(executor), Silent()).run()
+    run_at(copy, spec)
     return copy.folder
 
 

@@ -23,7 +23,7 @@ from nas_evidence.spec.record import (
     TrialStatus,
 )
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec, StudySpec
-from nas_evidence.storage.tables import TABLES, read_table, read_tables, write_record
+from nas_evidence.storage.tables import COLUMNS, TABLES, read_table, read_tables, write_record
 from nas_evidence.storage.trial_row import TrialRow
 
 SPEC = StudySpec(
@@ -78,27 +78,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_record_comes_back_in_four_tables(tmp_path: Path) -> None:
     write_record(tmp_path, record(), SPEC)
     trials, evidence = read_table(tmp_path, "trials"), read_table(tmp_path, "evidence")
-    assert list(trials.columns) == [
-        "trial_id", "attempt", "replicate", "architecture_key", "status", "cause", "family",
-        "arch_depth", "arch_width", "arch_shape", "seed", "stage", "n_parameters", "n_data",
-        "flops",
-        "memory_bytes", "latency_seconds", "gpu_share", "epochs", "best_epoch", "best_evidence",
-        "noise_std", "temperature", "spread_factor", "test_accuracy", "test_nll_per_datum",
-        "test_rmse",
-        "converged", "kept", "decrement_per_datum", "train_seconds", "settle_seconds",
-        "evidence_seconds", "total_seconds", "content_hash", "versions", "error",
-    ]  # fmt: skip
-    assert list(evidence.columns) == [
-        "trial_id", "attempt", "epoch", "estimator", "value", "per_datum", "relation",
-        "standard_error", "valid", "note", "seconds",
-    ]  # fmt: skip
-    assert list(read_table(tmp_path, "terms").columns) == [
-        "trial_id", "attempt", "epoch", "estimator", "term", "group", "value",
-    ]  # fmt: skip
-    assert list(read_table(tmp_path, "curves").columns) == [
-        "trial_id", "attempt", "epoch", "train_nll_per_datum", "learning_rate", "sotl", "sotl_e",
-        "sotl_ema", "prequential_epoch1", "seconds", "noise_std", "temperature",
-    ]  # fmt: skip
+    for table, columns in COLUMNS.items():
+        assert list(read_table(tmp_path, table).columns) == [*columns]
     row = trials.iloc[0]
     assert (row.arch_depth, row.arch_width, row.arch_shape) == (2, 8, "constant")
     assert (row.status, row.n_data, row.seed) == ("complete", 100, 3)

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import squared_norms
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import Assignment
 from nas_evidence.training.loop import Training, begin, train_epoch
 
@@ -44,9 +45,9 @@ def network(seed: int = 0) -> nn.Module:
 
 def trained(data: TensorData, given: Assignment) -> Training:
     state = begin(network(), given.plan)
-    for epoch in range(1, given.plan.epochs + 1):
-        train_epoch(state, data, given)
-        if given.plan.updates_after(epoch):
+    for stop in stops(given.plan):
+        train_epoch(state, data, given, n_epochs=stop.epoch - state.epoch)
+        if stop.update:
             evaluated(state, data, given)
     return state
 

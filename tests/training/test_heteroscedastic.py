@@ -15,13 +15,13 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
-from nas_evidence.training.loop import begin, likelihood_of, train_epoch
+from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.online import (
     passes_of,
     update_hyperparameters,
 )
 from nas_evidence.training.parts import new_run, part_of
-from nas_evidence.training.predictive import predicted_means, predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
 
@@ -121,9 +121,9 @@ def test_the_spread_is_that_of_the_row_and_of_the_mean_by_dense_algebra() -> Non
     precision = columns.mT @ columns + prior.diag()
     of_mean = torch.einsum("nc,ncp->np", slopes, j)
     of_mean = torch.einsum("np,pq,nq->n", of_mean, torch.linalg.inv(precision), of_mean)
-    spread = predictive_spread(state, given.plan, x, data.y_train.double())
+    predict = predict_rows(state, given.plan, x, data.y_train.double())
     assert_close(
-        spread(x)[:, 0],
+        predict(x).spread[:, 0],
         (Heteroscedastic().variance(outputs)[:, 0] + of_mean).sqrt(),
         rtol=1e-6,
         atol=0,
@@ -172,12 +172,9 @@ def test_intervals_cover_as_often_where_noise_is_small_as_where_it_is_large(
         trial = pairs[f"{likelihood} None"]
         data, state = trial.data, trial.training
         assert state is not None
-        spread = predictive_spread(state, trial.assignment.plan, data.x_train, data.y_train)
-        wide = trial.record.spread_factor * spread(data.x_test)[:, 0]  # type: ignore[attr-defined]
-        with torch.no_grad():
-            outputs = state.model(data.x_test)
-        likelihood_ = likelihood_of(trial.assignment.plan, state.noise_std)
-        mean = predicted_means(outputs, likelihood_)[:, 0].double()
+        predict = predict_rows(state, trial.assignment.plan, data.x_train, data.y_train)
+        found = predict(data.x_test).at(trial.record.spread_factor)  # type: ignore[attr-defined]
+        mean, wide = found.outputs[:, 0].double(), found.spread[:, 0]
         covered = ((data.y_test[:, 0].double() - mean) / wide).abs() < 1.6449
         # Quarters by the predicted spread; of one noise by x, with which the true noise grows.
         by = wide if likelihood == "heteroscedastic" else data.x_test[:, 0]
@@ -210,9 +207,8 @@ def test_scores_and_metrics_of_several_targets_are_those_of_their_definition(
     means = Heteroscedastic().mean(outputs)
     error = (means - data.y_test) * data.y_std
     assert record.test_rmse == pytest.approx(float(error.square().mean(0).sqrt().mean()), rel=1e-5)
-    spread = record.spread_factor * predictive_spread(
-        state, given.plan, data.x_train, data.y_train
-    )(data.x_test)
+    predict = predict_rows(state, given.plan, data.x_train, data.y_train)
+    spread = record.spread_factor * predict(data.x_test).spread
     nll = -Normal(means, spread).log_prob(data.y_test.double()).sum(1).mean()
     assert record.test_nll_per_datum == pytest.approx(float(nll), rel=1e-5)
     assert (record.noise_std, record.temperature) == (None, None)

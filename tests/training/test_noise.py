@@ -17,6 +17,7 @@ from nas_evidence.evidence.joint import (
     LOG_VARIANCE_RANGE,
     Noise,
     Objective,
+    fit_prior,
     fit_prior_and_noise,
     members_of,
     noise_of,
@@ -186,6 +187,25 @@ def test_mackays_equation_for_the_noise_holds(kind: str, exponent: int) -> None:
     gamma = passed.curvature.effective_parameters(beside).sum().item()
     expected = noise.squared_error / (noise.n_targets - exponent * gamma / kappa)
     assert_close(std**2, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("kind", "exponent"), [("kfac_ggn", 1), ("diag_ef", 2)])
+def test_a_noise_at_its_lower_bound_has_the_precisions_that_are_best_there(
+    kind: str, exponent: int
+) -> None:
+    c = case("regression")
+    passed, norms = _pass(kind, c.model, c.x, c.y), squared_norms(c.model)
+    members = members_of("tensor", len(passed.curvature.names))
+    given = (passed.curvature, norms, torch.ones(4))
+    noise = noise_of(kind, passed, 1.0)
+    _, free = fit_prior_and_noise(*given, members=members, noise=noise)
+    delta, std = fit_prior_and_noise(*given, members=members, noise=noise, least_std=2 * free)
+    assert_close(std, 2 * free, rtol=1e-12, atol=0)
+    scale = std ** (-2 * exponent)
+    best = fit_prior(*given, members=members, curvature_scale=scale)
+    assert_close(delta, best, rtol=1e-7, atol=0)
+    _, below = fit_prior_and_noise(*given, members=members, noise=noise, least_std=0.5 * free)
+    assert_close(below, free, rtol=1e-7, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["diag_ggn", "diag_ef", "kfac_ggn"])

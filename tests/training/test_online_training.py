@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lone_trials import evaluated
+from lone_trials import evaluated, run
 from records import asked
 from safetensors import safe_open
 from scipy.optimize import minimize
@@ -21,11 +21,12 @@ from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import TrialStatus
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment
 from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training.loop import Training, begin, train_epoch
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 from nas_evidence.workers.trial import Trial
 
 GAUSSIAN = {"likelihood": "gaussian"}
@@ -78,17 +79,10 @@ def assignment(plan: dict[str, object], *, family: str = "mlp", estimators: tupl
 
 def trained(model: nn.Module, data: TensorData, given: Assignment) -> Training:
     state = begin(model, given.plan)
-    for epoch in range(1, given.plan.epochs + 1):
-        train_epoch(state, data, given)
-        if epoch in given.plan.evaluation_epochs():
-            evaluated(state, data, given)
+    for stop in stops(given.plan):
+        train_epoch(state, data, given, n_epochs=stop.epoch - state.epoch)
+        evaluated(state, data, given)
     return state
-
-
-def run(given: Assignment, data: TensorData, folder: Path) -> TrialRecord:
-    trial = Trial.start(given, data, folder)
-    trial.advance(given.plan.epochs)
-    return trial.finish()
 
 
 def _in_double(data: TensorData) -> TensorData:
@@ -307,8 +301,8 @@ def test_real_targets_are_tested_in_their_own_unit(tmp_path: Path) -> None:
     rmse = (own - truth).square().mean(0).sqrt().mean()
     assert_close(record.test_rmse, rmse.item(), rtol=1e-5, atol=0)
     assert record.noise_std is not None
-    spread = predictive_spread(trial.training, trial.assignment.plan, data.x_train, data.y_train)
-    wide = Normal(outputs.double(), spread(data.x_test))
+    predict = predict_rows(trial.training, trial.assignment.plan, data.x_train, data.y_train)
+    wide = Normal(outputs.double(), predict(data.x_test).spread)
     nll = -wide.log_prob(data.y_test.double()).sum(1).mean().item()
     assert_close(record.test_nll_per_datum, nll, rtol=1e-6, atol=0)
     assert (record.test_accuracy, record.temperature) == (None, None)

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nas_evidence
 from nas_evidence.data.tensors import TensorData
+from nas_evidence.spec.schedule import is_due
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec, TrainingPlan
 from nas_evidence.training.loop import begin, train_epoch
 from nas_evidence.training.online import update_and_follow
@@ -81,9 +82,10 @@ def test_steps_and_updates_are_those_of_a_trial(
     own = copy.deepcopy(model)
     data, state = tensor_data(x, y), begin(model, given.plan)
     expected = []
-    for _ in range(EPOCHS):
+    for epoch in range(1, EPOCHS + 1):
         train_epoch(state, data, given)
-        passes = update_and_follow(state, data, given)
+        due = is_due(epoch, 2, given.plan.online.burn_in)
+        passes = update_and_follow(state, data, given, due=due)
         value = passes.estimate(curvature, passes.of(curvature)[0]).value
         expected.append((value, state.prior_precision.clone(), state.noise_std))
 

@@ -11,7 +11,7 @@ from nas_evidence.training import parts
 from nas_evidence.training.loop import DivergedError
 
 
-def test_every_training_reaches_the_evaluation_and_none_goes_beyond_it(
+def test_every_training_reaches_the_stop_and_none_goes_beyond_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Groups of two end with the epoch in which one diverges, each at its own."""
@@ -34,7 +34,7 @@ def test_every_training_reaches_the_evaluation_and_none_goes_beyond_it(
         return found
 
     monkeypatch.setattr(parts, "train_epochs", epochs)
-    found = parts._train_to_evaluation(dict(enumerate(runs)))  # type: ignore[arg-type]
+    found = parts._train_to(8, dict(enumerate(runs)))  # type: ignore[arg-type]
     assert [k for k, error in found.items() if error is not None] == [0, 2]
     assert [run.training.epoch for run in runs] == [2, 8, 4, 8, 8, 8]
 

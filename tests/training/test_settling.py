@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.laplace import laplace_estimate
 from nas_evidence.models import build
+from nas_evidence.spec.schedule import interval, stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.loop import Member, Training, begin, train_epoch
@@ -77,10 +78,9 @@ def scheduled(
     generator = torch.Generator().manual_seed(assignment.derived_seed("init"))
     model = build(assignment.architecture, data.input_shape, data.n_outputs, generator)
     training = begin(model, assignment.plan)
-    for _ in range(EPOCHS):
-        train_epoch(training, data, assignment)
-        if training.epoch in assignment.plan.evaluation_epochs():
-            update_and_follow(training, data, assignment)
+    for stop in stops(assignment.plan):
+        train_epoch(training, data, assignment, n_epochs=stop.epoch - training.epoch)
+        update_and_follow(training, data, assignment, due=stop.update)
     return training, assignment
 
 
@@ -417,7 +417,7 @@ def test_the_work_stays_within_the_budget_but_for_one_round() -> None:
     assert 0 < cost <= 1
     settling = settled(training, data, assignment, 3.0)
     # A round may end a line search and test a decrement beyond it.
-    assert settling.work < 3.0 + assignment.plan.interval + 100 * cost
+    assert settling.work < 3.0 + interval(assignment.plan) + 100 * cost
 
 
 def test_the_ratios_of_precisions_come_to_rest_where_free_ones_drift() -> None:

@@ -16,6 +16,7 @@ from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
 from nas_evidence.models import build
+from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training import settling as module
 from nas_evidence.training.log_joints import LogJoints
@@ -97,10 +98,9 @@ def settler_of(task: str, k: int, family: str = "mlp") -> Settling:
     given = asked(ArchitectureSpec(family=family, values=values), seed=k, plan=plan)
     model = build(given.architecture, (5,), 3, torch.Generator().manual_seed(k))
     training = begin(model, plan)
-    for _ in range(EPOCHS):
-        train_epoch(training, data, given)
-        if training.epoch in plan.evaluation_epochs():
-            update_and_follow(training, data, given)
+    for stop in stops(plan):
+        train_epoch(training, data, given, n_epochs=stop.epoch - training.epoch)
+        update_and_follow(training, data, given, due=stop.update)
     return begin_settling(Member(training, data, given), 8.0 * EPOCHS)
 
 

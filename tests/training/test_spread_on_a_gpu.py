@@ -12,7 +12,7 @@ from nas_evidence.data.augmentation import MovedRows, Moves
 from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.loop import begin
-from nas_evidence.training.predictive import predictive_spread
+from nas_evidence.training.predict_rows import predict_rows
 
 pytestmark = pytest.mark.slow
 
@@ -41,14 +41,16 @@ def test_the_posterior_is_fitted_where_the_network_is_with_the_values_of_a_cpu(n
         start = torch.Generator().manual_seed(1)
         spec = ArchitectureSpec(family=family, values=values)
         model = build(spec, shape, plan.head_width(2), start).to(device)
-        found = predictive_spread(begin(model, plan), plan, rows(x.to(device)), y.to(device))
-        return found(rows(x[:9].to(device)))
+        predict = predict_rows(begin(model, plan), plan, rows(x.to(device)), y.to(device))
+        found = predict(rows(x[:9].to(device)))
+        assert found.outputs.device.type == "cpu"
+        return found.spread
 
     expected = spread("cpu")
     with FakeGpu() as gpu:
         found = spread("cuda")
         assert found.device.type == "cpu"
-        copied = [line for line in gpu.reads if "predictive.py" in line]
+        copied = [line for line in gpu.reads if "likelihoods/predictive.py" in line]
     assert gpu.launches["_linalg_eigh"]
     assert len(copied) == 1, copied  # the spread alone
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)

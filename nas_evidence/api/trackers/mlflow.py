@@ -11,7 +11,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
 _TRIAL, _ATTEMPT, _STATUS = (f"nas_evidence.{name}" for name in ("trial", "attempt", "status"))
-#: The most metrics that a server takes at once.
+#: Maximum number of metrics that a server takes at once.
 _BATCH = 1000
 
 

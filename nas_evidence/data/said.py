@@ -1,0 +1,38 @@
+"""What was decided about data, to be said: words, the column, and the option that changes it."""
+
+from typing import NamedTuple
+
+
+class Said(NamedTuple):
+    """A sentence for the user.
+
+    words   all of it, or of a sentence about a column what follows its name
+    column  that it is about; None if it is about no single one
+    about   what was decided: a key of `decided.KINDS`, "not read" of a column that has two
+            notations or several units, or "" where nothing asks
+    remedy  the option that changes it, and to what
+
+    >>> str(Said("is left out: it is empty", "a"))
+    "column 'a' is left out: it is empty"
+    >>> str(Said("images: 8 of 2 x 2 values", remedy="--image-size N to resize"))
+    'images: 8 of 2 x 2 values; --image-size N to resize'
+    """
+
+    words: str
+    column: str | None = None
+    about: str = ""
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        words = self.words if self.column is None else f"column {self.column!r} {self.words}"
+        return f"{words}; {self.remedy}" if self.remedy else words
+
+
+def said_of(stored: object) -> Said:
+    """Return a sentence from what JSON makes of it, or from any other value as its words."""
+    match stored:
+        case [str(words), None | str() as column, str(about), str(remedy)]:
+            return Said(words, column, about, remedy)
+        case _:
+            return Said(str(stored))
