@@ -23,6 +23,7 @@ from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
 from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import forward_pass
@@ -115,6 +116,13 @@ def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     if CURVATURES[plan.online.curvature].columns != "exact":
         return 2.0
     return 1.0 + likelihood(plan.likelihood).n_roots(plan.head_width(data.n_outputs))
+
+
+def update_cost(plan: TrainingPlan, data: TensorData) -> float:
+    """Return the cost of an update, in gradients: a pass more for each of several noises."""
+    learned = declared(plan.likelihood).learned and plan.online.learn_noise
+    more = data.n_outputs if learned and data.n_outputs > 1 else 0
+    return (1 + more) * pass_cost(plan, data)
 
 
 def parameters_of(training: Training) -> Tensor:

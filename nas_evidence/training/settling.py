@@ -69,6 +69,7 @@ from nas_evidence.training.mode import (
     parameters_of,
     pass_cost,
     preconditioner,
+    update_cost,
     write_parameters,
 )
 from nas_evidence.training.online import (
@@ -300,7 +301,7 @@ def _end_round(settling: Settling, end: _End) -> bool:
         return settling.work >= settling.budget
     before = _log_hyperparameters(working, plan)
     settling.evidence = _evidence_of(_update(settling))
-    settling.work += of_pass
+    settling.work += update_cost(plan, settling.data) * settling.cost
     settling.moved = float((_log_hyperparameters(working, plan) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:

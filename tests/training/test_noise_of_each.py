@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 import nas_evidence
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
+from nas_evidence.likelihoods import scales_of
+from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
+from nas_evidence.training.online import passes_of, update_hyperparameters
 from nas_evidence.training.own_loop import OnlineLaplace
 
 NOISES = (0.2, 1.2)
@@ -74,3 +77,43 @@ def test_the_noise_of_each_target_of_a_linear_model_maximises_the_exact_evidence
     if curvature == "full_ggn":
         np.testing.assert_allclose(hyper, best, atol=2e-3)
     np.testing.assert_allclose(noises, NOISES, rtol=0.25)
+
+
+@pytest.mark.parametrize("curvature", ["kfac_ggn_mc", "diag_ggn", "full_ggn"])
+def test_the_evidence_does_not_fall_in_an_update_of_several_noises(curvature: str) -> None:
+    x, y = two_targets(30)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    loop = nas_evidence.online_laplace(
+        model, optimiser, (x, y), likelihood="gaussian", every=1, curvature=curvature,
+        noise_std=[3.0, 0.3],
+    )  # fmt: skip
+    state, before = loop._state, -math.inf
+    for _ in range(12):
+        passes = passes_of(state, loop._data, loop._planned)
+        assert passes.followed.value >= before - 1e-9 * abs(before)
+        before = passes.followed.value
+        update_hyperparameters(passes)
+    ratios = [abs(math.log(one)) for one in loop.noise_std]
+    assert max(ratios) < 2  # both noises have come from where they began
+
+
+def test_networks_side_by_side_with_noises_of_each_output_descend_as_each_alone() -> None:
+    draw = torch.Generator().manual_seed(1)
+    outputs = torch.randn(2, 5, 3, dtype=torch.float64, generator=draw).requires_grad_()
+    targets = torch.randn(2, 5, 3, dtype=torch.float64, generator=draw)
+    of_each = [gaussian([0.2, 1.0, 3.0]), gaussian(0.7)]
+    scale, one = scales_of(of_each, targets), Gaussian(1.0)
+    assert scale.shape == (2, 3)
+    nll, back = one.descent(outputs.detach(), targets, 1 / 5, scale)
+    written, slope = one.nll_and_slope(outputs.detach(), targets, scale)
+    for k, alone in enumerate(of_each):
+        expected = alone.nll_mean(outputs[k], targets[k])
+        torch.testing.assert_close(nll[k], expected.detach())
+        (gradient,) = torch.autograd.grad(alone.scale**2 * expected, outputs)
+        torch.testing.assert_close(back[k], gradient[k])
+        torch.testing.assert_close(slope[k], alone.residual(outputs[k], targets[k]))
+        torch.testing.assert_close(written[k].mean(), expected.detach())
+    means = one.nll(outputs, targets, scale, lambda each: each.mean(1))
+    torch.testing.assert_close(means.detach(), nll)
