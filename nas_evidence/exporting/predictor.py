@@ -113,7 +113,7 @@ class Predictor:
         name = self.meaning.get("likelihood") or default_of(self.meaning["task"])
         key = declared(name).scale
         given = 1.0 if key is None else self.meaning[key]
-        return likelihood(name, tuple(given) if isinstance(given, list) else float(given))
+        return likelihood(name, tuple(given) if isinstance(given, list | tuple) else float(given))
 
     @property
     def scale(self) -> TargetScale:
