@@ -96,7 +96,7 @@ def _reached(trial: Trial, where: Where) -> bool:
         return network.epoch == 0
     if where == "training":
         return 0 < network.epoch < trial.assignment.plan.epochs
-    return network.settling is not None and len(network.settling.pairs.steps) > 0
+    return network.settling is not None and len(network.settling.history.steps) > 0
 
 
 def _run(given: Assignment, data: TensorData, folder: Path, parked: Where | None) -> Trial:
