@@ -307,7 +307,7 @@ def _noise_of_each(
 
     g_c are differences of log determinants of passes with the same random signs; the last follows
     from Σ_c g_c = a γ. More outputs than `MOST_GROUPS` are put in as many groups of like noises,
-    and each has the mean g of its group. That costs Σ_c (g_c − mean)² / (4 κ N) nats at most.
+    and each has the mean g of its group. The evidence may then fall, and ends below the maximum.
 
     Args:
         passes: at the noises before.
@@ -361,6 +361,8 @@ def _for_each(scale: tuple[float, ...], n: int) -> tuple[float, ...]:
 
 
 def _geometric_mean(values: tuple[float, ...]) -> float:
+    if len(values) == 1:
+        return values[0]  # to the bit
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if all(values) else 0.0
 
 

@@ -324,7 +324,8 @@ def online_laplace(
     data, constant = _tensor_data(x, y, tried.n_outputs), (0.0,)
     if declared(likelihood).learned:
         # Twice the variance about the mean: where half of the targets go into parameters.
-        constant = tuple((2 * y.double().var(0, correction=0)).sqrt().tolist())
+        errors = y.double() - y.double().mean(0)
+        constant = tuple((2 * errors.square().mean(0)).sqrt().tolist())
     with constants_aside(model):
         network = begin(model, data, plan, seed)
     network.constant_noise = constant

@@ -412,4 +412,4 @@ def _log_hyperparameters(network: Network) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
     scales = network.likelihood.each_scale
     precision = network.hyper.precision.detach().cpu().log()
-    return torch.cat([precision, torch.tensor(scales, dtype=torch.float64).log()])
+    return torch.cat([precision, torch.tensor([*map(math.log, scales)], dtype=torch.float64)])
