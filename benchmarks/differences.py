@@ -110,7 +110,7 @@ def detached_noise() -> None:
     passed = run("kfac_ggn", model, x, y, Gaussian(1.0))
     log_s = torch.tensor(math.log(0.5), dtype=torch.float64, requires_grad=True)
     variance = (2 * log_s).exp()
-    fit = -0.5 * passed.squared_error / variance - 15 * variance.log()
+    fit = -0.5 * sum(passed.squared_errors) / variance - 15 * variance.log()
     for name, scale in (("ours", 1 / variance), ("detached", (1 / variance).detach())):
         one = torch.ones(1, dtype=torch.float64)
         value = laplace_value(fit, passed.curvature, squared_norms(model), one, scale)

@@ -11,6 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+#: Of all outputs, or of each; none for labels.
+Noise = float | tuple[float, ...] | None
+
+
+def _variance(noise_std: float | tuple[float, ...]) -> Tensor:
+    return torch.tensor(noise_std, dtype=torch.float64).square()
+
 
 def jacobian(model: nn.Module, x: Tensor) -> Tensor:
     """[n, C, P]."""
@@ -26,31 +33,31 @@ def jacobian(model: nn.Module, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def output_hessian(outputs: Tensor, noise_std: float | None) -> Tensor:
+def output_hessian(outputs: Tensor, noise_std: Noise) -> Tensor:
     """[n, C, C]; categorical where there is no noise."""
     if noise_std is not None:
-        eye = torch.eye(outputs.shape[1], dtype=outputs.dtype) / noise_std**2
+        eye = torch.eye(outputs.shape[1], dtype=outputs.dtype) / _variance(noise_std)
         return eye.expand(len(outputs), -1, -1)
     p = outputs.softmax(1)
     return torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
 
 
-def output_residual(outputs: Tensor, y: Tensor, noise_std: float | None) -> Tensor:
+def output_residual(outputs: Tensor, y: Tensor, noise_std: Noise) -> Tensor:
     """d log p(y|f) / df [n, C]."""
     if noise_std is not None:
-        return (y - outputs) / noise_std**2
+        return (y - outputs) / _variance(noise_std)
     return functional.one_hot(y, outputs.shape[1]).to(outputs) - outputs.softmax(1)
 
 
-def log_likelihood(outputs: Tensor, y: Tensor, noise_std: float | None) -> float:
+def log_likelihood(outputs: Tensor, y: Tensor, noise_std: Noise) -> float:
     if noise_std is None:
         return -functional.cross_entropy(outputs, y, reduction="sum").item()
-    rss = (y - outputs).square().sum().item()
-    constant = 0.5 * outputs.numel() * math.log(2 * math.pi * noise_std**2)
-    return -0.5 * rss / noise_std**2 - constant
+    variance = _variance(noise_std)
+    each = -0.5 * (y - outputs).square() / variance - 0.5 * (2 * math.pi * variance).log()
+    return each.sum().item()
 
 
-def full_ggn(model: nn.Module, x: Tensor, noise_std: float | None) -> Tensor:
+def full_ggn(model: nn.Module, x: Tensor, noise_std: Noise) -> Tensor:
     """Sum over data of J^T Lambda J [P, P]."""
     j = jacobian(model, x)
     with torch.no_grad():
@@ -58,7 +65,7 @@ def full_ggn(model: nn.Module, x: Tensor, noise_std: float | None) -> Tensor:
     return torch.einsum("ncp,ncd,ndq->pq", j, hessian, j)
 
 
-def full_ef(model: nn.Module, x: Tensor, y: Tensor, noise_std: float | None) -> Tensor:
+def full_ef(model: nn.Module, x: Tensor, y: Tensor, noise_std: Noise) -> Tensor:
     """Sum over data of g g^T [P, P]."""
     with torch.no_grad():
         residual = output_residual(model(x), y, noise_std)
@@ -77,7 +84,7 @@ def tensor_blocks(matrix: Tensor, model: nn.Module) -> list[Tensor]:
 
 
 def kfac_factors(
-    model: nn.Module, x: Tensor, noise_std: float | None, y: Tensor | None = None
+    model: nn.Module, x: Tensor, noise_std: Noise, y: Tensor | None = None
 ) -> dict[str, list[tuple[Tensor, Tensor]]]:
     """For each weight one SA [d_in, d_in] / (N |T|) and SB [d_out, d_out] for each group.
 
@@ -141,7 +148,7 @@ def rows_of(a: Tensor) -> Tensor:
 
 
 def kfac_blocks(
-    model: nn.Module, x: Tensor, noise_std: float | None, y: Tensor | None = None
+    model: nn.Module, x: Tensor, noise_std: Noise, y: Tensor | None = None
 ) -> list[Tensor]:
     """Kronecker blocks of weights, exact blocks of all other parameters; with y of the EF."""
     full = full_ggn(model, x, noise_std) if y is None else full_ef(model, x, y, noise_std)
@@ -154,7 +161,7 @@ def kfac_blocks(
     return blocks
 
 
-def ekfac_blocks(model: nn.Module, x: Tensor, noise_std: float | None) -> list[Tensor]:
+def ekfac_blocks(model: nn.Module, x: Tensor, noise_std: Noise) -> list[Tensor]:
     """The exact blocks of weights, diagonal parts in the Kronecker eigenbasis; others exact."""
     exact = tensor_blocks(full_ggn(model, x, noise_std), model)
     factors = kfac_factors(model, x, noise_std)
@@ -179,7 +186,7 @@ def log_evidence(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    noise_std: float | None,
+    noise_std: Noise,
     delta: list[float],
     blocks: list[Tensor],
 ) -> float:

@@ -52,7 +52,8 @@ class CurvaturePass:
     log_likelihood  nats, summed over the data
     n_data          number of data points
     n_outputs       of the model
-    squared_error   Σ_n ‖y_n − f_n‖² in units of the noise; None if the likelihood has no noise
+    squared_errors  Σ_n (y_nc − f_nc)² of each output in its unit of the noise [C]; empty if the
+                    likelihood has no noise
     gradient        of the log likelihood [P], float64; None unless requested
     """
 
@@ -61,7 +62,7 @@ class CurvaturePass:
     n_data: int
     seconds: float
     n_outputs: int
-    squared_error: float | None = None
+    squared_errors: tuple[float, ...] = ()
     gradient: Tensor | None = None
 
 
@@ -195,7 +196,7 @@ def curvature_passes(
             n_data=len(inputs),
             seconds=seconds,
             n_outputs=sweep.n_outputs,
-            squared_error=sweep.squared_error,
+            squared_errors=sweep.squared_errors,
             gradient=gradient,
         )
         for curvature in curvatures

@@ -53,7 +53,7 @@ class Sweep:
     layers: tuple[Layer, ...] = ()
     n_columns: int = 0
     log_likelihood: float = 0.0
-    squared_error: float | None = None
+    squared_errors: tuple[float, ...] = ()
     n_outputs: int = 0
     trusted: bool = True  # the network leaves its input alone, whatever it is
 
@@ -111,10 +111,10 @@ class Sweep:
         return Capture(self.model, self.layers, collector)
 
     def run(self, collector: Collector) -> None:
-        """Pass all data to the collector; sets `log_likelihood` and `squared_error`."""
+        """Pass all data to the collector; sets `log_likelihood` and `squared_errors`."""
         capture = self._capture(collector)
         log_likelihood = torch.zeros((), dtype=torch.float64, device=self.inputs.device)
-        squared_error: Tensor | None = None
+        squares = torch.zeros(self.n_outputs, dtype=torch.float64, device=self.inputs.device)
         signs = self._signs() if self.columns == "sampled" else None
         with capture.hooks():
             for start in range(0, len(self.inputs), self.batch_size):
@@ -124,14 +124,13 @@ class Sweep:
                 outputs = capture.forward(inputs if self.trusted else inputs.clone())
                 found = outputs.detach()
                 log_likelihood += self.likelihood.log_likelihood(found, targets)
-                squares = self.likelihood.squared_error(found, targets)
-                if squares is not None:
-                    squared_error = squares if squared_error is None else squared_error + squares
+                found_squares = self.likelihood.squared_errors(found, targets)
+                squares = squares[: len(found_squares)] + found_squares
                 drawn = None if signs is None else signs[:, :, rows]
                 capture.backward(outputs, self._columns_of(found, targets, drawn))
-        sums = [log_likelihood] if squared_error is None else [log_likelihood, squared_error]
-        self.log_likelihood, *squared = torch.stack(sums).tolist()  # the only wait for the device
-        self.squared_error = squared[0] if squared else None
+        # The only wait for the device.
+        self.log_likelihood, *squared = torch.cat([log_likelihood[None], squares]).tolist()
+        self.squared_errors = tuple(squared)
 
     def _signs(self) -> Tensor:
         """Return the random signs of all batches [draws, K, N], on the device of the data.

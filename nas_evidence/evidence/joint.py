@@ -92,9 +92,8 @@ class Noise:
 
 def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
     """Return the noise terms of a pass of `kind` computed with `Gaussian(noise_std)`."""
-    assert pass_.squared_error is not None
     exponent: Literal[1, 2] = 2 if CURVATURES[kind].columns == "residual" else 1
-    return Noise(pass_.squared_error, pass_.n_data * pass_.n_outputs, exponent, noise_std)
+    return Noise(sum(pass_.squared_errors), pass_.n_data * pass_.n_outputs, exponent, noise_std)
 
 
 class Derivatives(NamedTuple):

@@ -1,9 +1,9 @@
 """Conditional evidence of a Bayesian last layer with normal noise, in closed form.
 
-    log q(y) = κ log p(y|0) + Σ_c ½ β² y_cᵀ Φ M⁻¹ Φᵀ y_c − ½ log|M|,  M = I + β Φᵀ Φ,  β = κ / σ²
+    log q(y) = κ log p(y|0) + Σ_c ½ β² y_cᵀ Φ M⁻¹ Φᵀ y_c − ½ log|M|,  M = I + β Φᵀ Φ,  β = κ / σ_c²
 
 Φ [N, d] are the features divided by the roots of their prior precisions, y_c [N] the targets of
-output c. κ is the likelihood power and σ the noise.
+output c. κ is the likelihood power and σ_c the noise, of all or of each.
 """
 
 import torch
@@ -25,12 +25,17 @@ def of_reals(
 ) -> LogDensity:
     """Return log q(late data | early data), exactly; see `late_given_early` in last_layer.py."""
     y = y.to(layer.features)
-    beta = power / likelihood.noise_std**2
     phi, late = _fewer(layer.features * layer.precision.rsqrt()), y[n_early:]
     alone = power * float(likelihood.log_likelihood(torch.zeros_like(late), late))
     gram, sums = phi[:n_early].mT @ phi[:n_early], phi[:n_early].mT @ y[:n_early]
     whole = gram + phi[n_early:].mT @ phi[n_early:], sums + phi[n_early:].mT @ late
-    return LogDensity(alone + _regression(*whole, beta) - _regression(gram, sums, beta))
+    scales = likelihood.each_scale
+    width = y.shape[1] // len(scales)
+    for c, std in enumerate(scales):
+        columns, beta = slice(c * width, (c + 1) * width), power / std**2
+        alone += _regression(whole[0], whole[1][:, columns], beta)
+        alone -= _regression(gram, sums[:, columns], beta)
+    return LogDensity(alone)
 
 
 def _regression(gram: Tensor, sums: Tensor, beta: float) -> float:

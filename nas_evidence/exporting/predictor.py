@@ -112,7 +112,8 @@ class Predictor:
         """The likelihood with its learned noise or temperature, without the factor."""
         name = self.meaning.get("likelihood") or default_of(self.meaning["task"])
         key = declared(name).scale
-        return likelihood(name, 1.0 if key is None else float(self.meaning[key]))
+        given = 1.0 if key is None else self.meaning[key]
+        return likelihood(name, tuple(given) if isinstance(given, list | tuple) else float(given))
 
     @property
     def scale(self) -> TargetScale:

@@ -6,6 +6,7 @@ winner with simple models and weigh the members of an ensemble.
 """
 
 import copy
+import json
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ from nas_evidence.exporting.device import CPU, computed_on, device_again, device
 from nas_evidence.exporting.predicted import Prediction, prediction_of
 from nas_evidence.exporting.program import Exported, network_only
 from nas_evidence.exporting.weights import read_weights
-from nas_evidence.likelihoods import Likelihood, likelihood
+from nas_evidence.likelihoods import Likelihood, Scale, likelihood
 from nas_evidence.models import build
 from nas_evidence.plumbing.own_modules import code_in_use
 from nas_evidence.plumbing.parsing import parsed_json
@@ -67,9 +68,10 @@ class Winner:
     device: torch.device = CPU  # for what is computed of it; all of this lies on the CPU
 
     @property
-    def noise_std(self) -> float:
-        """Standard deviation of the noise on standardised targets."""
-        return float(self.header["noise_std"])
+    def noise_std(self) -> Scale:
+        """Standard deviation of the noise on standardised targets, or of that of each."""
+        found = json.loads(self.header["noise_std"])
+        return tuple(found) if isinstance(found, list) else float(found)
 
     @property
     def temperature(self) -> float:
@@ -251,7 +253,8 @@ def likelihood_fields(winner: Winner) -> dict[str, Any]:
     if arrays.fitted_scale is not None:
         return found | {"target_scale": arrays.scale.to_json()}
     if of.scale is not None:
-        found[f"{of.scale}_in_own_unit"] = (getattr(winner, of.scale) * arrays.y_std).tolist()
+        own = np.array(getattr(winner, of.scale)) * arrays.y_std
+        found[f"{of.scale}_in_own_unit"] = own.tolist()
     return found | {"target_mean": arrays.y_mean.tolist(), "target_std": arrays.y_std.tolist()}
 
 

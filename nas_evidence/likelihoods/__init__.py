@@ -13,12 +13,13 @@ roots are computed in float64; gradients and roots are returned in the dtype of 
 for a backward pass.
 
 `nll`, `nll_and_slope` and `descent` also take K networks side by side, outputs [K, n, C]. Each
-network then has a scale of its own, a row of `scale` [K, 1], in place of that of the object.
+network then has a scale of its own, a row of `scale` [K, 1], in place of that of the object; or
+one for each output, [K, C].
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, Self
 
 import torch
@@ -27,6 +28,8 @@ from torch import Tensor
 from nas_evidence.likelihoods.predictive import Predictive
 from nas_evidence.spec.likelihoods import declared, imported
 
+#: A scale, or one for each output.
+Scale = float | tuple[float, ...]
 #: A run counts as diverged if it is this many times worse than a constant prediction.
 ABSURD = 1e4
 
@@ -35,7 +38,8 @@ class Fit(Protocol):
     """How well a network fits data: what a pass over them sums up.
 
     log_likelihood  of the data, nats
-    squared_error   Σ_n ‖y_n − f_n‖² in units of the noise; None if the likelihood has no noise
+    squared_errors  Σ_n (y_nc − f_nc)² of each output in its unit of the noise [C]; empty if the
+                    likelihood has no noise
     """
 
     @property
@@ -43,7 +47,7 @@ class Fit(Protocol):
         """Return the first."""
 
     @property
-    def squared_error(self) -> float | None:
+    def squared_errors(self) -> tuple[float, ...]:
         """Return the second."""
 
 
@@ -66,8 +70,22 @@ class Likelihood(ABC):
 
     @property
     def scale(self) -> float:
-        """Return the noise σ or the temperature T; 1 where the outputs say all."""
+        """Return the noise σ or the temperature T, the geometric mean of several; 1 if none."""
         return 1.0
+
+    @property
+    def each_scale(self) -> tuple[float, ...]:
+        """Return the scale, or that of each output."""
+        return (self.scale,)
+
+    @classmethod
+    def of_scale(cls, scale: Scale) -> "Likelihood":
+        """Return the likelihood with a scale; it is ignored where the outputs say all."""
+        return cls()
+
+    def common(self, scale: Tensor) -> Tensor:
+        """Return `Likelihood.scale` [K] of scales [K, 1] or [K, C]."""
+        return scale[:, 0]
 
     @staticmethod
     @abstractmethod
@@ -103,7 +121,7 @@ class Likelihood(ABC):
         Args:
             outputs: f [..., n, C].
             targets: unchecked.
-            scale: of each of K networks [K, 1]; None for that of the object.
+            scale: of each of K networks [K, 1] or [K, C]; None for that of the object.
             mean: over the data, taken where it costs least: from [..., n] to [...].
         """
 
@@ -153,7 +171,7 @@ class Likelihood(ABC):
         nll, slope = self.nll_and_slope(outputs, targets, scale)
         back = slope.neg_().mul_(shares)
         if scale is not None:
-            back.mul_(scale.square()[:, None])
+            back.mul_(self.common(scale).square()[:, None, None])
         return (nll[:, :, None] * shares).sum((1, 2)), back
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -206,9 +224,12 @@ class Likelihood(ABC):
         """Return how many targets are what is most probable; None where no value is."""
         return None
 
-    def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return Σ_n ‖y_n − f_n‖², float64 [], which noise is learned from; None without noise."""
-        return None
+    def squared_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return Σ_n (y_nc − f_nc)² in units of the noise, float64 [C]; [0] without noise.
+
+        Noise is learned from it.
+        """
+        return torch.zeros(0, dtype=torch.float64, device=outputs.device)
 
     def gain(self, fit: Fit, targets: Tensor, *, learned: bool) -> float:
         """Return by how many nats a network fits the data better than the best constant.
@@ -225,17 +246,22 @@ class Likelihood(ABC):
         return None
 
 
-def likelihood(name: str, scale: float = 1.0) -> Likelihood:
+def likelihood(name: str, scale: Scale = 1.0) -> Likelihood:
     """Return a likelihood by its name.
 
     Args:
         name: a key of `spec.likelihoods.LIKELIHOODS`.
-        scale: the noise or the temperature; ignored where the outputs say all.
+        scale: the noise, or that of each output, or the temperature; see `of_scale`.
     """
-    of = declared(name)
-    made = imported(of.implementation)
-    found: Likelihood = made() if of.scale is None else made(scale)
+    found: Likelihood = imported(declared(name).implementation).of_scale(scale)
     return found
+
+
+def scales_of(likelihoods: Sequence[Likelihood], like: Tensor) -> Tensor:
+    """Return the scales of K networks [K, 1], or [K, C] where one has several."""
+    rows = [one.each_scale for one in likelihoods]
+    width = max(map(len, rows))
+    return like.new_tensor([row * (width // len(row)) for row in rows])
 
 
 def as_double(targets: Tensor) -> Tensor:

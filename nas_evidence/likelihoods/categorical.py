@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nas_evidence.likelihoods import ABSURD, Likelihood, each_alone
+from nas_evidence.likelihoods import ABSURD, Likelihood, Scale, each_alone
 from nas_evidence.likelihoods.predictive import Classes, Predictive
 from nas_evidence.plumbing.user_error import UserError
 
@@ -35,6 +35,12 @@ class Categorical(Likelihood):
     def scale(self) -> float:
         """Return T."""
         return self.temperature
+
+    @classmethod
+    def of_scale(cls, scale: Scale) -> "Categorical":
+        """Return the likelihood with this temperature."""
+        assert not isinstance(scale, tuple)
+        return cls(scale)
 
     @staticmethod
     def shaped(targets: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nas_evidence.likelihoods import ABSURD, Fit, Likelihood, each_alone
+from nas_evidence.likelihoods import ABSURD, Fit, Likelihood, Scale, each_alone
 from nas_evidence.likelihoods.predictive import Predictive, Reals, reals
 from nas_evidence.plumbing.user_error import UserError
 
@@ -38,6 +38,20 @@ class Gaussian(Likelihood):
         """Return σ."""
         return self.noise_std
 
+    @property
+    def each_scale(self) -> tuple[float, ...]:
+        """Return σ, or σ u_c of each output."""
+        return tuple(self.noise_std * unit for unit in self.unit) or (self.noise_std,)
+
+    @classmethod
+    def of_scale(cls, scale: Scale) -> "Gaussian":
+        """Return the likelihood with this noise, or one for each output; see `gaussian`."""
+        return gaussian(scale)
+
+    def common(self, scale: Tensor) -> Tensor:
+        """Return the geometric means σ [K] of scales [K, 1] or [K, C]."""
+        return scale[:, 0] if scale.shape[1] == 1 else scale.log().mean(1).exp()
+
     @staticmethod
     def shaped(targets: Tensor) -> Tensor:
         """Return real targets [n, C]."""
@@ -55,7 +69,8 @@ class Gaussian(Likelihood):
         mean: Callable[[Tensor], Tensor] = each_alone,
     ) -> Tensor:
         """Return −log p(y_n|f_n) [..., n]; see `Likelihood`."""
-        each = mean(self.of_unit(targets - outputs).square().sum(-1))
+        errors, units = targets - outputs, self._units(outputs, scale)
+        each = mean((errors if units is None else errors / units).square().sum(-1))
         variance = self._variance(each, scale)
         return 0.5 * each / variance + self._constant(variance, outputs.shape[-1])
 
@@ -63,18 +78,19 @@ class Gaussian(Likelihood):
         self, outputs: Tensor, targets: Tensor, scale: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the nll [..., n] and (y − f) / (σ u)² [..., n, C]; see `Likelihood`."""
-        errors = self.of_unit(targets - outputs)
-        std = errors.new_tensor([self.noise_std]) if scale is None else scale[:, None]
-        constant = self._constant(std.square()[..., 0], outputs.shape[-1])
+        errors = targets - outputs
+        std = errors.new_tensor(self.each_scale) if scale is None else scale[:, None]
+        of_each = 0.5 * (outputs.shape[-1] // std.shape[-1])
+        constant = of_each * (2 * math.pi * std.square()).log().sum(-1)
         nll = 0.5 * (errors / std).square().sum(-1) + constant
-        return nll, self.of_unit(errors / std.square())
+        return nll, errors / std.square()
 
     def descent(
         self, outputs: Tensor, targets: Tensor, shares: Tensor | float, scale: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the mean nll [K] and its gradient times σ² [K, n, C]; see `Likelihood`."""
-        residuals = outputs - targets
-        back = residuals * shares
+        residuals, units = outputs - targets, self._units(outputs, scale)
+        back = residuals * shares if units is None else residuals * shares / units.square()
         half_squares = 0.5 * (residuals * back).sum((1, 2))
         variance = self._variance(half_squares, scale)
         return half_squares / variance + self._constant(variance, outputs.shape[-1]), back
@@ -87,18 +103,21 @@ class Gaussian(Likelihood):
     def gain(self, fit: Fit, targets: Tensor, *, learned: bool) -> float:
         """Return the gain over the mean of the targets, each with its best noise if it is learned.
 
-        With one noise for both it is (RSS₀ − RSS) / 2 σ², else ½ N C log(RSS₀ / RSS).
+        With one noise for both it is (RSS₀ − RSS) / 2 σ², else ½ N Σ_c log(RSS₀_c / RSS_c) over
+        the targets that vary: of a constant one nothing is to be gained.
         """
-        assert fit.squared_error is not None
-        y = self.of_unit(targets.double())
-        squares = float((y - y.mean(0)).square().sum())
+        y, found = self.of_unit(targets.double()), fit.squared_errors
+        squares: list[float] = (y - y.mean(0)).square().sum(0).tolist()
         if not learned:
-            return (squares - fit.squared_error) / (2 * self.noise_std**2)
-        if squares == 0:
+            return (sum(squares) - sum(found)) / (2 * self.noise_std**2)
+        varying = [both for both in zip(squares, found, strict=True) if both[0]]
+        if not varying:
             return -math.inf  # the constant is perfect
-        if fit.squared_error == 0:
+        if not all(left for _, left in varying):
             return math.inf
-        return 0.5 * targets.numel() * math.log(squares / fit.squared_error)
+        logs = (math.log(one / left) for one, left in varying)
+        gained: float = 0.5 * len(targets) * math.fsum(logs)
+        return gained
 
     def loss_limit(self, n_targets: int) -> float:
         """Return the nll of 10⁴ times the error of a constant, for targets of variance 1."""
@@ -110,18 +129,18 @@ class Gaussian(Likelihood):
         normal = torch.randn(
             targets.shape, dtype=torch.float64, device=targets.device, generator=generator
         )
-        return targets + self.noise_std * normal
+        return targets + normal * normal.new_tensor(self.each_scale)
 
     def log_likelihood(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return Σ_c −RSS_c/(2 σ² u_c²) − (n/2) log(2 π σ² u_c²) in nats, float64 []."""
-        rss = self.squared_error(outputs, targets)
+        rss = self.squared_errors(outputs, targets).sum()
         of_noise = 0.5 * outputs.numel() * math.log(2 * math.pi * self.noise_std**2)
         return -0.5 * rss / self.noise_std**2 - of_noise - len(outputs) * self._log_unit
 
-    def squared_error(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return Σ_n Σ_c (y_nc − f_nc)² / u_c², float64 []."""
+    def squared_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return Σ_n (y_nc − f_nc)² / u_c² of each output, float64 [C]."""
         _check_real(outputs, targets)
-        return self.of_unit(targets.double() - outputs.double()).square().sum()
+        return self.of_unit(targets.double() - outputs.double()).square().sum(0)
 
     def hessian_roots(self, outputs: Tensor, first: int = 0, end: int | None = None) -> Tensor:
         """Return the C columns e_c / (σ u_c) [C, n, C]."""
@@ -175,10 +194,16 @@ class Gaussian(Likelihood):
         """Return σ² in the shape of some numbers [..., n], or [K] for the scales of networks."""
         if scale is None:
             return torch.full_like(like, self.noise_std**2)
-        return scale.square().view(-1, *[1] * (like.ndim - 1))
+        return self.common(scale).square().view(-1, *[1] * (like.ndim - 1))
+
+    def _units(self, outputs: Tensor, scale: Tensor | None) -> Tensor | None:
+        """Return u_c, [C] or [K, 1, C] for the scales of networks; None if all are 1."""
+        if scale is None:
+            return outputs.new_tensor(self.unit) if self.unit else None
+        return (scale / self.common(scale)[:, None])[:, None] if scale.shape[1] > 1 else None
 
     def _constant(self, variance: Tensor, n_outputs: int) -> Tensor:
-        """Return Σ_c ½ log(2 π σ² u_c²)."""
+        """Return Σ_c ½ log(2 π σ² u_c²), for units of product 1 if there are any."""
         found = 0.5 * n_outputs * (2 * math.pi * variance).log()
         return found + self._log_unit if self.unit else found
 

@@ -84,8 +84,6 @@ def _of_several(
     shapes = [name for name, found in own if _is_shape(found)][:MOST_LISTED]
     if shapes:
         said += f" The values of {_listed(shapes)} have another distribution than predicted."
-    if study.spec.plan.declared.by_row:
-        said += " One noise serves all standardised targets."
     return f"{said} {_again(_remedies(study, judged))}"
 
 
@@ -169,7 +167,7 @@ def _remedies(study: RankedStudy, judged: Comparison) -> list[str]:
     """Return the options that let the spread differ between rows, those that are not in use.
 
     A scale may have been chosen by the evidence: another one is not advised. A kind of target may
-    have no scales. Of several targets a noise of each row comes first: it also gives each its own.
+    have no scales. Of several targets a noise of each row comes first.
     """
     dataset, plan = study.spec.dataset, study.spec.plan
     is_positive = judged.lowest is not None and judged.lowest > 0

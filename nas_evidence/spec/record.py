@@ -106,7 +106,8 @@ class CurvePoint(Frozen):
     seconds: Annotated[float, Unit("seconds")]
     """Time of the epoch."""
     noise_std: float | None = None
-    """Learned noise after the epoch. Real targets with one noise only."""
+    """Learned noise after the epoch, the geometric mean of several targets. Not where the noise is
+    an output."""
     temperature: float | None = None
     """Softmax temperature after the epoch. Labels only."""
 
@@ -152,7 +153,9 @@ class TrialRecord(Frozen):
     best_evidence: Annotated[float | None, Unit("nats")] = None
     """That evidence, summed over the training data; above `plan.online.rows` estimated."""
     noise_std: float | None = None
-    """Learned noise at the end; of standardised targets. Real targets with one noise only."""
+    """Learned noise at the end; of standardised targets, the geometric mean of several. That of
+    each is in the header of the stored weights and in the export. Not where the noise is an
+    output."""
     temperature: float | None = None
     """Softmax temperature at the end. Labels only."""
     spread_factor: float | None = None

@@ -47,6 +47,7 @@ from nas_evidence.spec.divisions import predicted_folds
 from nas_evidence.spec.likelihoods import declared, imported
 from nas_evidence.spec.registry import CURVATURES, curvatures_of, draws_of, is_outside
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
+from nas_evidence.training.online import n_noise_passes
 from nas_evidence.training.together import MOST_TOGETHER, n_together
 
 _FLOAT, _DOUBLE = 4, 8  # bytes
@@ -112,6 +113,8 @@ def cost_of(
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
     evaluated = sorted({plan.online.curvature} | curvatures_of(estimators))
     kept = sum(factor_bytes(kind, model, n_data) * draws_of(kind) for kind in evaluated)
+    if n_noise_passes(plan, n_outputs):  # one lies beside that of the update
+        kept = max(kept, 2 * factor_bytes(plan.online.curvature, model, n_data))
     rows = rows_at_once(model, _example(model, input_shape))
     work = _work_bytes(evaluated, model, forward, rows, n_outputs, n_data, torch.device(device))
     states = 2 if plan.optimiser == "adam" else int(plan.momentum > 0)

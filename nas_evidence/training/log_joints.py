@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.curvature.products import LogJoint
-from nas_evidence.likelihoods import Likelihood, as_double
+from nas_evidence.likelihoods import Likelihood, as_double, scales_of
 from nas_evidence.maths.vector_jacobian import vector_jacobian
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 from nas_evidence.training.together import has_convolutions
@@ -76,7 +76,7 @@ class _SideBySide:
     targets    int64 [K, N], or float64 [K, N, C]
     is_real    1, and 0 for padding [K, N, 1]
     likelihood of any of them; its scale is not read
-    scale      of each [K, 1]
+    scale      of each [K, 1], or of each output [K, C]
     precision  the diagonals of Δ [K, P]
     power      κ
     rows       of a batch
@@ -106,7 +106,7 @@ class _SideBySide:
             as_double(targets),
             is_real,
             first.likelihood,
-            is_real.new_tensor([[joint.likelihood.scale] for joint in joints]),
+            scales_of([joint.likelihood for joint in joints], is_real),
             torch.stack([joint.precision for joint in joints]),
             first.power,
             first.rows,

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.data.augmentation import moves_of_epoch
-from nas_evidence.likelihoods import Likelihood, likelihood
+from nas_evidence.likelihoods import Likelihood, Scale, likelihood, scales_of
 from nas_evidence.models.modes import in_training_mode
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
@@ -41,12 +41,12 @@ class DivergedError(ArithmeticError):
     """The training loss is not finite, or above the `loss_limit` of the likelihood."""
 
 
-def likelihood_of(plan: TrainingPlan, noise_std: float) -> Likelihood:
+def likelihood_of(plan: TrainingPlan, noise_std: Scale) -> Likelihood:
     """Return the likelihood of the plan, with this noise where the noise is learned."""
     of = declared(plan.likelihood)
     if of.scale is None:
         return likelihood(plan.likelihood)
-    scale: float = noise_std if of.learned else getattr(plan, of.scale)
+    scale: Scale = noise_std if of.learned else getattr(plan, of.scale)
     return likelihood(plan.likelihood, scale)
 
 
@@ -154,8 +154,9 @@ def _begin_epoch(
         ]
     )
     program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
-    one = all(scale == 1 for scale in scales)
-    scale = None if one else program.theta.new_tensor(scales)[:, None]
+    given = [network.likelihood for network in networks]
+    one = all(scale == 1 for each in given for scale in each.each_scale)
+    scale = None if one else scales_of(given, program.theta)
     seen = [network.data for network in networks]
     moves = [moves_of_epoch(one.data, one, one.epoch + 1) for one in networks]
     return scale, minibatches(seen, orders, plan.batch_size, moves)

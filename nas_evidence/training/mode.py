@@ -27,7 +27,7 @@ from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import forward_pass
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import passes_of
+from nas_evidence.training.online import n_noise_passes, passes_of
 
 #: Data times parameters up to which a network settles, and decrements are in float64.
 FULL_BATCH = 10**9
@@ -115,6 +115,11 @@ def pass_cost(plan: TrainingPlan, data: TensorData) -> float:
     if CURVATURES[plan.online.curvature].columns != "exact":
         return 2.0
     return 1.0 + likelihood(plan.likelihood).n_roots(plan.head_width(data.n_outputs))
+
+
+def update_cost(plan: TrainingPlan, data: TensorData) -> float:
+    """Return the cost of an update, in gradients; see `online.n_noise_passes`."""
+    return (1 + n_noise_passes(plan, data.n_outputs)) * pass_cost(plan, data)
 
 
 def parameters_of(network: Network) -> Tensor:

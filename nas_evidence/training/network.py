@@ -26,9 +26,9 @@ class Hyper:
     """The hyperparameters of a network.
 
     precision  of the prior, one per parameter tensor [G], float64, > 0
-    scale      the noise σ of standardised targets, or the temperature T of labels; 1 where the
-               noise is an output of the network
-    unit       of the noise in each output, see `Gaussian`; empty for 1
+    scale      the noise σ of standardised targets, the geometric mean of several, or the
+               temperature T of labels; 1 where the noise is an output of the network
+    unit       σ_c / σ of each of several targets, see `Gaussian`; empty for 1
     """
 
     precision: Tensor
@@ -103,8 +103,9 @@ class Network:
     curve           a point for each of them
     settling        after the last epoch; None before, and with a plan that has none
     best_evidence   largest evidence of the online curvature so far, nats, found at `best_epoch`
-    constant_noise  up to which the noise may rise while the network is no better than a constant
-                    prediction; 0 for targets of unit variance, whose noise starts at 1
+    constant_noise  up to which the noise, or that of each output, may rise while the network is no
+                    better than a constant prediction; 0 for targets of unit variance, whose noise
+                    starts at 1
     """
 
     model: nn.Module
@@ -121,7 +122,7 @@ class Network:
     best_evidence: float | None = None
     train_seconds: float = 0.0
     evidence_seconds: float = 0.0
-    constant_noise: float = 0.0
+    constant_noise: tuple[float, ...] = (0.0,)
 
     @property
     def is_over(self) -> bool:
@@ -143,7 +144,7 @@ class Network:
 
     @property
     def noise_std(self) -> float:
-        """The noise of real targets, for scores of the user's; see `Hyper`."""
+        """The noise of real targets, for scores of the user's; see `Hyper.scale`."""
         return self.hyper.scale
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:

@@ -26,6 +26,7 @@ from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
+    LOG_VARIANCE_RANGE,
     fit_prior,
     fit_prior_and_noise,
     members_of,
@@ -34,11 +35,17 @@ from nas_evidence.evidence.joint import (
 )
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
+from nas_evidence.likelihoods.gaussian import gaussian
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
-from nas_evidence.spec.study import derive_seed
+from nas_evidence.spec.study import TrainingPlan, derive_seed
 from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Hyper, Network
+
+#: Maximum number of groups of outputs whose noises an update moves apart.
+MOST_GROUPS = 4
+#: Step of log σ² in a difference of log determinants.
+_DIFFERENCE = 1e-3
 
 
 def update_and_follow(network: Network, *, due: bool = True, follow: bool = False) -> "Passes":
@@ -205,9 +212,9 @@ def update_hyperparameters(passes: Passes) -> Passes:
         κ (l(θ) − l₀) > ½ θᵀΔθ          l₀ of the best constant prediction
 
     For real targets with learned noise, each side uses its own best noise,
-    max_s l = −½ N C log RSS plus a constant, so that
+    max_s l = −½ N Σ_c log RSS_c plus a constant, so that
 
-        κ (l(θ) − l₀) = ½ κ N C log(RSS₀ / RSS)          RSS₀ about the mean of the targets
+        κ (l(θ) − l₀) = ½ κ N Σ_c log(RSS₀_c / RSS_c)          RSS₀ about the mean of the targets
 
     With one noise for both the gain would be κ (RSS₀ − RSS) / 2 σ². The noise that maximises the
     evidence, σ² = RSS / (N C − γ/κ), grows without bound as the effective parameters γ approach
@@ -237,31 +244,126 @@ def update_hyperparameters(passes: Passes) -> Passes:
 
 
 def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> Hyper:
-    """Return the hyperparameters that maximise the evidence at fixed θ.
+    """Return hyperparameters of more evidence at fixed θ.
 
-    With `highest` [G] no precision is above it, and the noise rises to `constant_noise` at most.
+    They are the maximum over the precisions and a factor on all noises. Then the noise of each of
+    several outputs takes a step of its own, see `_noise_of_each`. With `highest` [G] no precision
+    is above it, and a noise rises to `constant_noise` at most.
     """
     network, plan, hyper = passes.network, passes.network.plan, passes.network.hyper
     online, power, scale = plan.online, passes.power, hyper.scale
     pass_, of_pass = passes.online, passes.power
     given = (pass_.curvature, squared_norms(network.model), hyper.precision)
     members = members_of(online.prior_groups, len(pass_.curvature.names))
-    if declared(plan.likelihood).learned and online.learn_noise:
+    learns_noise = declared(plan.likelihood).learned and online.learn_noise
+    precision: torch.Tensor | None = None
+    if learns_noise:
         noise = noise_of(online.curvature, pass_, scale)
-        most = math.inf if highest is None else max(scale, network.constant_noise)
+        most = max(scale, _geometric_mean(network.constant_noise))
         precision, scale = fit_prior_and_noise(
             *given, members=members, noise=noise, likelihood_power=power, highest=highest,
-            least_std=passes.data.least_noise, highest_std=most,
+            least_std=passes.data.least_noise, highest_std=math.inf if highest is None else most,
         )  # fmt: skip
-        if online.hyper_step == "newton":
-            return replace(hyper, precision=precision, scale=scale)
         of_pass *= (noise.pass_std / scale) ** (2 * noise.exponent)
-    precision = fit_prior(
-        *given, members=members, curvature_scale=of_pass, highest=highest,
-        method=online.hyper_step, steps=online.hyper_steps,
-        learning_rate=online.hyper_learning_rate,
-    )  # fmt: skip
-    return replace(hyper, precision=precision, scale=scale)
+    if precision is None or online.hyper_step != "newton":
+        precision = fit_prior(
+            *given, members=members, curvature_scale=of_pass, highest=highest,
+            method=online.hyper_step, steps=online.hyper_steps,
+            learning_rate=online.hyper_learning_rate,
+        )  # fmt: skip
+    if not (learns_noise and n_noise_passes(plan, pass_.n_outputs)):
+        return replace(hyper, precision=precision, scale=scale)
+    each = _noise_of_each(passes, precision, of_pass, scale)
+    if highest is not None:
+        before = _for_each(passes.likelihood.each_scale, len(each))
+        bounds = _for_each(network.constant_noise, len(each))
+        each = tuple(min(one, max(most)) for one, *most in zip(each, before, bounds, strict=True))
+    found = gaussian([max(one, passes.data.least_noise) for one in each])
+    return Hyper(precision, found.noise_std, found.unit)
+
+
+def n_noise_passes(plan: TrainingPlan, n_outputs: int) -> int:
+    """Return how many curvature passes an update takes for the noises, beside the usual one.
+
+    >>> [n_noise_passes(TrainingPlan(likelihood="gaussian"), n) for n in (1, 2, 4, 100)]
+    [0, 1, 3, 3]
+    """
+    learns_noise = declared(plan.likelihood).learned and plan.online.learn_noise
+    return min(n_outputs, MOST_GROUPS) - 1 if learns_noise else 0
+
+
+def _noise_of_each(
+    passes: Passes, precision: torch.Tensor, of_pass: float, common: float
+) -> tuple[float, ...]:
+    """Return a noise of each output at which the evidence is no lower, at fixed θ and precisions.
+
+        σ_c² <- (RSS_c + g_c σ_c² / κ) / N        g_c = −∂ log|κ H + Δ| / ∂ log σ_c²
+
+    H = Σ_c H_c / σ_c² is linear in the precisions β_c of the noises, so log|κ H + Δ| is concave in
+    them and lies below its tangent; the step is the maximum of the evidence with that tangent (an
+    EM step, Dempster et al. 1977). In log β the evidence is concave: |κ H + Δ| is a polynomial in
+    β and δ with coefficients >= 0. So a point where neither this step nor that of the precisions
+    moves is the one maximum. An empirical Fisher is no such sum; its fixed point is the same.
+
+    g_c are differences of log determinants of passes with the same random signs; the last follows
+    from Σ_c g_c = a γ. More outputs than `MOST_GROUPS` are put in as many groups of like noises,
+    and each has the mean g of its group. The evidence may then fall, and ends below the maximum.
+
+    Args:
+        passes: at the noises before.
+        precision: δ of each tensor [G].
+        of_pass: factor on the curvature of the pass, for `common`.
+        common: geometric mean of the noises from which the step goes.
+    """
+    pass_, plan, before = passes.online, passes.network.plan, passes.likelihood
+    noise = noise_of(plan.online.curvature, pass_, before.scale)
+    stds = _for_each(before.each_scale, pass_.n_outputs)
+    relative, curvature = precision / of_pass, pass_.curvature
+    here = float(curvature.log_det_ratio(relative).sum())
+    left = noise.exponent * float(curvature.effective_parameters(relative).sum())
+    shares = [0.0] * len(stds)
+    groups = _groups(stds)
+    for group in groups:
+        slope = left
+        if group is not groups[-1]:
+            moved = math.exp(0.5 * _DIFFERENCE)
+            noises = tuple(std * (moved if c in group else 1.0) for c, std in enumerate(stds))
+            other = replace(passes, likelihood=before.of_scale(noises), _done={}, _random={})
+            there = float(other.online.curvature.log_det_ratio(relative).sum())
+            slope = (here - there) / _DIFFERENCE
+        left -= slope
+        for c in group:
+            shares[c] = slope / len(group)
+    least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
+    found = []
+    for std, squares, share in zip(stds, pass_.squared_errors, shares, strict=True):
+        # The errors are in units of the noises before.
+        variance = squares + max(share, 0.0) * common**2 / passes.power
+        one = std / before.scale * math.sqrt(variance / pass_.n_data)
+        found.append(min(max(one, least), most))
+    return tuple(found)
+
+
+def _groups(stds: tuple[float, ...]) -> list[list[int]]:
+    """Return the outputs in at most `MOST_GROUPS` groups of about equal size and like noise.
+
+    >>> _groups((3.0, 1.0, 2.0))
+    [[1], [2], [0]]
+    """
+    order = sorted(range(len(stds)), key=stds.__getitem__)
+    n = min(len(order), MOST_GROUPS)
+    return [order[k * len(order) // n : (k + 1) * len(order) // n] for k in range(n)]
+
+
+def _for_each(scale: tuple[float, ...], n: int) -> tuple[float, ...]:
+    """Return the scales of `n` outputs, of which one number may stand for all."""
+    return scale * (n // len(scale))
+
+
+def _geometric_mean(values: tuple[float, ...]) -> float:
+    if len(values) == 1:
+        return values[0]  # to the bit
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if all(values) else 0.0
 
 
 def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:

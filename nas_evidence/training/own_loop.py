@@ -71,7 +71,7 @@ class OnlineLaplace:
     def noise_std(self) -> float | tuple[float, ...]:
         """Return the standard deviation of the noise in the unit of the targets.
 
-        It is one for each output if it was given so.
+        It is one for each output if it was given so, or once it is learned of several.
         """
         common = self._network.hyper.scale
         return tuple(common * unit for unit in self._network.hyper.unit) or common
@@ -140,8 +140,7 @@ class OnlineLaplace:
         """Continue from `state_dict()`.
 
         Raises:
-            ValueError: if it belongs to a network with other parameters, or to noises with other
-                ratios.
+            ValueError: if it belongs to a network with other parameters, or other outputs.
         """
         found = stored["prior_precision"]
         if found.shape != self._network.hyper.precision.shape:
@@ -149,16 +148,14 @@ class OnlineLaplace:
                 f"the stored state has {len(found)} prior precisions, but the model has "
                 f"{len(self._network.hyper.precision)}; load it with the model it was made for"
             ).with_code("own-loop-state")
-        unit, mine = tuple(stored.get("noise_unit", ())), self._network.hyper.unit
-        if len(unit) != len(mine) or not all(map(_is_close, unit, mine)):
-            common = float(stored["noise_std"])
-            before = tuple(common * one for one in unit) or common
+        scale, unit = float(stored["noise_std"]), tuple(map(float, stored.get("noise_unit", ())))
+        if unit and len(unit) != self._network.data.n_outputs:
+            noises = tuple(scale * one for one in unit)
             raise UserError(
-                f"the stored state has the noise {_shown(before)}, but `noise_std` is "
-                f"{_shown(self.noise_std)}, of another number of outputs or other ratios; give "
-                "noise_std as when the state was made"
+                f"the stored state has the noise {_shown(noises)}, but the model has "
+                f"{self._network.data.n_outputs} outputs; load it with the model it was made for"
             ).with_code("own-loop-state-noise")
-        self._network.hyper = Hyper(found.double().clone(), float(stored["noise_std"]), mine)
+        self._network.hyper = Hyper(found.double().clone(), scale, unit)
         self._network.epoch = int(stored["epoch"])
         self.history = [(int(epoch), float(value)) for epoch, value in stored["history"]]
 
@@ -174,14 +171,15 @@ class OnlineLaplace:
     def _doubt_of_noise(self, passes: Passes, found: EvidenceEstimate) -> str:
         """Return why the noise does not maximise the evidence, or ""."""
         noise, plan = self._network.hyper.scale, self._network.plan
+        each = self._network.likelihood.each_scale
         shown = _shown(self.noise_std)
         least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
-        if noise <= least * (1 + 1e-6):
+        if min(each) <= least * (1 + 1e-6):
             return (
                 f"the noise is at its lower bound, {shown}: the network predicts the targets "
                 "exactly, and the evidence rises without end as the noise falls"
             )
-        if noise >= most * (1 - 1e-6):
+        if max(each) >= most * (1 - 1e-6):
             return f"the noise is at its upper bound, {shown}; standardise the targets"
         pass_ = passes.of(plan.online.curvature)[0]
         terms = noise_of(plan.online.curvature, pass_, noise)
@@ -203,11 +201,6 @@ class OnlineLaplace:
         network = self._network
         count = network.plan.likelihood_power * len(network.data.x_train)
         return network.hyper.precision * (network.hyper.scale**2 / count)
-
-
-def _is_close(one: float, other: float) -> bool:
-    """Tell whether two ratios differ by rounding alone: noises may be those of a training."""
-    return math.isclose(one, other, rel_tol=1e-6)
 
 
 def _shown(noise_std: float | tuple[float, ...]) -> str:
@@ -259,9 +252,9 @@ def online_laplace(
         prior_groups: parameters that share a precision: those of a "tensor", or all ("scalar").
         prior_precision: before the first update.
         noise_std: the same for the noise, in the unit of the targets; from any start it finds its
-            maximum, or the estimate is not valid and says why. One number for each output, such as
-            the standard deviations of the targets, keeps their ratios: what is learned is a common
-            factor, as in a study, whose targets are standardised. A list, tuple, array or tensor.
+            maximum, or the estimate is not valid and says why. A list, tuple, array or tensor has
+            one number for each output, such as the standard deviations of the targets. That of
+            each output is learned, whatever is given.
         learn_noise: whether updates learn the noise.
         likelihood_power: κ on the likelihood.
         seed: of the Monte-Carlo kinds.
@@ -327,11 +320,11 @@ def online_laplace(
         raise UserError(too_large.replace("plan.online.curvature", "curvature")).with_code(
             "own-loop-curvature-too-large"
         )
-    data, constant = _tensor_data(x, y, tried.n_outputs), 0.0
+    data, constant = _tensor_data(x, y, tried.n_outputs), (0.0,)
     if declared(likelihood).learned:
         # Twice the variance about the mean: where half of the targets go into parameters.
-        scaled = y.double() if noise is None else noise.of_unit(y.double())
-        constant = float((2 * (scaled - scaled.mean(0)).square().mean()).sqrt())
+        errors = y.double() - y.double().mean(0)
+        constant = tuple((2 * errors.square().mean(0)).sqrt().tolist())
     with constants_aside(model):
         network = begin(model, data, plan, seed)
     network.constant_noise = constant

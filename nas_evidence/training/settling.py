@@ -66,6 +66,7 @@ from nas_evidence.training.mode import (
     parameters_of,
     pass_cost,
     preconditioner,
+    update_cost,
     write_parameters,
 )
 from nas_evidence.training.network import Network, Settling, Trained
@@ -213,7 +214,7 @@ def _end_round(network: Network, end: _End) -> bool:
         return settling.work >= settling.budget
     before = _log_hyperparameters(network)
     settling.evidence = _evidence_of(_update(network))
-    settling.work += of_pass
+    settling.work += update_cost(plan, network.data) * settling.cost
     settling.moved = float((_log_hyperparameters(network) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
@@ -409,6 +410,6 @@ def _evidence_of(passes: Passes) -> float | None:
 
 def _log_hyperparameters(network: Network) -> Tensor:
     """Return the logarithms of precisions and of noise or temperature, on the CPU."""
-    last = math.log(network.hyper.scale)
+    scales = network.likelihood.each_scale
     precision = network.hyper.precision.detach().cpu().log()
-    return torch.cat([precision, torch.tensor([last], dtype=torch.float64)])
+    return torch.cat([precision, torch.tensor([*map(math.log, scales)], dtype=torch.float64)])

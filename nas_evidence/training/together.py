@@ -336,14 +336,15 @@ class Program(AbstractContextManager["Program"]):
 
         Args:
             batch: the data.
-            scale: noise standard deviations or softmax temperatures [K, 1]; None if all are 1.
+            scale: noise standard deviations or softmax temperatures [K, 1], or noises of
+                each output [K, C]; None if all are 1.
         """
         n = len(batch.sizes)
         if self._perceptrons is not None:
             nll, gradient = self._perceptrons.descent(batch.x, batch.y, batch.is_real, scale)
         else:
             means = self._likelihood.nll(self.outputs(batch.x), batch.y, scale, batch.mean)
-            loss = means if scale is None else scale[:, 0].square() * means
+            loss = means if scale is None else self._likelihood.common(scale).square() * means
             parts = torch.autograd.grad(loss.sum(), self.leaves(n), materialize_grads=True)
             nll = means.detach()
             gradient = torch.cat([part.reshape(n, -1) for part in parts], 1)

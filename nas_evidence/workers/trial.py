@@ -345,12 +345,12 @@ class Trial:
 
     def _save_model(self, network: Network) -> None:
         tensors, plan, hyper = on_cpu(network.model.state_dict()), network.plan, network.hyper
+        is_noise = plan.declared.scale == "noise_std"
+        noise = network.likelihood.each_scale if is_noise else (plan.noise_std,)
         header = {
             "trial_id": str(self.assignment.trial_id),
             "epoch": str(network.epoch),
-            "noise_std": repr(
-                hyper.scale if plan.declared.scale == "noise_std" else plan.noise_std
-            ),
+            "noise_std": json.dumps(noise[0] if len(noise) == 1 else noise),
             "temperature": repr(plan.temperature),
             "assignment": self.assignment.model_dump_json(),
             "curvature_batch": str(rows_at_once(network.model, self.data.x_train)),

@@ -100,7 +100,7 @@ def test_a_network_that_predicts_the_best_constant_gains_nothing(name: str) -> N
     class Found(Fit):
         log_likelihood = likelihood(name).best_constant(data_of(name)[1][0])
         y = data_of(name)[1][0].double()
-        squared_error = float((y - y.mean(0)).square().sum())
+        squared_errors = tuple(torch.atleast_1d((y - y.mean(0)).square().sum(0)).tolist())
 
     for learned in (False, True):
         gain = likelihood(name).gain(Found(), data_of(name)[1][0], learned=learned)

@@ -99,7 +99,7 @@ def _value(passed: CurvaturePass, kind: str, norms: Tensor, z: Tensor, kappa: fl
     """The evidence, differentiable in z = (log δ, log s²)."""
     n_targets = passed.n_data * passed.n_outputs
     variance = z[-1].exp()
-    fit = -0.5 * passed.squared_error / variance
+    fit = -0.5 * sum(passed.squared_errors) / variance
     fit = fit - 0.5 * n_targets * (2 * math.pi * variance).log()
     scale = kappa * variance ** (-2 if kind.endswith("ef") else -1)
     return laplace_value(kappa * fit, passed.curvature, norms, z[:-1].exp(), scale)

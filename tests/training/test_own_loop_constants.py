@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from messages import refused
@@ -52,7 +53,9 @@ def test_a_frozen_trunk_is_as_if_its_features_were_the_data(kind: str, labels: b
     found = trained(model, model.parameters(), x, y, curvature=kind)
     expected = trained(head, head.parameters(), features, y, curvature=kind)
     assert [*found.prior_precision] == ["3.weight", "3.bias"]
-    one, other = ([*it.prior_precision.values(), it.noise_std] for it in (found, expected))
+    one, other = (
+        [*it.prior_precision.values(), *np.atleast_1d(it.noise_std)] for it in (found, expected)
+    )
     assert one == pytest.approx(other, rel=1e-7)
     assert dict(found.history) == pytest.approx(dict(expected.history), rel=1e-9)
     assert found.log_evidence() == pytest.approx(expected.log_evidence(), rel=1e-9)

@@ -123,7 +123,7 @@ def dense_decrement(training: Network, data: TensorData, plan: TrainingPlan) -> 
     """By the slow definition, in float64."""
     model = copy.deepcopy(training.model).double().eval()
     x = data.x_train.double()
-    noise = training.noise_std if data.task == "real" else None
+    noise = training.likelihood.each_scale if data.task == "real" else None
     y = data.y_train.double() if data.task == "real" else data.y_train
     power, precision = plan.likelihood_power, each(training)
     residual = reference.output_residual(model(x).detach(), y, noise)
@@ -196,12 +196,14 @@ def test_a_linear_network_settles_at_ridge_regression() -> None:
     assert settling.kept == "settled"
     model = copy.deepcopy(training.model).double()
     x = torch.cat([data.x_train.double(), torch.ones(80, 1)], 1)
-    weight, bias = training.prior_precision * training.noise_std**2
-    prior = torch.diag(torch.cat([weight.expand(5), bias[None]]))
-    ridge = torch.linalg.solve(x.mT @ x + prior, x.mT @ data.y_train.double())
+    ridge = []
+    for noise, y in zip(training.likelihood.each_scale, data.y_train.double().mT, strict=True):
+        weight, bias = training.prior_precision * noise**2
+        prior = torch.diag(torch.cat([weight.expand(5), bias[None]]))
+        ridge.append(torch.linalg.solve(x.mT @ x + prior, x.mT @ y))
     found = torch.cat([model.head.weight, model.head.bias[:, None]], 1).mT
     # The tolerance of 1e-6 nats per datum, by the curvature of 80 data.
-    assert_close(found.detach(), ridge, atol=2e-3, rtol=0)
+    assert_close(found.detach(), torch.stack(ridge, 1), atol=2e-3, rtol=0)
     assert dense_decrement(training, data, assignment.plan) < 80e-6
 
 
