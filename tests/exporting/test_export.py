@@ -20,6 +20,7 @@ from nas_evidence.driver.driver import Driver
 from nas_evidence.exporting.folder import export_winner
 from nas_evidence.exporting.program import load_exported
 from nas_evidence.exporting.soundness import wrong_export_files
+from nas_evidence.likelihoods.predictive import Reals
 from nas_evidence.plumbing.tensor_seals import read_tensors, sealed_tensors
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.study_folder import open_study
@@ -292,6 +293,16 @@ def test_the_program_predicts_real_targets_in_their_own_unit(
     described = tomllib.loads((tmp_path / "e" / "architecture.toml").read_text())
     assert described["n_outputs"] == 1
     assert "n_classes" not in described
+
+
+@pytest.mark.slow
+def test_the_card_names_what_the_factor_multiplies_as_the_predictions_do(
+    regression: tuple[Path, ArrayData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, data = regression
+    monkeypatch.setattr(Reals, "multiplied", "spread of the log rate")
+    export_winner(read_study_tables(folder), tmp_path / "e", data)
+    assert "multiplies the spread of the log rate\n" in (tmp_path / "e" / "README.md").read_text()
 
 
 @pytest.mark.slow
