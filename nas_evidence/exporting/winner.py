@@ -6,7 +6,6 @@ winner with simple models and weigh the members of an ensemble.
 """
 
 import copy
-import json
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -70,7 +69,7 @@ class Winner:
     @property
     def noise_std(self) -> Scale:
         """Standard deviation of the noise on standardised targets, or of that of each."""
-        found = json.loads(self.header["noise_std"])
+        found = parsed_json(self.header["noise_std"])
         return tuple(found) if isinstance(found, list) else float(found)
 
     @property
