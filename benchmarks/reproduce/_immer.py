@@ -17,7 +17,7 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.spec.estimates import EvidenceEstimate
-from nas_evidence.spec.schedule import interval, is_due
+from nas_evidence.spec.schedule import updates_after
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
@@ -156,7 +156,7 @@ def fit(
     for epoch in range(1, whole.epochs + 1):
         train_epoch(state)
         state.epoch = epoch
-        if is_due(epoch, interval(whole), whole.online.burn_in):
+        if updates_after(whole, epoch):
             before = state.prior_precision
             passes = update_and_follow(state)
             if fitted.moved_at is None and not torch.allclose(state.prior_precision, before):
