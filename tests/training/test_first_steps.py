@@ -106,13 +106,16 @@ def test_with_real_targets_each_side_is_given_the_noise_that_suits_it_best(
     raised, kept = 0, 0
 
     def best_fit(outputs: Tensor) -> float:
-        def loss(log_std: float) -> float:
-            noise = torch.distributions.Normal(outputs.double(), math.exp(log_std))
-            return -float(noise.log_prob(data.y_train.double()).sum())
+        def loss(log_std: float, target: int) -> float:
+            noise = torch.distributions.Normal(outputs[:, target].double(), math.exp(log_std))
+            return -float(noise.log_prob(data.y_train[:, target].double()).sum())
 
         if not learn_noise:
-            return -loss(math.log(0.8))
-        return -float(minimize_scalar(loss, bounds=(-5, 3), method="bounded").fun)
+            return -sum(loss(math.log(0.8), target) for target in range(2))
+        return -sum(
+            float(minimize_scalar(loss, bounds=(-5, 3), args=(target,), method="bounded").fun)
+            for target in range(2)
+        )
 
     constant = best_fit(data.y_train.mean(0).expand_as(data.y_train))
     for _ in range(60):

@@ -118,7 +118,8 @@ def test_a_loop_of_ones_own_finds_on_a_gpu_what_it_finds_on_the_cpu(
                 optimiser.step()
             laplace.after_epoch()
         numbers = [value for _, value in laplace.history]
-        numbers += [*laplace.prior_precision.values(), laplace.noise_std, laplace.log_evidence()]
+        noise = laplace.noise_std if isinstance(laplace.noise_std, tuple) else (laplace.noise_std,)
+        numbers += [*laplace.prior_precision.values(), *noise, laplace.log_evidence()]
         return numbers, [p.detach().cpu() for p in model.parameters()]
 
     numbers, weights = trained("cpu")
