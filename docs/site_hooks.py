@@ -28,6 +28,8 @@ BUILT = {
 }
 #: The title of the last one, as experiments/papers.md names it.
 FULL = "Published figures in full"
+#: An entry of reference/api.md, which mkdocstrings renders from the comment before its text.
+_ENTRY = re.compile(r"<!-- (::: .*?)\s*-->.*?<!-- /::: -->", re.DOTALL)
 #: The first of a block of code, a link or picture (its text may hold code), and a span of code.
 _PARTS = re.compile(
     r"```.*?```|(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)\s#]+)((?:#[^)\s]*)?)\)|`[^`\n]*`", re.DOTALL
@@ -63,6 +65,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     A page that is built is no link in the repository; there its title stands in italics.
     """
+    markdown = _ENTRY.sub(r"\1", markdown)
     markdown = markdown.replace(f"*{FULL}*", f"[{FULL}](papers-in-full.md)")
 
     def shown(part: re.Match[str]) -> str:

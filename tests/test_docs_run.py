@@ -47,7 +47,7 @@ SHORTER = ["plan.epochs=2", "plan.settle=0", "finalists=0", "plan.batch_size=32"
 #: Blocks that say that they cannot run here; a new one is a decision.
 NOT_RUN = {
     "half an hour of one core": 1,
-    "in a fresh clone": 2,
+    "in a fresh clone": 1,
     "in an environment of its own": 1,  # tests/exporting/test_fresh_process.py takes its place
     "on a cluster": 6,
     "on a machine with GPUs": 3,

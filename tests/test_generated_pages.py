@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import api_reference
 import campaigns
 import claims
 import cli_reference
@@ -31,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES: dict[str, tuple[str, Callable[[str], str]]] = {
     "docs/reference/columns.md": ("docs/table_reference.py", lambda _: table_reference.page()),
     "docs/reference/cli.md": ("docs/cli_reference.py", lambda _: cli_reference.page()),
+    "docs/reference/api.md": ("docs/api_reference.py", api_reference.written),
     "docs/reference/glossary.md": (
         "docs/glossary_reference.py",
         lambda _: glossary_reference.page(),
@@ -99,6 +101,15 @@ def test_make_pages_runs_every_script_that_makes_a_page() -> None:
     scripts = {command.split("/", 1)[1].removesuffix(".py") for command, _ in PAGES.values()}
     for script in scripts | {"first_hour_reference"}:
         assert script in target[0], script
+
+
+def test_an_entry_of_the_python_interface_is_read_without_the_site() -> None:
+    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    search = text.partition("### search\n")[2].partition("<!-- /::: -->")[0]
+    assert "search(\n    data: Any,\n    y: Any = None," in search
+    assert "- `y`: labels or targets, if `data` does not hold them." in search
+    assert "| `test_fraction` | " in text.partition("### SearchOptions\n")[2]
+    assert doctest.testmod(api_reference).failed == 0
 
 
 @pytest.mark.slow

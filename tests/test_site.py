@@ -62,10 +62,10 @@ def test_every_page_of_the_documentation_is_in_the_navigation_or_an_index_once()
 
 def test_every_public_name_is_in_the_reference_of_the_python_interface() -> None:
     text = API.read_text(encoding="utf-8")
-    described = re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE)
+    described = re.findall(r"^<!-- ::: ([\w.]+)", text, flags=re.MULTILINE)
     for name in set(nas_evidence.__all__) - {"__version__"}:
-        line = f"::: {nas_evidence._EXPORTS[name]}.{name}"
-        assert line[4:] in described, f"docs/reference/api.md lacks the line {line!r}"
+        path = f"{nas_evidence._EXPORTS[name]}.{name}"
+        assert path in described, f"docs/reference/api.md lacks the line '<!-- ::: {path} -->'"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,20 @@ def test_a_page_of_the_site_loads_nothing_from_the_network(site: Path) -> None:
 def test_what_would_be_loaded_from_elsewhere_is_found(tag: str) -> None:
     (found,) = ["".join(pair) for pair in _LOADED.findall(tag)]
     assert "//" in found
+
+
+@needs_mkdocs
+def test_the_site_renders_the_entries_of_the_python_interface_itself() -> None:
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri="reference/api.md"))
+    text = API.read_text(encoding="utf-8")
+    shown = hooks.on_page_markdown(text, page)
+    assert shown.count("\n::: ") == text.count("<!-- ::: ") >= 40
+    assert "::: nas_evidence.spec.study.StudySpec\n    options:\n      members: false\n" in shown
+    assert "<!--" not in shown
+    assert "### " not in shown
 
 
 @needs_mkdocs

@@ -82,6 +82,17 @@ def test_no_file_holds_a_secret_or_opens_a_dashboard_to_the_world(folder: str) -
         )
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_file_says_at_its_head_whether_it_was_ever_run(folder: str) -> None:
+    for path in (CLUSTER / folder).iterdir():
+        if path.suffix == ".dockerignore":
+            continue
+        head = path.read_text().removeprefix("#!/usr/bin/env bash\n")
+        first = head.partition("\n\n")[2] if path.suffix == ".md" else head
+        said = first.partition("\n")[0]
+        assert re.search(r"[Nn]ever (built|run)\b|\bRun on\b", said), path
+
+
 # --- ray up
 
 
@@ -90,8 +101,13 @@ def test_ray_up_files_satisfy_rays_own_schema(name: str) -> None:
     import ray.autoscaler
 
     schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
-    config = yaml.safe_load((CLUSTER / "ray-up" / name).read_text())
+    text = (CLUSTER / "ray-up" / name).read_text()
+    config = yaml.safe_load(text)
     jsonschema.validate(config, schema)
+    optional = r"# ((?:ssh_private_key|KeyName|IamInstanceProfile): )"
+    uncommented, n = re.subn(optional, r"\1", text)
+    assert n == (5 if name == "aws.yaml" else 0)
+    jsonschema.validate(yaml.safe_load(uncommented), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(config | {"nonsense": 1}, schema)
 
@@ -207,6 +223,89 @@ def pods(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 def gibibytes(quantity: str) -> int:
     return int(quantity.removesuffix("Gi"))
+
+
+OWN = ("own-table.yaml", "own-s3.yaml")
+#: Of the fields of a pod and of a container those that the files may use.
+POD = {
+    "containers", "imagePullSecrets", "initContainers", "nodeSelector", "restartPolicy",
+    "securityContext", "tolerations", "volumes",
+}  # fmt: skip
+CONTAINER = {"command", "envFrom", "image", "name", "ports", "resources", "volumeMounts"}
+
+
+def own_documents(name: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((CLUSTER / "kuberay" / name).read_text())
+    return {document["kind"]: document for document in documents}
+
+
+@pytest.mark.parametrize("name", ["own-data.yaml", *OWN])
+def test_the_pods_for_own_data_mount_what_they_declare_as_an_ordinary_user(name: str) -> None:
+    found = own_documents(name)
+    of_ray = pods(found) if "RayJob" in found else [found["Job"]["spec"]["template"]["spec"]]
+    for pod in of_ray:
+        assert set(pod) <= POD
+        assert pod["securityContext"]["runAsUser"] == 1000
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        mounted = set()
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            assert set(container) <= CONTAINER | {"securityContext"}
+            assert container["image"] == IMAGE
+            mounted |= {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == volumes
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    scripts = [
+        one["command"][2]
+        for one in of_ray[0].get("initContainers", [])
+        if one["command"][0] == "sh"
+    ]
+    for script in scripts:
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_rayjobs_for_own_data_run_options_that_exist_and_try_again(name: str) -> None:
+    job = own_documents(name)["RayJob"]
+    spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
+    program, verb, _, *words = shlex.split(spec["entrypoint"])
+    known = {one for p in typer.main.get_command(app).commands[verb].params for one in p.opts}
+    assert program == "nas-evidence"
+    assert {word for word in words if word.startswith("--")} <= known
+    assert {"--out", "--steal"} <= {*words}
+    assert spec["backoffLimit"] > 0
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert cluster["rayVersion"] == pinned("ray")
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    head, worker = pods({"RayJob": job})
+    assert worker["tolerations"]
+    assert worker["nodeSelector"]
+    secrets = [pod["containers"][0].get("envFrom") for pod in (head, worker)]
+    assert secrets == [[{"secretRef": {"name": "mine-s3"}}] if name == "own-s3.yaml" else None] * 2
+
+
+def test_the_study_file_of_the_configmap_is_valid_and_lies_where_the_rayjob_reads_it(
+    tmp_path: Path,
+) -> None:
+    from nas_evidence.spec.toml import load_study
+
+    data, job = own_documents("own-data.yaml"), own_documents("own-table.yaml")["RayJob"]
+    (name, text), *others = data["ConfigMap"]["data"].items()
+    assert others == []
+    (tmp_path / name).write_text(text)
+    study = load_study(tmp_path / name)
+    assert study.resources.gpus == 0
+    head = pods({"RayJob": job})[0]
+    volumes = {volume["name"]: volume for volume in head["volumes"]}
+    mounts = {
+        one["mountPath"]: volumes[one["name"]] for one in head["containers"][0]["volumeMounts"]
+    }
+    assert shlex.split(job["spec"]["entrypoint"])[2] == f"/study/{name}"
+    assert mounts["/study"]["configMap"] == {"name": data["ConfigMap"]["metadata"]["name"]}
+    claim = {"claimName": data["PersistentVolumeClaim"]["metadata"]["name"]}
+    assert mounts["/store"]["persistentVolumeClaim"] == claim
+    assert str(study.dataset.path) == "/store/data/mine.csv"
+    assert f":{study.dataset.path}" in readme("kuberay")
 
 
 # --- Docker
@@ -372,6 +471,58 @@ def test_the_sbatch_script_names_what_it_was_not_given() -> None:
     done = subprocess.run(["bash", SBATCH], env=bare, capture_output=True, text=True)
     assert done.returncode != 0
     assert "STORE: a folder that every node sees" in done.stderr
+
+
+def run_without_ray(home: Path, **given: str) -> tuple[str, list[str]]:
+    """Run the script with stand-ins for all that it starts; return its output and their calls."""
+    skip_options = "while [[ $1 == --* ]]; do [[ $1 == --bind ]] && shift; shift; done"
+    fakes = FAKES | {
+        "apptainer": f'echo "apptainer $*" >> "$CALLS"\nshift\n{skip_options}\nshift\nexec "$@"\n',
+        "ray": 'echo "ray $1" >> "$CALLS"\nuntil [[ $1 == -- ]]; do shift; done\nshift\n"$@"\n',
+        "nas-evidence": 'echo "nas-evidence $* MODULE=${MODULE-} $SLURM_EXPORT_ENV" >> "$CALLS"\n',
+    }
+    (home / "bin").mkdir()
+    for name, body in fakes.items():
+        fake = home / "bin" / name
+        fake.write_text(f"#!/usr/bin/env bash\n{body}")
+        fake.chmod(0o755)
+    done = subprocess.run(
+        ["bash", SBATCH, "--target", "price"],
+        env={
+            "PATH": f"{home}/bin:{os.environ['PATH']}", "CALLS": str(home / "calls"),
+            "STUDY": "mine.csv", "STORE": str(home / "shared" / "mine"), "SLURM_JOB_ID": "4242",
+            "SLURM_JOB_NODELIST": "here", "SLURM_NNODES": "1", "SLURM_EXPORT_ENV": "NONE",
+            "RAY_TMPDIR": "", "NODE_TMP": str(home), **given,
+        },
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr, (home / "calls").read_text().splitlines()
+
+
+def test_a_slurm_job_reads_its_modules_and_hands_its_environment_to_the_steps(
+    tmp_path: Path,
+) -> None:
+    setup = tmp_path / "setup.sh"
+    setup.write_text("false\n[[ $NOT_SET ]]\nexport MODULE=loaded\n")
+    _, calls = run_without_ray(tmp_path, SETUP=str(setup))
+    search = f"nas-evidence search mine.csv --out {tmp_path}/shared/mine --address auto --steal"
+    assert calls[-1] == f"{search} --target price MODULE=loaded ALL"
+    assert not any(call.startswith("apptainer") for call in calls)
+
+
+def test_a_slurm_job_with_an_image_starts_ray_in_it_and_shows_it_the_shared_folder(
+    tmp_path: Path,
+) -> None:
+    _, calls = run_without_ray(tmp_path, IMAGE="nas.sif", BIND="/scratch,/data")
+    names = [call.split()[0] for call in calls]
+    assert names == ["scontrol", "srun", "apptainer", "ray", "nas-evidence"]
+    bound = f"{tmp_path}/shared,{tmp_path},/scratch,/data"
+    assert calls[2].startswith(f"apptainer exec --nv --bind {bound} nas.sif ray symmetric-run ")
+    script = SBATCH.read_text()
+    assert len(re.findall(r'"\$\{inside\[@\]\}" (?:ray|bash) ', script)) == 2, (
+        "also on other nodes"
+    )
 
 
 #: A process that sees only what it started.
