@@ -232,7 +232,10 @@ def log_predictive(
 
     The log Jacobian of the targets is added, see `TargetScale.log_jacobian`.
 
-    >>> even = log_predictive(torch.zeros(3, 2), torch.tensor([0, 1, 1]), Categorical())
+    >>> from nas_evidence.likelihoods import likelihood
+    >>> even = log_predictive(
+    ...     torch.zeros(3, 2), torch.tensor([0, 1, 1]), likelihood("categorical")
+    ... )
     >>> round(even.log_predictive, 6) == round(3 * math.log(0.5), 6)
     True
     """
