@@ -61,7 +61,7 @@ def test_a_study_whose_copy_of_the_data_is_gone_gets_it_from_the_search_that_is_
         [path.unlink() for path in (folder / "logs").glob("conditions-*.toml")]
     for verb in (("repair", folder), ("resume", folder, "--trials", 3, *HOW)):
         said = "".join(cli(*verb, code=None))
-        assert "it is the study's own copy of its data: `nas-evidence search`" in said
+        assert "it is the study's own copy of its data: a search" in said
         assert f"out={folder} writes it again" in said
         assert "--data-root" not in said
     cli("search", made / "t.csv", "--out", folder, "--trials", 3, *SMALL)
