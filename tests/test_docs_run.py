@@ -266,11 +266,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     plt.close("all")
 
 
+#: The page of the columns reads them with polars, which is no extra.
+NO_POLARS = pytest.mark.skipif(find_spec("polars") is None, reason="polars is not installed")
+
+
 def marks(page: Path, index: int) -> list[pytest.MarkDecorator]:
     """The README runs in `make test`; with a sample of the pages, in `make long`."""
     if page.stem == "README":
         return []
-    return [pytest.mark.long] if page.stem in SAMPLE or index % 3 == 0 else [REST]
+    asked = [pytest.mark.long] if page.stem in SAMPLE or index % 3 == 0 else [REST]
+    return [*asked, NO_POLARS] if page.stem == "columns" else asked
 
 
 @pytest.mark.slow
