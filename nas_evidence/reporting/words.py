@@ -61,8 +61,8 @@ CALIBRATED: Mapping[Confidence, Calibrated] = {
 def named(name: str, folder: Path) -> str:
     """Return what to call a study: with its folder, where that has another name.
 
-    >>> named("memory", Path("runs/wine")), named("wine", Path("runs/wine")), named("a", Path())
-    ('memory (wine)', 'wine', 'a')
+    >>> named("array", Path("runs/wine")), named("wine", Path("runs/wine")), named("a", Path())
+    ('array (wine)', 'wine', 'a')
     """
     return name if folder.name in ("", name) else f"{name} ({folder.name})"
 

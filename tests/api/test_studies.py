@@ -152,7 +152,7 @@ def test_what_a_search_in_python_prints_and_refuses_names_its_arguments(
     search(numbered, None, tmp_path, target="pet", drop=["price"], progress=True)
     said = capsys.readouterr().out
     assert "column 'id' is left out: it looks like a row number; numeric=id to keep" in said
-    with pytest.raises(ValueError, match=r"other data \(data in memory, 60 rows\).* as `out`"):
+    with pytest.raises(ValueError, match=r"other data \(a DataFrame of 60 rows\).* as `out`"):
         search(table(), None, tmp_path, target="pet", drop=["price"])
 
 
