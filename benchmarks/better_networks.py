@@ -1,6 +1,6 @@
 """Do encodings of numbers, or what is delivered of what was trained, predict better on tables?
 
-    python benchmarks/better_networks.py run [--rows 300] [--encodings plain piecewise] [--tables ..]
+    python benchmarks/better_networks.py run [--rows 300] [--encodings plain] [--tables ..]
     python benchmarks/better_networks.py page
 
 A cell is a table, a number of training rows, a split and an encoding: a default search (24 trials
@@ -25,7 +25,7 @@ stay as they are:
     stacked     the three best, stacked on out-of-fold rows: `top=3` of today
     equal       the three best with equal weights
     seeds       all whole networks of the winner: the race's seeds and that of the search
-    factor      `seeds` with one more factor on the spread, fitted to the mixture's out-of-fold rows
+    factor      `seeds` with one more factor on the spread, fitted to the mixture out of fold
     normal      `seeds` as one normal distribution of the same mean and variance (real targets)
     three       all whole networks of the three best
 
@@ -199,12 +199,11 @@ def candidates(
     seconds = {"one": time.process_time() - started}
     raced = members_of(study)
     each = {t: predicted_by(study, t, x, 1.0) for group in raced for t in group}
-    best = [max(group, key=lambda t, own=own: own.values[t])
-            for group, own in zip(raced, study._tables().standings.first(), strict=False)]  # fmt: skip
+    best = [own.trial_id for own in study._tables().standings.first(3)]
     started = time.process_time()
     found["stacked"] = judged(study.predict(x, level=tables.LEVEL, top=3), truth)
     seconds["stacked"] = time.process_time() - started
-    found["equal"] = judged(together(each[t] for t in best[:3]), truth)
+    found["equal"] = judged(together(each[t] for t in best), truth)
     seeds = together(each[t] for t in raced[0])
     found["seeds"] = judged(seeds, truth)
     if seeds.density is not None and isinstance(seeds.density, Normals):
