@@ -164,10 +164,27 @@ class Study:
             self.folder = self._store.folder
 
     def __repr__(self) -> str:
+        from nas_evidence.storage.study_folder import is_locked
+
+        if said := self._unfinished():
+            return f"Study({self.place!r}: {said})"
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
-        return f"Study({self.place!r}: {done}, ranked by {self._tables().standings.ranks_by})"
+        more = raced.count(False) < self.spec.n_trials and not is_locked(self.folder)
+        go_on = f"; nas_evidence.resume({self.place!r}) goes on" if more else ""
+        by = self._tables().standings.ranks_by
+        return f"Study({self.place!r}: {done}, ranked by {by}{go_on})"
+
+    def _unfinished(self) -> str:
+        """Say that no trial is complete, and what goes on; "" if one is, or if trials run."""
+        from nas_evidence.reporting.problems import unfinished_sentence
+        from nas_evidence.storage.study_folder import is_locked
+
+        rows = self._tables().rows
+        if is_locked(self.folder) or any(r.status is TrialStatus.COMPLETE for r in rows):
+            return ""
+        return unfinished_sentence(self._ranked(), self.place)
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -211,6 +228,8 @@ class Study:
         from nas_evidence.spec.parameters import columns_of, types_of
         from nas_evidence.storage.tables import architecture_values, own_columns
 
+        if said := self._unfinished():
+            warnings.warn(said, UserWarning, stacklevel=3)
         space = types_of(self.spec)
         columns = columns_of(space, LEADERBOARD)
         shown, trials = self._ranked(), self._tables().trials
@@ -288,14 +307,14 @@ class Study:
         Raises:
             ValueError: while no trial is complete, or if none has a finite score.
         """
-        from nas_evidence.reporting.problems import unranked_sentence
+        from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 
         winner = self._ranked().winner
         if winner is None:
             if said := unranked_sentence(self._ranked()):
                 raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
             raise UserError(
-                f"no trial of {self.place} is complete; continue it with resume"
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place)}"
             ).with_code("study-without-complete-trial")
         return winner
 
@@ -548,6 +567,8 @@ class Study:
         from nas_evidence.storage.set_aside import set_aside
 
         check_one(trial_id, top)
+        if trial_id is None and self._unfinished():
+            _ = self.best  # says what goes on
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
         known = {*self._tables().trials["content_hash"]}

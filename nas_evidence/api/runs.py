@@ -153,11 +153,19 @@ class Audience:
     def begins(self, store: "WorkingCopy") -> None:
         """The study is held."""
 
-    def running(
-        self, spec: StudySpec, store: "WorkingCopy", run: Run
-    ) -> AbstractContextManager[object]:
-        """Return a context around the trials."""
-        return nullcontext()
+    @contextmanager
+    def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
+        """Return a context around the trials; an interrupt says what goes on."""
+        from nas_evidence.storage.log import read_log
+
+        try:
+            yield
+        except KeyboardInterrupt:
+            n_stored = n_searched(read_log(store.folder).state.rows)
+            raise KeyboardInterrupt(
+                f"stopped; nothing is lost, and {n_stored} of {spec.n_trials} trials are stored; "
+                f"nas_evidence.resume({str(store.place)!r}) goes on"
+            ) from None
 
     def starting(self) -> AbstractContextManager[object]:
         """Return what is shown while the workers start."""

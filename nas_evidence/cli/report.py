@@ -93,7 +93,10 @@ def report(
         check_place(to, force=given.get("force", False))
     say_flaws(study)
     say_forecast(study, "report")
-    exit_if_unranked(say_results(study, to=to, **given))
+    written = say_results(study, to=to, **given)
+    if not len(written.study.complete):
+        out.print(f"continue: {typed('resume', study.place)}")
+    exit_if_unranked(written)
 
 
 def compare(

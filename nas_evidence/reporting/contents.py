@@ -134,7 +134,7 @@ class Report:
         """The sentences of the first screen."""
         return headline(
             self.study, self.certainty, self.judged, recommendation(self.study),
-            metric=self.metric, trust=self.trust,
+            metric=self.metric, trust=self.trust, place=self.place,
         )  # fmt: skip
 
     @StoredFact

@@ -7,6 +7,7 @@ sentence is a fact, or says what to do.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -27,7 +28,7 @@ from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
-from nas_evidence.reporting.problems import unranked_sentence
+from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
 from nas_evidence.reporting.words import NATS, counted, loss_text, percent
@@ -89,11 +90,12 @@ def headline(
     *,
     metric: str | None = None,
     trust: Trust | None = None,
+    place: Path | str = "",
 ) -> Headline:
-    """Return the first screen of a study, with the named metric."""
+    """Return the first screen of a study at a place, with the named metric."""
     winner = study.winner
     if winner is None:
-        return Headline(answer=unranked_sentence(study))
+        return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
     measured = metric_sentence(
         comparison, metric or usual_metric(study), study, asked=metric is not None
     )
