@@ -225,6 +225,9 @@ def say_results(
     if words := brief(" ".join(map(str, screen))):
         out.print(f"words:  {words}.")
     out.print(f"report: {page if to else as_named(study, page)}")
+    if to is None and "://" in study.place:  # no browser opens it there
+        here = f"{study.place.rstrip('/').rpartition('/')[2]}-report"
+        out.print(f"fetch:  {report_command(study, '--to', here)}")
     return report
 
 
@@ -240,10 +243,10 @@ def as_named(study: "Study | WorkingCopy", path: Path) -> str:
     return f"{study.place}/{path.relative_to(study.folder).as_posix()}"
 
 
-def report_command(study: Study) -> str:
-    """Return the command that writes the report."""
+def report_command(study: Study, *more: str) -> str:
+    """Return the command that writes the report, with more words."""
     root = () if study.data_root is None else ("--data-root", study.data_root)
-    return typed("report", study.place, *root)
+    return typed("report", study.place, *more, *root)
 
 
 def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
