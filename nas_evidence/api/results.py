@@ -50,8 +50,9 @@ _SHOWN = 10
 #: Columns of the leaderboard, with their types; the parameters stand after `family`.
 LEADERBOARD = {
     "rank": "Int64", "trial_id": "Int64", "family": "str", "n_parameters": "Int64",
-    "score": "float64", "estimate": "float64", "error": "float64", "status": "str",
-    "trials": "int64",
+    "score": "float64", "estimate": "float64", "error": "float64",
+    "test_nll_per_datum": "float64", "test_accuracy": "float64", "test_rmse": "float64",
+    "fit_seconds": "float64", "predict_seconds": "float64", "status": "str", "trials": "int64",
 }  # fmt: skip
 #: Of those, what the last trial says of an architecture without a complete one.
 _OF_A_TRIAL = ("trial_id", "family", "n_parameters", "status")
@@ -73,6 +74,16 @@ _RANKING = (
 def _cells(one: "RankedArchitecture", *names: str) -> dict[str, Any]:
     """Return fields of an architecture as the cells of a row."""
     return {name: getattr(one, name) for name in names}
+
+
+def _mean_seconds(complete: "pd.DataFrame") -> "dict[Any, dict[str, float]]":
+    """Return the seconds of the leaderboard by architecture, means over its trials."""
+    found = complete.assign(
+        fit_seconds=complete["train_seconds"] + complete["settle_seconds"].fillna(0),
+        predict_seconds=complete["latency_seconds"],
+    )
+    means = found.groupby("architecture_key")[["fit_seconds", "predict_seconds"]].mean()
+    return {str(key): dict(row) for key, row in means.iterrows()}
 
 
 def _in_its_code(cls: type[T]) -> type[T]:
@@ -213,12 +224,15 @@ class Study:
     def leaderboard(self) -> "pd.DataFrame":
         """Return one row per architecture in the order of the ranking, whatever became of it.
 
-        The columns depend on the space of the study alone: `rank` (missing without a valid score),
-        `trial_id` (of its best trial), `family`, every parameter of the space (`arch_NAME` where
-        NAME is another column), `n_parameters`, `score` (the objective, larger is better),
-        `estimate` and its `error` (a standard deviation, in the same unit), `status` and `trials`
-        (how many). Architectures without a complete trial are last. Columns that callbacks have
-        added follow, with the values of that trial.
+        The columns depend on the space and the kind of target alone: `rank` (missing without a
+        valid score), `trial_id` (of its best trial), `family`, every parameter of the space
+        (`arch_NAME` where NAME is another column), `n_parameters`, `score` (the objective, larger
+        is better), `estimate` and its `error` (a standard deviation, in the same unit), the
+        results on test rows (`test_nll_per_datum` is the log loss; missing without test rows),
+        `fit_seconds` of one training, `predict_seconds` of one row, `status` and `trials` (how
+        many). Results and seconds are means over the complete trials. Architectures without a
+        complete trial are last. Columns that callbacks have added follow, with the values of that
+        trial.
 
         Example:
             study.leaderboard().query("family == 'mlp'").head()
@@ -236,10 +250,14 @@ class Study:
         trials = trials.drop_duplicates("trial_id", keep="last")
         counts = trials["architecture_key"].value_counts()
         keys = trials.set_index("trial_id")["architecture_key"]
+        tests = self.spec.plan.declared.kind.tests
+        seconds = _mean_seconds(trials[trials["status"] == TrialStatus.COMPLETE.value])
         rows = [
             _cells(one, "rank", "trial_id", "family", "n_parameters", "estimate")
             | {column: one.values.get(name) for name, column in columns.items()}
             | {"score": one.objective, "error": one.estimate_error}
+            | _cells(one, *tests)
+            | seconds[keys[one.trial_id]]
             | {"status": TrialStatus.COMPLETE.value, "trials": counts[keys[one.trial_id]]}
             for one in shown.ranking
         ]
@@ -253,7 +271,11 @@ class Study:
         before = ("rank", "trial_id", "family")
         types = {name: LEADERBOARD[name] for name in before}
         types |= {column: _COLUMN_TYPES[space[name]] for name, column in columns.items()}
-        types |= LEADERBOARD
+        types |= {
+            name: kind
+            for name, kind in LEADERBOARD.items()
+            if name in tests or not name.startswith("test_")
+        }
         table = pd.DataFrame(rows, columns=list(types)).astype(types)
         own_values = trials.set_index("trial_id")[own_columns(trials.columns)]
         return table.join(own_values, on="trial_id")
@@ -475,7 +497,7 @@ class Study:
     def report(
         self, to: str | Path | None = None, *, metric: str | None = None, force: bool = False
     ) -> Path:
-        """Write the report and return the path of its page.
+        """Write the report and return the path of its page, which a notebook shows as a link.
 
         `metric` is shown after the log loss, by default that of the study. The folder `to` must be
         empty or hold a report; with `force` files with the names of a report's are replaced, and
@@ -484,6 +506,7 @@ class Study:
         Example:
             study.report("shown")  # Path("shown/index.html")
         """
+        from nas_evidence.api.report_page import ReportPage
         from nas_evidence.reporting.live import running_now
         from nas_evidence.reporting.page import check_place, write_report, write_report_whole
 
@@ -493,14 +516,15 @@ class Study:
             check_place(Path(to), force=force)
         found, live = self.summary(metric), running_now(self.folder)
         if to is not None:
-            return write_report_whole(found, Path(to), live=live, force=force)
+            return ReportPage(write_report_whole(found, Path(to), live=live, force=force))
         html = write_report(found, self.folder / "report", live=live).html
         self._store.push()
-        return html
+        return ReportPage(html)
 
     def summary(self, metric: str | None = None, *, within: "Within" = nullcontext) -> "Report":
         """Return what the report says, as values: `headline`, `verdict`, `problems`, ...
 
+        Shown in a notebook or at a prompt, it is the first screen of the report in words.
         `how_read` says how the data were read; it is None of a study of an older version.
         The winner is compared with simple models, if that is not stored. Where that fails, for
         example without the data, `not_compared` says why.

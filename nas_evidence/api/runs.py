@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -145,6 +145,11 @@ class Audience:
 
     def say(self, line: str) -> None:
         """Print one line of text."""
+
+    def read(self, sentences: Sequence[str]) -> None:
+        """Tell how the data were read."""
+        for sentence in sentences:
+            self.say(sentence)
 
     def warn(self, line: str) -> None:
         """Print one line, of what has stopped while the search goes on."""

@@ -4,9 +4,11 @@ The page, its text as Markdown, JSON, CSV, the figures and the terminal are view
 """
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,7 +38,8 @@ from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
 Fact = TypeVar("Fact")
-#: Names of all metrics, in the order in which they are shown.
+#: Width of the first screen in words, lines of each of its sentences, and warnings on it.
+_ACROSS, _MOST_LINES, _MOST_ADVICE = 100, 3, 3
 
 
 def trust_of(study: RankedStudy) -> Trust:
@@ -65,7 +68,7 @@ def _fact(function: Callable[[RankedStudy], Fact]) -> StoredFact[Fact]:
     return StoredFact(lambda report: function(report.study))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """The results of a study in tables, statistics and sentences.
 
@@ -102,6 +105,45 @@ class Report:
     problems = _fact(problems)
     #: Warning signs in valid estimates.
     flags = _fact(flags)
+
+    def __repr__(self) -> str:
+        """Return the first screen in words."""
+        lines = [self._title]
+        wide = 1 + max((len(word) for word, _ in self.screen), default=0)
+        for word, sentence in self.screen:
+            own = textwrap.wrap(sentence, _ACROSS, initial_indent=word.ljust(wide),
+                                subsequent_indent=" " * wide)  # fmt: skip
+            lines += own if len(own) <= _MOST_LINES else [*own[:_MOST_LINES], " " * wide + "..."]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        said = "".join(
+            f"<dt><b>{escape(word)}</b></dt><dd>{escape(sentence)}</dd>"
+            for word, sentence in self.screen
+        )
+        return f"<p>{escape(self._title)}</p><dl>{said}</dl>"
+
+    @property
+    def _title(self) -> str:
+        study = self.study
+        done = f"{study.n_searched} of {study.spec.n_trials} trials"
+        return f"Report of {self.name}: {done}, ranked by {study.ranks_by}"
+
+    @property
+    def screen(self) -> tuple[tuple[str, str], ...]:
+        """The first screen: what each sentence is about, and the sentence."""
+        said = self.headline
+        further = len(said.advice) - _MOST_ADVICE
+        found = (
+            ("Answer", said.answer), ("Worth it?", said.worth), ("How sure", said.sure),
+            ("If wrong", said.cost), ("Search more?", said.together), ("Measured", said.measured),
+            ("Intervals", said.intervals), ("Trust", self.verdict),
+            *(("Note", sentence) for sentence in said.advice[:_MOST_ADVICE]),
+            ("Note", f"{further} more: see headline.advice" if further > 0 else ""),
+            ("Values", "headline, metrics, trust, importances, how_read, problems, ... of this "
+                       "object; study.report() writes the page"),
+        )  # fmt: skip
+        return tuple((word, sentence) for word, sentence in found if sentence)
 
     @property
     def name(self) -> str:
