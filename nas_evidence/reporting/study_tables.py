@@ -155,13 +155,13 @@ class RankedStudy:
             if not self.is_estimated:
                 return f"{before}Ranked by {self.ranks_by}, best first."
             return (
-                f"{before}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)} that all "
-                "trials together say of an architecture; one lucky seed counts less."
+                f"{before}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)}, smoothed "
+                "over similar architectures, so that one lucky seed counts less."
             )
         if 0 < raced < len(ranked):
             return (
-                f"The {first} trained several times and ranked by the mean {score}; the others "
-                "follow by a single training, where a lucky score can exceed a mean above it."
+                f"The {first} trained several times and ranked by the mean {score}. The others "
+                "follow by one training each, whose score may be higher by luck."
             )
         means = any(len(one.trial_ids) > 1 for one in ranked)
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
