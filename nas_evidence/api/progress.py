@@ -15,8 +15,8 @@ from typing import Any
 
 from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.plumbing.durations import duration, rough_duration
-from nas_evidence.spec.domains import value_text
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.domains import architecture_text, value_text
+from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import FAMILY_PARAMETERS, ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.workers.executor import Lost, Watcher
 
@@ -196,10 +196,12 @@ class Progress(Watcher):
             result = record.cause
         left = self.left()
         end = f", {left}" if left else ""
-        place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
+        place = f"{self.n_done}/{self.study.n_trials}"
+        if is_race(record.trial_id):
+            place = self.retraining(record.trial_id)
+        name = architecture_text(row.architecture.family, row.architecture.values)
         return (
-            f"[{place}] trial {record.trial_id} {row.architecture.family} "
-            f"{size_text(row.architecture)} {record.status} {result} "
+            f"[{place}] trial {record.trial_id} ({name}) {record.status}, {result} "
             f"({duration(record.total_seconds)}{end})"
         )
 
@@ -216,6 +218,13 @@ class Progress(Watcher):
         if best := max(ranked, key=lambda row: row.score or 0, default=None):
             parts.append(f"best {best.architecture}, {self.study.objective} {best.score:.4g}")
         return parts
+
+    def retraining(self, trial_id: int) -> str:
+        """Return which retraining of the best a trial of the race is, and of how many at most."""
+        from nas_evidence.driver.race import budget_of
+
+        most = budget_of(self.study)
+        return f"retraining the best, {trial_id - RACE_IDS + 1} of at most {most}"
 
     def left(self) -> str:
         """Return the time left in words, "" before the first trial has ended.

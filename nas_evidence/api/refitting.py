@@ -16,7 +16,7 @@ from nas_evidence.api.request import check_one, with_workers
 from nas_evidence.api.runs import begun, check_reaches, run_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA
-from nas_evidence.spec.domains import Choice
+from nas_evidence.spec.domains import Choice, architecture_text
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import (
     MAX_NAME,
@@ -69,7 +69,6 @@ def refitted(
     """
     from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.reporting.study_tables import architecture_text
     from nas_evidence.spec.origin import Origin
     from nas_evidence.storage.kept_how_read import keep_how_read, read_how_read
     from nas_evidence.storage.kept_origin import keep_origin

@@ -21,6 +21,7 @@ from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
@@ -45,6 +46,8 @@ _LOG = logging.getLogger(__name__)
 _FORECAST_PATIENCE = 0.5
 #: Trials of which none is worth a forecast, which takes about as long as a short one.
 _FEW = 2
+#: Share of the workers' time without work from which it is said.
+_MUCH_IDLE = 0.25
 
 
 @dataclass(frozen=True)
@@ -302,8 +305,6 @@ def other_first(before: Standing | None, now: Standing | None) -> str:
     """Say that another architecture comes first than in the last report; "" if none does."""
     if before is None or now is None or before.key == now.key:
         return ""
-    from nas_evidence.reporting.study_tables import architecture_text
-
     was, is_now = (
         f"{architecture_text(one.architecture.family, one.architecture.values)} "
         f"(trial {one.trial_id})"
@@ -362,14 +363,14 @@ class UnfinishedStudy:
         at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
         trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
         if race:
-            trials += f" and up to {race} in the race of the finalists"
+            trials += f", then up to {race} retrainings of the best"
         # Before anything slow: reading data takes a second, Ray and torch take several.
-        say(f"{spec.name}: {trials}, {at_once} -> {self.store.place}")
+        say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
         keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
-            say(f"{spec.name}: the workers are {why}")
+            say(f"{spec.name}: trials run {why}")
         if unused := unused_gpu(spec.resources, name):
             self.audience.warn(str(unused))
         if any(map(is_outside, spec.family)):
@@ -420,7 +421,8 @@ class UnfinishedStudy:
                             watcher.status = "complete"
                         else:
                             watcher.status = "cancelled" if driver.requests.study else "incomplete"
-                say(f"the workers were idle {pool.idle_share():.0%} of the time")
+                if (idle := pool.idle_share()) >= _MUCH_IDLE:
+                    say(f"the workers had nothing to do for {idle:.0%} of the time")
             finally:
                 pool.close()
         if driver.requests.study and not driver.is_finished():

@@ -152,7 +152,7 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
         out.print(job_line(job))
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     raced = sum(now.by_status.values()) - now.n_finished
-    race = f" and {raced} of the race" * (raced > 0)
+    race = f" and {raced} retrainings of the best" * (raced > 0)
     out.print(
         f"{now.name if job is None else job.study}: {now.state}, {now.n_finished} of "
         f"{now.n_trials} trials{race} ({counts or 'none yet'})"

@@ -31,6 +31,7 @@ from nas_evidence.plumbing.outputs import check_output, files_in, written_here, 
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
@@ -209,21 +210,21 @@ def say_results(
         dispensable=own,
     )
     out.print(shown.order)
-    page = study.report(to, metric=metric, force=force)
     said = report.headline
+    screen = (shown.objective_unit, *header, shown.order, said.worth, report.verdict)
+    if words := brief(" ".join(map(str, screen))):
+        out.print(f"words:  {words}.")
+    page = study.report(to, metric=metric, force=force)
     if said.answer and shown.winner is not None:
         out.print(f"answer: {said.answer}")
     facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
     for word, sentence in facts.items():
         if sentence:
             out.print(f"{word:7} {sentence}")
-    notes = (said.together, said.measured, said.intervals, *said.advice, report.pruning)
+    notes = (*said.advice, said.together, said.measured, said.intervals, report.pruning)
     for sentence in filter(None, notes):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    screen = (shown.objective_unit, *header, shown.order, said.worth, report.verdict)
-    if words := brief(" ".join(map(str, screen))):
-        out.print(f"words:  {words}.")
     out.print(f"report: {page if to else as_named(study, page)}")
     if to is None and "://" in study.place:  # no browser opens it there
         here = f"{study.place.rstrip('/').rpartition('/')[2]}-report"
@@ -277,7 +278,6 @@ def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
 def say_export(folder: Path, place: str) -> None:
     """Say what an export holds, and of an ensemble what it gains; `place` is what it is called."""
     from nas_evidence.exporting.soundness import ENSEMBLE, read_json
-    from nas_evidence.reporting.study_tables import architecture_text
 
     if not (folder / ENSEMBLE).is_file():
         written = read_json(folder, "evidence.json")

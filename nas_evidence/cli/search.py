@@ -246,8 +246,8 @@ class _Terminal(Audience):
         report = _conclude(study, run)
         counts = ", ".join(f"{n} {word}" for word, n in sorted(statuses.items()))
         raced = len(study.trials) - n_stored
-        race = f" ({raced} of them in the race of the best)" * (raced > 0)
-        out.print(f"trials: {counts}{race}")
+        race = f"{n_stored} of the search and {raced} retrainings of the best: " * (raced > 0)
+        out.print(f"trials: {race}{counts}")
         more = typed("resume", study.place, "--trials", 2 * spec.n_trials)
         out.print(f"more:   {more}{_options(run)}")
         if not complete:

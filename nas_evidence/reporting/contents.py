@@ -177,6 +177,7 @@ class Report:
         return headline(
             self.study, self.certainty, self.judged, recommendation(self.study),
             metric=self.metric, trust=self.trust, place=self.place,
+            shape=() if self.how_read is None else self.how_read.shape,
         )  # fmt: skip
 
     @StoredFact

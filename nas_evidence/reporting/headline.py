@@ -31,9 +31,11 @@ from nas_evidence.reporting.intervals import coverage_warning, intervals_sentenc
 from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, loss_text, percent
+from nas_evidence.reporting.words import NATS, counted, figure, loss_text, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
+from nas_evidence.spec.pooling import CELLS, shortage
+from nas_evidence.spec.record import is_race
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import domains_of_family
 
@@ -91,8 +93,20 @@ def headline(
     metric: str | None = None,
     trust: Trust | None = None,
     place: Path | str = "",
+    shape: tuple[int, ...] = (),
 ) -> Headline:
-    """Return the first screen of a study at a place, with the named metric."""
+    """Return the first screen of a study at a place, with the named metric.
+
+    Args:
+        study: with its ranking.
+        sure: how sure the first is.
+        comparison: the winner beside simple models.
+        recommended: what to do next.
+        metric: that is shown; the usual one where it is None.
+        trust: how far the scores can be trusted.
+        place: where the study lies, for the command that goes on.
+        shape: of an input.
+    """
     winner = study.winner
     if winner is None:
         return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
@@ -108,7 +122,7 @@ def headline(
         worth=worth_sentence(study, comparison),
         measured=f"{measured} {class_weights_sentence(study, comparison)}".strip(),
         intervals=intervals_sentence(comparison),
-        advice=tuple(advice(study, comparison, trust)),
+        advice=tuple(advice(study, comparison, trust, shape)),
     )
 
 
@@ -126,7 +140,8 @@ def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
     so_far, done = "", ""
     if study.n_searched < study.spec.n_trials:
         so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
-    return f"Take {winner.architecture} (trial {winner.trial_id}){so_far}: {of}{done}."
+    again = ", a retraining" if is_race(winner.trial_id) else ""
+    return f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}."
 
 
 def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
@@ -204,8 +219,8 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     noise = _in_unit(study, sure.noise or 0.0)
     if sure.tied:
         return (
-            f"{_tied(study, sure)} by {score}: they differ by less than one seed from the next, "
-            f"which is about {noise}. The best of all tried is among them with a probability of "
+            f"{_tied(study, sure)} by {score}: they differ by less than one seed does, about "
+            f"{noise}. The best of all tried is among them with a probability of "
             f"{percent(sure.together)}, {from_seeds}."
         )
     text = (
@@ -345,9 +360,11 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
         within += f", corrected for {rivals} simple models" * (rivals > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
-    lead = f"{loss_text(abs(best.behind))} ({losses}), which may be chance on {rows}"
-    ahead = ": it is ahead by" if best.behind > 0 else ": that is ahead by"
-    return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
+    how = "ahead" if best.behind > 0 else "behind"
+    return (
+        f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance.{cheaper}"
+    )
 
 
 def _linear_first(study: RankedStudy, losses: str, best: Baseline, rows: str) -> str:
@@ -407,9 +424,9 @@ def metric_sentence(
         return f"{words[0].upper()}{words[1:]} unknown: {why}."
     where = f"{comparison.n:,} test rows" if comparison.on == "test" else "rows not trained on"
     value = comparison.metrics[metric]
-    said = f"On {where}, {words} {value:.3f}"
+    said = f"On {where}, {words} {figure(value)}"
     if metric in comparison.errors:
-        said += f" ± {comparison.errors[metric]:.3f}"
+        said += f" ± {figure(comparison.errors[metric])}"
     notes = [f"mean of {counted(comparison.seeds, 'seed')}"] if comparison.seeds > 1 else []
     notes += filter(None, [_choice(comparison).removeprefix("; ")])
     if notes:
@@ -417,10 +434,11 @@ def metric_sentence(
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
-        said += f"; {best.name}, the best simple model {of}, {best.metrics[metric]:.3f}"
+        said += f"; {best.name}, the best simple model {of}, {figure(best.metrics[metric])}"
         constant = comparison.kind.constant
         plain = [one for one in rivals if one.name == constant and one is not best]
-        said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
+        alone = (f"; the {one.name} alone {figure(one.metrics[metric])}" for one in plain)
+        said += "".join(alone)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"
         usual = "the more probable class is predicted"
@@ -486,26 +504,32 @@ def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[
     return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
 
 
-def advice(study: RankedStudy, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
+def advice(
+    study: RankedStudy,
+    judged: Comparison | None,
+    trust: Trust | None = None,
+    shape: tuple[int, ...] = (),
+) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
     Args:
         study: with a winner.
         judged: the winner beside simple models, if known.
         trust: how well scores rank the test results, if known.
+        shape: of an input, if known.
     """
-    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study)]
+    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study, shape)]
     n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
     if len(study.trials) and n_failed / len(study.trials) > _MANY_FAILED:
         found.append(
             f"{n_failed} of {len(study.trials)} trials failed, so the search saw only part of the "
-            "space. “What went wrong” has the causes."
+            "space. The section “What went wrong” has the causes."
         )
     rejected = _misranked(study, trust)
     return found + ([rejected] if rejected else [])
 
 
-def _at_edges(study: RankedStudy) -> list[str]:
+def _at_edges(study: RankedStudy, shape: tuple[int, ...]) -> list[str]:
     winner = study.winner
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
@@ -516,12 +540,17 @@ def _at_edges(study: RankedStudy) -> list[str]:
         if domain == usual.get(winner.family, {}).get(name):
             continue
         if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
-            found += _at_edge(winner.family, name, domain, value)
+            found += _at_edge(winner.family, name, domain, value, shape)
     return found
 
 
-def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float) -> Iterator[str]:
-    """Say that a parameter is at an end of its range, where a study may ask for more."""
+def _at_edge(
+    family: str, name: str, domain: IntRange | FloatRange, value: float, shape: tuple[int, ...]
+) -> Iterator[str]:
+    """Say that a parameter is at an end of its range, where a study may ask for more.
+
+    A convolutional network is no deeper than the images of that shape carry.
+    """
     low, high = domain.low, domain.high
     if not low < high:
         return
@@ -530,15 +559,18 @@ def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float
     widest = domains_of_family(family).get(name)
     if value + step > high:
         most = getattr(widest, "high", math.inf)
+        if (family, name) == ("cnn", "depth") and len(shape) == 3:
+            height, width = shape[1:]
+            most = max((d for d in CELLS if not shortage(d, height, width)), default=0)
         word, end, beyond = "largest", "high", whole(min(2 * high, most))
     elif value - step < low and (low > 0 or value > 0):
         word, end, beyond = "smallest", "low", whole(max(low / 2, getattr(widest, "low", 0)))
     else:
         return
-    if low <= beyond <= high:
+    if low <= beyond <= high or (end == "high" and beyond < high):
         return
     yield (
-        f"The winner has the {word} {name} that was allowed, {value:g}; a better one may lie "
+        f"The winner has the {word} {name} that was allowed, {value:g}, so a better one may lie "
         f"beyond. Set family.{family}.{name}.{end}={beyond:g} and search again with another "
         "`out`."
     )

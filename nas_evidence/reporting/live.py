@@ -9,7 +9,8 @@ from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.page import Live, ReportPaths, write_report
-from nas_evidence.reporting.study_tables import architecture_text, ranked_study
+from nas_evidence.reporting.study_tables import ranked_study
+from nas_evidence.spec.domains import architecture_text
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
 from nas_evidence.storage.kept_how_read import read_how_read
 from nas_evidence.storage.kept_origin import read_origin

@@ -102,6 +102,15 @@ def number(value: float | None, digits: int = 3) -> str:
     return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def figure(value: float) -> str:
+    """Return a metric with three decimals, a large one without any.
+
+    >>> figure(0.98765), figure(85866.176)
+    ('0.988', '85,866')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
+
+
 def count(value: int | None) -> str:
     """Return a count with thousands separated, or a dash where it is missing."""
     return MISSING if value is None else f"{value:,}"

@@ -197,6 +197,20 @@ def value_text(value: ParameterValue) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
+    """Return an architecture in words; layers of one width go without saying.
+
+    >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
+    'mlp, depth 2, width 64'
+    """
+    said = (
+        f"{name} {value_text(value)}"
+        for name, value in values.items()
+        if (name, value) != ("shape", "constant")
+    )
+    return ", ".join([family, *said])
+
+
 def described(domain: Domain) -> str:
     """Return the members of a domain in readable form.
 

@@ -16,6 +16,7 @@ from cases import GOLDEN_FOLDER
 from commands import TINY, environment, hashes, run, start, write_study
 
 import nas_evidence
+from nas_evidence.cli.validate import dry_run
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table
@@ -163,6 +164,22 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("fetches", [False, True])
+def test_a_dry_run_fetches_a_data_set_if_it_is_asked_to(
+    fetches: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def load(*given: object, download: bool = False, **more: object) -> object:
+        asked.append(download)
+        raise ValueError("there is no data")
+
+    monkeypatch.setattr("nas_evidence.data.load", load)
+    download = {"download": True} if fetches else {}
+    dry_run("mnist", data_root=tmp_path, **download)
+    assert asked == [fetches]
+
+
 def test_workers_are_typed_as_a_number_or_auto(home: Path) -> None:
     asked = ("search", "tiny.toml", "--dry-run", "--executor", "ray", "--workers")
     assert run(*asked, "3", folder=home).stdout.endswith("3 workers\n")
@@ -231,7 +248,7 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
     assert (tmp_path / "s" / "study.toml").is_file()
     study = load_study(write_study(tmp_path)).model_copy(update={"n_trials": 1})
     open_study(tmp_path / "t", study)
-    assert "[1/1] trial 0 linear" in run("resume", "t", *INLINE, folder=tmp_path).stdout
+    assert "[1/1] trial 0 (linear)" in run("resume", "t", *INLINE, folder=tmp_path).stdout
 
 
 # --- a search
@@ -247,7 +264,8 @@ def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None
     assert lines.pop(0) == "tiny: 4 trials, 1 worker -> done"
     # One line a trial: a hundred trials stay far below two hundred lines.
     for number, line in enumerate(lines[:4], start=1):
-        assert re.match(rf"\[{number}/4\] trial \d (linear -|mlp \d+/1) complete diag_ef=-", line)
+        named = r"\((linear|mlp, depth 1, width \d+)\)"
+        assert re.match(rf"\[{number}/4\] trial \d {named} complete, diag_ef=-", line)
     assert lines[-4] == "report: done/report/index.html"
     assert lines[-3].startswith("export: done/export (trial ")
     assert lines[-2] == "trials: 4 complete"
@@ -359,7 +377,7 @@ def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path:
     )  # fmt: skip
     assert "trials: 2 diverged" in process.stdout
     assert "error: no trial is complete" in process.stderr
-    assert re.search(r"\[1/2\] trial 0 linear - diverged .*training loss is", process.stdout)
+    assert re.search(r"\[1/2\] trial 0 \(linear\) diverged, .*training loss is", process.stdout)
     assert set(read_table(tmp_path / "s", "trials")["status"]) == {"diverged"}
     assert (tmp_path / "s" / "report" / "index.html").is_file()
 
@@ -371,10 +389,13 @@ def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path:
 def test_trials_of_the_race_are_counted_apart(home: Path) -> None:
     race = ("--set", "finalists=2", "--set", "race.trials=2", "--executor", "inline")
     said = run("search", "tiny.toml", "--trials", 2, *race, "--out", "raced", folder=home).stdout
-    assert "trials: 4 complete (2 of them in the race of the best)\n" in said
+    assert "tiny: 2 trials, then up to 2 retrainings of the best; 1 worker -> raced\n" in said
+    assert "\n[retraining the best, 2 of at most 2] trial 1000001 (" in said
+    assert "trials: 2 of the search and 2 retrainings of the best: 4 complete\n" in said
     assert "words:  nats per datum: log probability, averaged over rows" in said
     status = run("status", "raced", folder=home).stdout
-    assert status.startswith("tiny: finished, 2 of 2 trials and 2 of the race (4 complete)\n")
+    counted = "2 of 2 trials and 2 retrainings of the best (4 complete)"
+    assert status.startswith(f"tiny: finished, {counted}\n")
 
 
 def test_status_in_words_and_as_json(home: Path) -> None:
