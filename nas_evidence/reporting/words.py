@@ -102,6 +102,15 @@ def number(value: float | None, digits: int = 3) -> str:
     return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def metric_value(value: float | None, digits: int = 3) -> str:
+    """Return a metric with `digits` decimals, and a large one with its leading digits.
+
+    >>> [metric_value(x) for x in (0.98765, -0.5, 85866.176, 123.456, None)]
+    ['0.988', '-0.500', '85,866', '123.5', '–']
+    """
+    return number(value, digits) if value is None or abs(value) < 100 else amount(value)
+
+
 def count(value: int | None) -> str:
     """Return a count with thousands separated, or a dash where it is missing."""
     return MISSING if value is None else f"{value:,}"
