@@ -552,6 +552,7 @@ class Study:
             found = report_on(
                 self._ranked(), compared, place=Path(self.place), metric=metric,
                 how_read=read_how_read(self.folder), refit_of=read_origin(self.folder),
+                data_root=self.data_root,
             )  # fmt: skip
             self._said = tables, metric, found
         return self._said[2]

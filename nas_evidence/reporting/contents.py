@@ -4,6 +4,7 @@ The page, its text as Markdown, JSON, CSV, the figures and the terminal are view
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TypeVar
 
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
+from nas_evidence.reporting.about import about
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, early_trust, trust
 from nas_evidence.reporting.headline import Headline, headline, usual_metric
@@ -21,6 +23,7 @@ from nas_evidence.reporting.importance import (
     importance_sentence,
     importances,
 )
+from nas_evidence.reporting.next_step import NextStep, next_step
 from nas_evidence.reporting.problems import (
     flags,
     problems,
@@ -78,6 +81,7 @@ class Report:
     metric      of the winner's predictions, shown after the log loss; None if none was named
     how_read    how the data were read; None where that is unknown
     refit_of    the study that found its architectures; None for a search
+    data_root   the folder of the data sets, None if none was named
     """
 
     study: RankedStudy
@@ -86,6 +90,7 @@ class Report:
     metric: str | None = None
     how_read: HowRead | None = None
     refit_of: Origin | None = None
+    data_root: Path | None = None
 
     #: How sure the first rank is; None with fewer than two architectures.
     certainty = _fact(certainty_of)
@@ -149,6 +154,23 @@ class Report:
     def name(self) -> str:
         """What the study is called."""
         return named(self.study.spec.name, self.place)
+
+    @property
+    def where(self) -> str:
+        """The folder or URI of the study, as it is typed; a `Path` joins the slashes of a URI."""
+        return re.sub(r"^(\w{2,}):/(?!/)", r"\1://", str(self.place))
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """Its data, rows, dates, versions, and the command that repeats it, by name."""
+        return about(self.study, self.how_read, self.where, self.data_root)
+
+    def next_step(self, *, is_running: bool = False) -> NextStep:
+        """Return what to do next; `is_running` says whether a process runs the study now."""
+        return next_step(
+            self.study, self.headline, self.where, is_running=is_running,
+            is_refit=self.refit_of is not None, data_root=self.data_root,
+        )  # fmt: skip
 
     @property
     def kind(self) -> TargetKind:
@@ -288,6 +310,7 @@ def report_on(
     metric: str | None = None,
     how_read: HowRead | None = None,
     refit_of: Origin | None = None,
+    data_root: Path | None = None,
 ) -> Report:
     """Return the report of a study, for any number of trials.
 
@@ -298,13 +321,14 @@ def report_on(
         metric: of the winner's predictions, to say on the first screen; by default the study's.
         how_read: how its data were read, if known.
         refit_of: the study that found its architectures, if one did.
+        data_root: the folder of the data sets, if one was named.
 
     Raises:
         ValueError: the metric does not fit the targets; names those that do.
     """
     metric = metric or study.spec.metric
     check_metric(metric, study.spec.plan.likelihood)
-    return Report(study, comparison, place, metric, how_read, refit_of)
+    return Report(study, comparison, place, metric, how_read, refit_of, data_root)
 
 
 def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None = None) -> str:

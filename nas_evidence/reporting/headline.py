@@ -31,7 +31,7 @@ from nas_evidence.reporting.intervals import coverage_warning, intervals_sentenc
 from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, figure, loss_text, percent
+from nas_evidence.reporting.words import NATS, counted, loss_text, metric_value, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
@@ -424,9 +424,9 @@ def metric_sentence(
         return f"{words[0].upper()}{words[1:]} unknown: {why}."
     where = f"{comparison.n:,} test rows" if comparison.on == "test" else "rows not trained on"
     value = comparison.metrics[metric]
-    said = f"On {where}, {words} {figure(value)}"
+    said = f"On {where}, {words} {metric_value(value)}"
     if metric in comparison.errors:
-        said += f" ± {figure(comparison.errors[metric])}"
+        said += f" ± {metric_value(comparison.errors[metric])}"
     notes = [f"mean of {counted(comparison.seeds, 'seed')}"] if comparison.seeds > 1 else []
     notes += filter(None, [_choice(comparison).removeprefix("; ")])
     if notes:
@@ -434,10 +434,10 @@ def metric_sentence(
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
-        said += f"; {best.name}, the best simple model {of}, {figure(best.metrics[metric])}"
+        said += f"; {best.name}, the best simple model {of}, {metric_value(best.metrics[metric])}"
         constant = comparison.kind.constant
         plain = [one for one in rivals if one.name == constant and one is not best]
-        alone = (f"; the {one.name} alone {figure(one.metrics[metric])}" for one in plain)
+        alone = (f"; the {one.name} alone {metric_value(one.metrics[metric])}" for one in plain)
         said += "".join(alone)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"
