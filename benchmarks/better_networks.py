@@ -18,6 +18,8 @@ stay as they are:
                 quantiles of the training rows (Gorishniy et al. 2022, equation 1)
     robust      median and quartiles in the place of mean and standard deviation, then the smooth
                 clip x / sqrt(1 + (x / 3)^2) (Holzmueller et al. 2024)
+    choice      `numbers = ["plain", "piecewise"]` in the space of both families: the same encoding
+                within the network, and the sampler chooses by the scores of the folds
 
 **Delivered**, mixtures of predictive distributions, each member with its own factor on the spread:
 
@@ -69,7 +71,7 @@ from nas_evidence.scores.folds import SCALES, restored, targets_of_folds
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "results" / "better_networks"
-ENCODINGS = ("plain", "piecewise", "robust")
+ENCODINGS = ("plain", "piecewise", "robust", "choice")
 DELIVERED = ("one", "stacked", "equal", "seeds", "factor", "normal", "three")
 BINS = 8
 QUARTILES = 4
@@ -97,7 +99,7 @@ def encoded(
     encoding: str, train: pd.DataFrame, test: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return both tables with their numeric columns encoded by the training rows."""
-    if encoding == "plain":
+    if encoding in ("plain", "choice"):
         return train, test
     found: list[dict[str, Any]] = [{}, {}]
     for name in train:
