@@ -234,7 +234,7 @@ def test_trials_of_the_race_are_explained_where_they_stand(tmp_path: Path) -> No
     assert "which trains the best again with other seeds; in all 5 complete" in plain
     assert "Trials from 1,000,000 on are the race: the best architectures, trained again" in plain
     markdown = (tmp_path / "to" / "report.md").read_text(encoding="utf-8")
-    assert "Trials: 3 of 3 and 2 in the race" in markdown
+    assert "Trials: 3 of 3, and 2 in the race" in markdown
 
 
 @pytest.mark.slow
