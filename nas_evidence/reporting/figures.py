@@ -30,6 +30,7 @@ from nas_evidence.reporting.headline import rivals_as_judged
 from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy, usable
 from nas_evidence.reporting.svg import (
+    COLOURS,
     GREY,
     Axis,
     Key,
@@ -552,6 +553,41 @@ def loss_curves(report: Report) -> Markup | None:
     return _lines(report.study, rows, "train_nll_per_datum", "training loss, nats per datum")
 
 
+def under_way(report: Report, trials: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """Return the training loss of trials that are running, beside that of the best so far."""
+    shown = [one for one in trials if one.get("losses")][: len(COLOURS)]
+    if not shown:
+        return None
+    study, winner = report.study, report.study.winner
+    rows = study.curves.iloc[:0]
+    if winner is not None:
+        rows = study.curves[study.curves["trial_id"] == winner.trial_id]
+        rows = rows[rows["train_nll_per_datum"].notna()]
+    best = [(float(a), float(b)) for a, b in zip(rows["epoch"], rows["train_nll_per_datum"],
+                                                 strict=True)]  # fmt: skip
+    curves = [[(float(a), float(b)) for a, b in one["losses"]] for one in shown]
+    points = [point for curve in [best, *curves] for point in curve]
+    panel = Panel(
+        axis_of("epoch", [epoch for epoch, _ in points], whole=True),
+        axis_of("training loss, nats per datum", [loss for _, loss in points]),
+    )
+    legend = []
+    if best and winner is not None:
+        panel.line(best, colour=GREY, width=3.5, title=f"the best so far: {winner.architecture}")
+        legend.append(Key("best so far", GREY, None))
+    for i, (one, curve) in enumerate(zip(shown, curves, strict=True)):
+        label = f"trial {one['trial']}: {one['architecture']}"
+        said = f"{label}\nat epoch {curve[-1][0]:g} of {one['epochs']}: {curve[-1][1]:.4f}"
+        panel.line(curve, colour=colour(i), title=said, width=1.8)
+        panel.dot(*curve[-1], colour=colour(i), radius=3.5, title=said)
+        legend.append(Key(label, colour(i), None))
+    ends = "; ".join(
+        f"trial {one['trial']} {curve[-1][1]:.3f} at epoch {curve[-1][0]:g}"
+        for one, curve in zip(shown, curves, strict=True)
+    )
+    return plot([panel], name=f"training loss of running trials: {ends}", legend=legend)
+
+
 def score_curves(report: Report) -> Markup | None:
     """Return the objective of the best architectures; None if it was stored once in each."""
     study = report.study
@@ -669,8 +705,14 @@ FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
 }  # fmt: skip
 
 
-def figures_of(report: Report) -> dict[str, Markup]:
-    """Return the figures of a report that have something to show, by name."""
+def figures_of(report: Report, running: Sequence[Mapping[str, Any]] = ()) -> dict[str, Markup]:
+    """Return the figures of a report that have something to show, by name.
+
+    Args:
+        report: of a study.
+        running: its trials under way, as `Live` has them.
+    """
     found = {name: draw(report) for name, draw in FIGURES.items()}
+    found["under_way"] = under_way(report, running)
     found |= {f"front_{cost}": front(report, cost) for cost in report.study.spec.minimise}
     return {name: figure for name, figure in found.items() if figure is not None}
