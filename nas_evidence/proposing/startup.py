@@ -24,7 +24,14 @@ from nas_evidence.spec.domains import (
     described,
     type_of,
 )
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
+from nas_evidence.spec.study import (
+    FAMILY_DEFAULTS,
+    LEFT_OUT,
+    ArchitectureSpec,
+    StudySpec,
+    defaults_of,
+    derive_seed,
+)
 
 #: Quasi-random architectures of each family before the sampler starts.
 STARTUP_PER_FAMILY = 6
@@ -73,7 +80,7 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
     family = architecture.family
     if family not in study.family:
         return f"`family` must be one of {', '.join(study.family)}, but got {family!r}"
-    domains, fixed = study.family[family], defaults_of(family)
+    domains, fixed = study.family[family], FAMILY_DEFAULTS.get(family, {})
     for name, value in architecture.values.items():
         if name in domains and not domains[name].contains(value):
             allowed = described(domains[name])
@@ -137,7 +144,8 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
     architecture = ArchitectureSpec(family=family, values=point)
     if reason := misfit(study, architecture):
         raise UserError(f"{reason}; {place}.").with_code("first-trial-outside-space")
-    return filled(family, point)
+    domains = study.family[family]
+    return filled(family, {k: v for k, v in point.items() if k in domains or k not in LEFT_OUT})
 
 
 def _split(study: StudySpec) -> tuple[list[str], list[str]]:

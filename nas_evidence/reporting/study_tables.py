@@ -23,7 +23,7 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
 from nas_evidence.storage.tables import (
     COLUMNS,
@@ -476,11 +476,13 @@ def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
 
     >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
     'mlp, depth 2, width 64'
+    >>> architecture_text("linear", {"numbers": "piecewise"})
+    'linear, piecewise numbers'
     """
     said = (
-        f"{name} {value_text(value)}"
+        f"{value} {name}" if name == NUMBERS else f"{name} {value_text(value)}"
         for name, value in values.items()
-        if (name, value) != ("shape", "constant")
+        if (name, value) not in (("shape", "constant"), (NUMBERS, PLAIN))
     )
     return ", ".join([family, *said])
 

@@ -159,7 +159,7 @@ def _begin_epoch(
     scale = None if one else scales_of(given, program.theta)
     seen = [network.data for network in networks]
     moves = [moves_of_epoch(one.data, one, one.epoch + 1) for one in networks]
-    return scale, minibatches(seen, orders, plan.batch_size, moves)
+    return scale, minibatches(seen, orders, plan.batch_size, moves, program.encoding)
 
 
 def _order(network: Network) -> Tensor:

@@ -29,6 +29,7 @@ from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods import likelihood
+from nas_evidence.models.number_layers import Piecewise, behind_encoding, encoding_of
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
@@ -135,6 +136,7 @@ def minibatches(
     orders: Sequence[Tensor],
     batch_size: int,
     moves: Sequence[Moves | None] | None = None,
+    encoding: Piecewise | None = None,
 ) -> Iterator[Batch]:
     """Return the minibatches of an epoch, step by step.
 
@@ -143,17 +145,20 @@ def minibatches(
         orders: a permutation [n] for each, on the CPU.
         batch_size: B; the last one of a network may be smaller.
         moves: of the images of each network, in its order; None for images as they are.
+        encoding: of the inputs, which a program leaves to its data; None for none.
     """
     counts = [-(-len(order) // batch_size) for order in orders]
     moves = moves or [None] * len(data)
     rows = [_Rows.of(*each) for each in zip(data, orders, moves, strict=True)]
-    per_step = batch_size * max(1, data[0].x_train.shape[1:].numel())
+    n_inputs = data[0].x_train.shape[1:].numel()
+    n_inputs += 0 if encoding is None else len(encoding.column)
+    per_step = batch_size * max(1, n_inputs)
     start = 0
     while start < counts[0]:
         active = [row for row, count in zip(rows, counts, strict=True) if count > start]
         leaving = counts[len(active) - 1]
         stop = min(leaving, start + max(1, _GATHERED // (per_step * len(active))))
-        yield from _gathered(active, batch_size, start, stop)
+        yield from _gathered(active, batch_size, start, stop, encoding)
         start = stop
 
 
@@ -183,11 +188,14 @@ class _Rows:
         return picked, y.index_select(0, self.order_y[start:stop])
 
 
-def _gathered(rows: Sequence[_Rows], size: int, start: int, stop: int) -> Iterator[Batch]:
-    """Return minibatches of some steps, whose data are gathered at once."""
+def _gathered(
+    rows: Sequence[_Rows], size: int, start: int, stop: int, encoding: Piecewise | None
+) -> Iterator[Batch]:
+    """Return minibatches of some steps, whose data are gathered, and encoded, at once."""
     parts = [row.part(start * size, stop * size) for row in rows]
     counts = [len(y) for _, y in parts]
     x = torch.stack([_padded(x, max(counts)) for x, _ in parts])
+    x = x if encoding is None else encoding(x)
     y = torch.stack([_padded(y, max(counts)) for _, y in parts])
     for at in range(start, stop):
         first = (at - start) * size
@@ -212,8 +220,10 @@ def _padded(x: Tensor, n: int) -> Tensor:
 class Program(AbstractContextManager["Program"]):
     """The parameters of K networks as rows of one matrix, and their optimiser.
 
-    theta    [K, P]
-    moments  of the optimiser, each [K, P]
+    theta     [K, P]
+    moments   of the optimiser, each [K, P]
+    encoding  of the numbers, a fixed function that minibatches are to come through, or None: once
+              for many steps it costs little, and what is left may be a plain perceptron
     """
 
     def __init__(
@@ -224,6 +234,8 @@ class Program(AbstractContextManager["Program"]):
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
         self._likelihood = likelihood(plan.likelihood)  # at the scale 1; `step` is given others
+        self.encoding = encoding_of(models[0])
+        self._network = behind_encoding(models[0])
         self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
         self.sizes = [parameter.numel() for parameter in self.parameters[0]]
         self.stacks = is_stacked(models[0], len(models))
@@ -242,7 +254,7 @@ class Program(AbstractContextManager["Program"]):
             for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
                 parameter.data = value.view_as(parameter)
         compiled = self.plan.compile and self.theta.device.type == "cuda"
-        if is_perceptron(self.models[0]) and self.plan.precision == "float32" and not compiled:
+        if is_perceptron(self._network) and self.plan.precision == "float32" and not compiled:
             shapes = [parameter.shape for parameter in self.parameters[0]]
             self._perceptrons = Perceptrons(self.theta, shapes, self._likelihood)
         return self
@@ -305,7 +317,7 @@ class Program(AbstractContextManager["Program"]):
     @cached_property
     def _forward(self) -> Forward:
         """The outputs as a function of the leaves and the inputs, run as the plan wants."""
-        model, ids = self.models[0], [id(parameter) for parameter in self.parameters[0]]
+        model, ids = self._network, [id(parameter) for parameter in self.parameters[0]]
 
         def stacked(leaves: list[Tensor], x: Tensor) -> Tensor:
             return stacked_outputs(model, Stack(len(x), dict(zip(ids, leaves, strict=True))), x)
