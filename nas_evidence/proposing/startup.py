@@ -93,6 +93,17 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
     return None
 
 
+def as_searched(study: StudySpec, architecture: ArchitectureSpec) -> ArchitectureSpec:
+    """Return an architecture of an older study with what it leaves out and this one searches."""
+    family, values = architecture.family, architecture.values
+    added = {
+        name: FAMILY_DEFAULTS[family][name]
+        for name in LEFT_OUT & study.family.get(family, {}).keys() - values.keys()
+        if name in FAMILY_DEFAULTS.get(family, {})
+    }
+    return ArchitectureSpec(family=family, values={**values, **added}) if added else architecture
+
+
 def searched(study: StudySpec) -> list[str]:
     """Return the families for the sampler: those with more than one member, or all."""
     return _split(study)[1] or list(study.family)
