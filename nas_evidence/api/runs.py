@@ -343,7 +343,7 @@ class UnfinishedStudy:
             KeyboardInterrupt: also if another terminal cancels the study.
             ValueError: if the data are missing or do not fit the study.
         """
-        from nas_evidence.data.arrays import check_task
+        from nas_evidence.data.arrays import check_numbers, check_task
         from nas_evidence.data.decided import how_read_of
         from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
@@ -368,6 +368,7 @@ class UnfinishedStudy:
         say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
+        check_numbers(spec.family, arrays)
         keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
             say(f"{spec.name}: trials run {why}")
@@ -559,7 +560,8 @@ def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec)
 
     width = spec.plan.head_width(arrays.n_outputs)
     try:
-        return cost_of(architecture, arrays.input_shape, width, spec.plan, ()).flops
+        shape, columns = arrays.input_shape, arrays.columns
+        return cost_of(architecture, shape, width, spec.plan, (), columns=columns).flops
     except Exception as error:
         _LOG.warning("no_flops architecture=%s error=%r", architecture, error)
         return 0.0

@@ -28,6 +28,7 @@ from torch import Tensor
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.likelihoods import Likelihood, Scale, likelihood, scales_of
 from nas_evidence.models.modes import in_training_mode
+from nas_evidence.models.number_layers import Piecewise
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan
@@ -119,7 +120,7 @@ def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedErr
     program = Program(models, [network.optimiser for network in chosen], chosen[0].plan)
     with program:
         constant = _Constant.of(chosen, program.theta)
-        for batches in _epochs_of(chosen, n_epochs):
+        for batches in _epochs_of(chosen, n_epochs, program.encoding):
             _begin_epoch(chosen, program, constant)
             sums = torch.zeros(len(chosen), dtype=torch.float64, device=program.theta.device)
             scale = constant.scale
@@ -162,14 +163,16 @@ class _Constant:
         return cls(found, None if one else scales_of(found, like), torch.stack(decay))
 
 
-def _epochs_of(networks: Sequence[Network], n_epochs: int) -> Iterator[Iterator[Batch]]:
-    """Return the minibatches of the next epochs."""
+def _epochs_of(
+    networks: Sequence[Network], n_epochs: int, encoding: Piecewise | None
+) -> Iterator[Iterator[Batch]]:
+    """Return the minibatches of the next epochs, with their numbers encoded."""
     epochs = [[network.epoch + k for network in networks] for k in range(1, n_epochs + 1)]
     data = [network.data for network in networks]
     pairs = [list(zip(networks, at, strict=True)) for at in epochs]
     orders = [[_order(network, epoch) for network, epoch in of_one] for of_one in pairs]
     moves = [[moves_of_epoch(one.data, one, epoch) for one, epoch in of_one] for of_one in pairs]
-    return minibatches(data, orders, networks[0].plan.batch_size, moves)
+    return minibatches(data, orders, networks[0].plan.batch_size, moves, encoding)
 
 
 def _begin_epoch(networks: Sequence[Network], program: Program, constant: _Constant) -> None:

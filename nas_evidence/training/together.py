@@ -29,6 +29,7 @@ from nas_evidence.curvature.layers import is_perceptron
 from nas_evidence.data.augmentation import Moves, moved
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods import likelihood
+from nas_evidence.models.number_layers import Piecewise, behind_encoding, encoding_of
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
@@ -135,6 +136,7 @@ def minibatches(
     orders: Sequence[Sequence[Tensor]],
     batch_size: int,
     moves: Sequence[Sequence[Moves | None]],
+    encoding: Piecewise | None = None,
 ) -> Iterator[Iterator[Batch]]:
     """Return the minibatches of some epochs, each step by step; an epoch is taken before the next.
 
@@ -145,10 +147,13 @@ def minibatches(
         orders: of each epoch, a permutation [n] for each network, on the CPU.
         batch_size: B; the last one of a network may be smaller.
         moves: of each epoch, those of the images of each network; None for images as they are.
+        encoding: of the inputs, which a program leaves to its data; None for none.
     """
     counts = [len(order) for order in orders[0]]
     steps = _steps(counts, batch_size, data[0].y_train.device)
-    per_step = batch_size * max(1, data[0].x_train.shape[1:].numel()) * len(data)
+    n_inputs = data[0].x_train.shape[1:].numel()
+    n_inputs += 0 if encoding is None else len(encoding.column)
+    per_step = batch_size * max(1, n_inputs) * len(data)
     n_steps = max(1, _GATHERED // per_step)
     moves_images = any(each is not None for one in moves for each in one)
     n_epochs = 1 if moves_images else max(1, n_steps // len(steps))
@@ -157,9 +162,9 @@ def minibatches(
         of_each = zip(data, zip(*some, strict=True), moves[first], strict=True)
         rows = [_Rows.of(*each) for each in of_each]
         if len(some) == 1:
-            yield _of_an_epoch(rows, steps, batch_size, n_steps)
+            yield _of_an_epoch(rows, steps, batch_size, n_steps, encoding)
         else:
-            x, y = _gathered(rows, len(some), 0, counts[0])
+            x, y = _gathered(rows, len(some), 0, counts[0], encoding)
             yield from (_batches(x[:, at], y[:, at], steps, batch_size) for at in range(len(some)))
 
 
@@ -183,13 +188,17 @@ def _steps(counts: Sequence[int], size: int, device: torch.device) -> list[_Step
 
 
 def _of_an_epoch(
-    rows: Sequence["_Rows"], steps: Sequence[_Step], size: int, n_steps: int
+    rows: Sequence["_Rows"],
+    steps: Sequence[_Step],
+    size: int,
+    n_steps: int,
+    encoding: Piecewise | None,
 ) -> Iterator[Batch]:
     """Return the minibatches of one epoch, some steps at a time."""
     for start in range(0, len(steps), n_steps):
         some = steps[start : start + n_steps]
         active = rows[: len(some[0].sizes)]
-        x, y = _gathered(active, 1, start * size, (start + len(some)) * size)
+        x, y = _gathered(active, 1, start * size, (start + len(some)) * size, encoding)
         yield from _batches(x[:, 0], y[:, 0], some, size)
 
 
@@ -230,16 +239,17 @@ class _Rows:
 
 
 def _gathered(
-    rows: Sequence[_Rows], n_epochs: int, start: int, stop: int
+    rows: Sequence[_Rows], n_epochs: int, start: int, stop: int, encoding: Piecewise | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the data at some places in the order of each epoch [K, epochs, n, ...]."""
+    """Return the data at some places in the order of each epoch [K, epochs, n, ...], encoded."""
     parts = [row.part(start, stop) for row in rows]
     most = max(len(y) for _, y in parts) // n_epochs
 
     def stacked(each: Sequence[Tensor]) -> Tensor:
         return torch.stack([_padded(one.unflatten(0, (n_epochs, -1)), most) for one in each])
 
-    return stacked([x for x, _ in parts]), stacked([y for _, y in parts])
+    x = stacked([x for x, _ in parts])
+    return x if encoding is None else encoding(x), stacked([y for _, y in parts])
 
 
 def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
@@ -259,8 +269,10 @@ def _padded(x: Tensor, n: int) -> Tensor:
 class Program(AbstractContextManager["Program"]):
     """The parameters of K networks as rows of one matrix, and their optimiser.
 
-    theta    [K, P]
-    moments  of the optimiser, each [K, P]
+    theta     [K, P]
+    moments   of the optimiser, each [K, P]
+    encoding  of the numbers, a fixed function that minibatches are to come through, or None: once
+              for many steps it costs little, and what is left may be a plain perceptron
     """
 
     def __init__(
@@ -271,6 +283,8 @@ class Program(AbstractContextManager["Program"]):
     ) -> None:
         self.models, self.optimisers, self.plan = models, optimisers, plan
         self._likelihood = likelihood(plan.likelihood)  # at the scale 1; `step` is given others
+        self.encoding = encoding_of(models[0])
+        self._network = behind_encoding(models[0])
         self.parameters: list[list[Tensor]] = [list(model.parameters()) for model in models]
         self.sizes = [parameter.numel() for parameter in self.parameters[0]]
         self.stacks = is_stacked(models[0], len(models))
@@ -289,7 +303,7 @@ class Program(AbstractContextManager["Program"]):
             for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
                 parameter.data = value.view_as(parameter)
         compiled = self.plan.compile and self.theta.device.type == "cuda"
-        if is_perceptron(self.models[0]) and self.plan.precision == "float32" and not compiled:
+        if is_perceptron(self._network) and self.plan.precision == "float32" and not compiled:
             shapes = [parameter.shape for parameter in self.parameters[0]]
             self._perceptrons = Perceptrons(self.theta, shapes, self._likelihood)
         return self
@@ -352,7 +366,7 @@ class Program(AbstractContextManager["Program"]):
     @cached_property
     def _forward(self) -> Forward:
         """The outputs as a function of the leaves and the inputs, run as the plan wants."""
-        model, ids = self.models[0], [id(parameter) for parameter in self.parameters[0]]
+        model, ids = self._network, [id(parameter) for parameter in self.parameters[0]]
 
         def stacked(leaves: list[Tensor], x: Tensor) -> Tensor:
             return stacked_outputs(model, Stack(len(x), dict(zip(ids, leaves, strict=True))), x)

@@ -78,7 +78,8 @@ def random_architecture(draw: torch.Generator, data: TensorData) -> Architecture
         family = [*FAMILIES][int(torch.randint(len(FAMILIES), (), generator=draw))]
         values: dict[str, int] = {}
         if family != "linear":
-            names = [name for name in FAMILY_PARAMETERS[family] if name != "shape"]
+            sizes = ("depth", "width")
+            names = [name for name in FAMILY_PARAMETERS[family] if name in sizes]
             values = {n: int(torch.randint(1, 15, (), generator=draw)) for n in names}
         if family == "resnet":
             values["depth"] = 8
