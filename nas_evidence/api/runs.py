@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -149,6 +149,11 @@ class Audience:
     def say(self, line: str) -> None:
         """Print one line of text."""
 
+    def read(self, sentences: Sequence[str]) -> None:
+        """Tell how the data were read."""
+        for sentence in sentences:
+            self.say(sentence)
+
     def warn(self, line: str) -> None:
         """Print one line, of what has stopped while the search goes on."""
         warnings.warn(line, RuntimeWarning, stacklevel=2)
@@ -156,11 +161,19 @@ class Audience:
     def begins(self, store: "WorkingCopy") -> None:
         """The study is held."""
 
-    def running(
-        self, spec: StudySpec, store: "WorkingCopy", run: Run
-    ) -> AbstractContextManager[object]:
-        """Return a context around the trials."""
-        return nullcontext()
+    @contextmanager
+    def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
+        """Return a context around the trials; an interrupt says what goes on."""
+        from nas_evidence.storage.log import read_log
+
+        try:
+            yield
+        except KeyboardInterrupt:
+            n_stored = n_searched(read_log(store.folder).state.rows)
+            raise KeyboardInterrupt(
+                f"stopped; nothing is lost, and {n_stored} of {spec.n_trials} trials are stored; "
+                f"nas_evidence.resume({str(store.place)!r}) goes on"
+            ) from None
 
     def starting(self) -> AbstractContextManager[object]:
         """Return what is shown while the workers start."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nas_evidence.api.control import connect, is_seen, opened, there
-from nas_evidence.api.progress import audience_for, tell_of_data
+from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import (
     Request,
     asked_for,
@@ -89,9 +89,8 @@ def submit(
     )
     check_reaches(asked.code, "ray")
     spec = with_workers(asked.spec, options.get("workers"))
-    tell = tell_of_data(options.get("progress"), audience)
-    for sentence in asked.decided:
-        tell(sentence)
+    if asked.decided:
+        audience.read(asked.decided)
     if said := store_in_clear(place):
         audience.warn(said)
     check_store(place)

@@ -94,7 +94,10 @@ def report(
         check_place(to, force=given.get("force", False))
     say_flaws(study)
     say_forecast(study, "report")
-    exit_if_unranked(say_results(study, to=to, **given))
+    written = say_results(study, to=to, **given)
+    if not len(written.study.complete):
+        out.print(f"continue: {typed('resume', study.place)}")
+    exit_if_unranked(written)
 
 
 def compare(
@@ -223,6 +226,9 @@ def say_results(
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
     out.print(f"report: {page if to else as_named(study, page)}")
+    if to is None and "://" in study.place:  # no browser opens it there
+        here = f"{study.place.rstrip('/').rpartition('/')[2]}-report"
+        out.print(f"fetch:  {report_command(study, '--to', here)}")
     return report
 
 
@@ -238,10 +244,10 @@ def as_named(study: "Study | WorkingCopy", path: Path) -> str:
     return f"{study.place}/{path.relative_to(study.folder).as_posix()}"
 
 
-def report_command(study: Study) -> str:
-    """Return the command that writes the report."""
+def report_command(study: Study, *more: str) -> str:
+    """Return the command that writes the report, with more words."""
     root = () if study.data_root is None else ("--data-root", study.data_root)
-    return typed("report", study.place, *root)
+    return typed("report", study.place, *more, *root)
 
 
 def _say_lacking(study: Study, lacks: Sequence[str]) -> None:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 STOP_SECONDS = 120
 #: Seconds between two looks at a job, and seconds without an answer before following gives up.
 LOOK_EVERY, PATIENCE = 1.0, 60.0
+#: What Ray itself prints into the log of a job; warnings and errors are for whoever follows it.
+_OF_RAY = re.compile(
+    r"^(?:[\d-]+ [\d:,]+\t(?:INFO|DEBUG) \w+\.py:\d+ -- |Running entrypoint for job ).*\n", re.M
+)
 
 
 class Submitted(NamedTuple):
@@ -152,7 +156,7 @@ def follow(
     """Yield what a job prints, whole lines as they arrive, and finally the ended job.
 
     The cluster streams it. If the connection breaks, it is opened again, and what was yielded
-    before is skipped.
+    before is skipped. What Ray itself prints there is left out; `RayClient.logs` has it.
 
     Raises:
         UnreachableError: no answer for a minute.
@@ -169,7 +173,8 @@ def follow(
                 lines, newline, rest = (rest + new).rpartition("\n")
                 if newline:
                     n_seen, n_failed = n_seen + len(lines) + 1, 0
-                    yield lines + newline
+                    if said := _OF_RAY.sub("", lines + newline):
+                        yield said
             now = _now(client, job)
         except UnreachableError:
             n_failed += 1

@@ -89,6 +89,23 @@ class Trust:
     warnings: tuple[str, ...]
     scale: Scale  # of the first target
 
+    @property
+    def told(self) -> tuple[tuple[str, str], ...]:
+        """The verdicts on the scores beside the main one; those that are too few to tell at once.
+
+        The verdict on the main score is said on its own.
+        """
+        others = [one for one in self.sentences if one[0] != self.main]
+        unclear = [score for score, said in others if said[0].isdigit()]
+        clear = [one for one in others if one[0] not in unclear]
+        if not unclear:
+            return tuple(clear)
+        last = (
+            "the 95 % interval of rho includes 0, so this order may be chance; the table below "
+            "has the numbers."
+        )
+        return (*clear, (", ".join(unclear), last))
+
     def defined(self, target: str) -> bool:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)

@@ -82,21 +82,22 @@ def measured(report: Report) -> Markup | None:
         f"{one.behind:.3f} ({least:.3f} to {most:.3f})" for one, (least, most) in tested.values()
     ]
     words = f"{report.kind.metrics['log_loss']} above the winner's, nats per datum"
+    said = "; ".join(f"{name} {text}" for name, text in zip(tested, texts, strict=True))
     panel = Panel(
         Axis("log loss above the winner's, nats per datum", low, high), named_axis([*tested]),
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
     )  # fmt: skip
     panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
     for i, ((one, interval), text) in enumerate(zip(tested.values(), texts, strict=True)):
-        said = f"{one.name}: {text}"
+        label = f"{one.name}: {text}"
         least, most = (min(max(end, low), high) for end in interval)
         shade = GREY if least <= 0 <= most else colour(0)
-        panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=said)
+        panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=label)
         panel.line(
-            [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=said
+            [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=label
         )
         panel.text(most, i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words}, of simple models")
+    return plot([panel], name=f"{words}, with 95 % intervals: {said}")
 
 
 def columns(report: Report) -> Markup | None:
@@ -115,7 +116,7 @@ def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
     words = f"{side} in {kind.metrics[metric]}"
     if metric == "coverage":
         words = "coverage of the 90 % intervals: further from 90 %"
-    digits = decimals([one.mean for one in shown], 2)
+    digits = decimals([one.mean for one in shown], 3)
     return _bars(rows, digits, words=words, name="by column")
 
 
@@ -139,7 +140,8 @@ def _bars(
             spread = [(value - error, i), (value + error, i)]
             panel.line(spread, colour="var(--ink)", width=2, title=said)
         panel.text(max(0.0, ends[i]), i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words} {name}")
+    listed = "; ".join(f"{row[0]} {text}" for row, text in zip(rows, texts, strict=True))
+    return plot([panel], name=f"{words} {name}: {listed}")
 
 
 def calibration(report: Report) -> Markup | None:
@@ -180,7 +182,13 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         radius = 3 + 6 * (point.n / most) ** 0.5
         panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
     legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
-    return plot([panel], name=f"{y_title} by {x_title}", legend=legend)
+    said = "; ".join(
+        f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
+        f"{point.accuracy:.0%} {words.found}"
+        for name, own in found.items()
+        for point in own[-3:]
+    )
+    return plot([panel], name=f"{y_title} by {x_title}: {said}", legend=legend)
 
 
 def quarters(report: Report) -> Markup | None:
@@ -209,7 +217,11 @@ def quarters(report: Report) -> Markup | None:
             panel.line([(low, down), (high, down)], colour=colour(at), width=2, title=said)
             panel.dot(share, down, colour=colour(at), symbol=at, title=said, opacity=1)
     legend = [Key("50 % intervals", colour(0), 0), Key("90 % intervals", colour(1), 1)]
-    return plot([panel], name="coverage by quartile of the prediction", legend=legend)
+    listed = "; ".join(
+        f"{name} quarter {one.inside_50:.2f} and {one.inside_90:.2f}" for name, one in parts
+    )
+    name = f"share of targets inside the 50 % and the 90 % intervals: {listed}"
+    return plot([panel], name=name, legend=legend)
 
 
 def _range_of(one: Quarter) -> str:
@@ -231,7 +243,12 @@ def pit(report: Report) -> Markup | None:
         _pit(shortened(name), counts, top=8 + (height + 10) * k, height=height)
         for k, (name, counts) in enumerate(found.items())
     ]
-    return plot(panels, name="histogram of the probability integral transform")
+    shares = "; ".join(
+        f"{shortened(name)}: {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} "
+        f"of the targets in each of {len(counts)} bars, {1 / len(counts):.0%} would be even"
+        for name, counts in found.items()
+    )
+    return plot(panels, name=f"histogram of the {shares}")
 
 
 def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Panel:
@@ -271,7 +288,17 @@ def confusion(report: Report) -> Markup | None:
             )  # fmt: skip
             if len(counts) <= MOST_NUMBERED:
                 panel.text(j, i, str(n))
-    return plot([panel], name="counts of true and predicted classes")
+    n, right = sum(map(sum, counts)), sum(row[i] for i, row in enumerate(counts))
+    wrong = max(
+        ((n, i, j) for i, row in enumerate(counts) for j, n in enumerate(row) if i != j),
+        default=(0, 0, 0),
+    )
+    said = f"{right:,} of {n:,} rows have their true class predicted"
+    if wrong[0]:
+        said += (
+            f"; most often wrong: {classes[wrong[1]]} as {classes[wrong[2]]}, {wrong[0]:,} times"
+        )
+    return plot([panel], name=said)
 
 
 def pairs(report: Report) -> Markup | None:
@@ -285,7 +312,10 @@ def pairs(report: Report) -> Markup | None:
     for a, b in found:
         said = f"true {a:.4g}, predicted {b:.4g}"
         panel.dot(a, b, colour=colour(0), radius=2.6, title=said, opacity=0.6)
-    return plot([panel], name="predicted against true values")
+    said = f"predicted against true values of {len(found):,} rows"
+    if len(set(true)) > 1 and len(set(predicted)) > 1:
+        said += f": their correlation is {np.corrcoef(true, predicted)[0, 1]:.2f}"
+    return plot([panel], name=said)
 
 
 # --- architectures -------------------------------------------------------------------------------
@@ -316,9 +346,21 @@ def scatter(report: Report) -> Markup | None:
         panel.dot(
             x[i], y[i], colour=colour(at), radius=size / 2, symbol=at, family=one.family,
             hollow=beyond_x[i] or beyond_y[i], title="\n".join(_details(one, study)),
-            opacity=0.75,
+            opacity=0.75, trial=one.trial_id,
         )  # fmt: skip
-    return plot([panel], name=f"{y_title} by {x_title}", legend=_families(study, shown))
+    said = f"{y_title} by {x_title} of {len(found)} architectures: {_agreement(report, target)}"
+    return plot([panel], name=said, legend=_families(study, shown))
+
+
+def _agreement(report: Report, target: str) -> str:
+    """Return how well the score that ranks orders a target, in a few words."""
+    rows = (row for row in report.trust.rows if (row.target, row.group) == (target, ALL))
+    known = [row.statistics for row in rows if row.score == report.trust.main]
+    if not known or known[0].rho is None:
+        return "whether they agree is unknown"
+    ends = known[0].rho_interval
+    interval = f" (95 % interval {ends.low:.2f} to {ends.high:.2f})" if ends else ""
+    return f"rho {known[0].rho:.2f}{interval}"
 
 
 def within(values: Sequence[float]) -> tuple[list[float], list[bool]]:
@@ -404,9 +446,12 @@ def front(report: Report, cost: str) -> Markup | None:
             max(price, x.low), value, colour=colour(at), symbol=at,
             radius=7 if one.on_front else 3.5, opacity=1.0 if one.on_front else 0.45,
             family=one.family, title="\n".join([*_details(one, study), f"{cost} {price:.4g}"]),
+            trial=one.trial_id,
         )  # fmt: skip
     legend = _families(study, [one for one, _, _ in known])
-    return plot([panel], name=f"{y_title} by {cost}", legend=legend)
+    n = sum(bool(one.on_front) for one, _, _ in known)
+    said = f"{y_title} by {cost}: {n} of {len(known)} architectures are on the Pareto front"
+    return plot([panel], name=said, legend=legend)
 
 
 def importance(report: Report) -> Markup | None:
@@ -420,7 +465,8 @@ def importance(report: Report) -> Markup | None:
     for i, (label, one) in enumerate(zip(labels, found, strict=True)):
         said = f"{label}: {one.of_best} among the best {one.n_best}"
         panel.box((0.0, one.divergence), (i - 0.32, i + 0.32), fill=colour(0), title=said)
-    return plot([panel], name="importance of each parameter")
+    said = "; ".join(f"{one.name} {one.divergence:.2f}" for one in found[:5])
+    return plot([panel], name=f"how much the best differ from all, most first: {said}")
 
 
 def history(report: Report) -> Markup | None:
@@ -462,9 +508,11 @@ def history(report: Report) -> Markup | None:
             cause = one.cause if isinstance(one.cause, str) else ""
             said = f"{place}\n{one.status} after {one.epochs} epochs\n{cause}".rstrip()
             mark = {"radius": 3.5, **_ENDED.get(str(one.status), _FAILED)}
-        panel.dot(one.x, one.y, title=said, family=one.family, opacity=0.75, **mark)
+        mark |= {"title": said, "family": one.family, "trial": one.trial_id}
+        panel.dot(one.x, one.y, opacity=0.75, **mark)
         if one.raced and one.score == one.score:
-            panel.dot(one.x, one.y, colour="var(--ink)", radius=7, hollow=True, title=said)
+            ring = {"colour": "var(--ink)", "radius": 7, "hollow": True, "symbol": 0}
+            panel.dot(one.x, one.y, **(mark | ring))
     drawn = {one.family: one for one in study.ranking}
     legend = _families(study, list(drawn.values()))
     if (rows["raced"] & known).any():
@@ -475,7 +523,12 @@ def history(report: Report) -> Markup | None:
     if (ended != "pruned").any():
         legend.append(Key("without a score", **_FAILED))
     legend.append(Key("best so far", "var(--ink)", None))
-    return plot([panel], name=f"{title} by trial", legend=legend)
+    last = steps.iloc[-1]
+    said = (
+        f"{title} of {len(rows)} trials: the best, {last.best:.4f}, came as number {last.x} "
+        f"(trial {last.trial_id}, {last.architecture})"
+    )
+    return plot([panel], name=said, legend=legend)
 
 
 #: The markers of trials without a score.
@@ -527,12 +580,16 @@ def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> M
         said += f"\nat the end: {points[-1][1]:.4f}"
         wide, opacity = (3.5, 1.0) if one is study.winner else (1.3, 0.6)
         if len(points) == 1:
-            panel.dot(*points[0], colour=shade, title=said, family=one.family)
+            panel.dot(*points[0], colour=shade, title=said, family=one.family, trial=one.trial_id)
         panel.line(
-            points, colour=shade, width=wide, title=said, family=one.family, opacity=opacity
-        )
+            points, colour=shade, width=wide, title=said, family=one.family, opacity=opacity,
+            trial=one.trial_id,
+        )  # fmt: skip
     legend = _families(study, [one for one, _ in found], lines=True)
-    return plot([panel], name=f"{title} by epoch", legend=legend)
+    best, own = found[0]
+    ends = f"{float(own[column].iloc[0]):.3f} to {float(own[column].iloc[-1]):.3f}"
+    said = f"{title} by epoch: {best.architecture}, the first, from {ends}; {len(found)} are drawn"
+    return plot([panel], name=said, legend=legend)
 
 
 # --- how well scores rank ------------------------------------------------------------------------
@@ -558,7 +615,8 @@ def trust(report: Report) -> Markup | None:
             panel.line(ends, colour=shade, width=2.5, title=said)
         panel.dot(s.rho or 0.0, i, colour=shade, title=said, opacity=1)
     legend = [Key(kind, colour(i)) for i, kind in enumerate(_KINDS) if kind in kinds]
-    name = f"rank correlation of each score with {words_of(target)}"
+    listed = "; ".join(f"{row.score} {row.statistics.rho or 0.0:.2f}" for row in rows)
+    name = f"rank correlation of each score with {words_of(target)}, best first: {listed}"
     return plot([panel], name=name, legend=legend)
 
 
@@ -596,7 +654,10 @@ def epochs(report: Report) -> Markup | None:
                 panel.dot(*points[0], colour=shade, radius=3, title=said)
             width = 3.5 if kind == _KINDS[0] else 1.6
             panel.line(points, colour=shade, width=width, dash=dash, title=said)
-    return plot(panels, name="rank correlation and regret by epoch", legend=legend)
+    own = by_score[scores[-1]]
+    ends = f"{own['rho'].iloc[0]:.2f} at epoch {own['epoch'].iloc[0]} to {own['rho'].iloc[-1]:.2f}"
+    said = f"rank correlation and regret by epoch: rho of {scores[-1]} from {ends} at the end"
+    return plot(panels, name=said, legend=legend)
 
 
 #: All figures but the fronts, by their names on the page.

@@ -7,6 +7,7 @@ sentence is a fact, or says what to do.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -27,10 +28,10 @@ from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
-from nas_evidence.reporting.problems import unranked_sentence
+from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, figure, loss_text, percent
+from nas_evidence.reporting.words import NATS, counted, loss_text, metric_value, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.pooling import CELLS, shortage
@@ -91,12 +92,24 @@ def headline(
     *,
     metric: str | None = None,
     trust: Trust | None = None,
+    place: Path | str = "",
     shape: tuple[int, ...] = (),
 ) -> Headline:
-    """Return the first screen of a study, with the named metric; `shape` is that of an input."""
+    """Return the first screen of a study at a place, with the named metric.
+
+    Args:
+        study: with its ranking.
+        sure: how sure the first is.
+        comparison: the winner beside simple models.
+        recommended: what to do next.
+        metric: that is shown; the usual one where it is None.
+        trust: how far the scores can be trusted.
+        place: where the study lies, for the command that goes on.
+        shape: of an input.
+    """
     winner = study.winner
     if winner is None:
-        return Headline(answer=unranked_sentence(study))
+        return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
     measured = metric_sentence(
         comparison, metric or usual_metric(study), study, asked=metric is not None
     )
@@ -411,9 +424,9 @@ def metric_sentence(
         return f"{words[0].upper()}{words[1:]} unknown: {why}."
     where = f"{comparison.n:,} test rows" if comparison.on == "test" else "rows not trained on"
     value = comparison.metrics[metric]
-    said = f"On {where}, {words} {figure(value)}"
+    said = f"On {where}, {words} {metric_value(value)}"
     if metric in comparison.errors:
-        said += f" ± {figure(comparison.errors[metric])}"
+        said += f" ± {metric_value(comparison.errors[metric])}"
     notes = [f"mean of {counted(comparison.seeds, 'seed')}"] if comparison.seeds > 1 else []
     notes += filter(None, [_choice(comparison).removeprefix("; ")])
     if notes:
@@ -421,10 +434,10 @@ def metric_sentence(
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
-        said += f"; {best.name}, the best simple model {of}, {figure(best.metrics[metric])}"
+        said += f"; {best.name}, the best simple model {of}, {metric_value(best.metrics[metric])}"
         constant = comparison.kind.constant
         plain = [one for one in rivals if one.name == constant and one is not best]
-        alone = (f"; the {one.name} alone {figure(one.metrics[metric])}" for one in plain)
+        alone = (f"; the {one.name} alone {metric_value(one.metrics[metric])}" for one in plain)
         said += "".join(alone)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"

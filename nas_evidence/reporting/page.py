@@ -67,6 +67,7 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
         "report": report,
         "figures": figures_of(report),
         "live": live,
+        "next": report.next_step(is_running=live is not None and bool(live.holder)),
     }
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)

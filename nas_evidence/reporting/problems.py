@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from nas_evidence.plumbing.durations import duration
+from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.reporting.study_tables import RankedStudy, last_evaluations
 from nas_evidence.spec.record import TrialStatus
 
@@ -95,6 +97,26 @@ def unranked_sentence(study: RankedStudy) -> str:
         f"Nothing can be ranked: none of the {n} complete trials has a finite "
         f"{' and '.join(names)}{because}. Search again with another score (set objective=...), "
         "or with a smaller learning rate (set plan.learning_rate=...), and another `out`."
+    )
+
+
+def unfinished_sentence(study: RankedStudy, place: Path | str) -> str:
+    """Say that no trial is complete, and what goes on; "" if one is complete.
+
+    Args:
+        study: the study as it is stored.
+        place: of the study, as its user named it.
+    """
+    if len(study.complete):
+        return ""
+    none = f"0 of {study.spec.n_trials} trials are complete"
+    here, there = repr(str(place)), shell_word(place)
+    if study.n_searched < study.spec.n_trials:
+        return f"{none}; nas_evidence.resume({here}) goes on (nas-evidence resume {there})"
+    why = next((f", most often because: {one.detail}" for one in problems(study)), "")
+    return (
+        f"{none}{why}; nas_evidence.resume({here}, retry_failed=True) runs the failed ones again "
+        "(--retry-failed)"
     )
 
 

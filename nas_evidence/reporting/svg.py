@@ -133,24 +133,29 @@ class Panel:
     def dot(
         self, x: float, y: float, *, colour: str, radius: float = 5.0, symbol: int = 0,
         title: str = "", family: str = "", hollow: bool = False, opacity: float = 0.85,
+        trial: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a marker of a radius, in the shape of the family at position `symbol`."""
+        """Add a marker of a radius, in the shape of the family at position `symbol`.
+
+        A click on one of a `trial` opens the row of that trial, where the page has it.
+        """
         shape = _symbol(symbol, *self.at(x, y), radius)
         self.marks.append(
             f'<{shape} class="dot" {_fill(colour, hollow=hollow)} opacity="{opacity:g}"'
-            f"{_of(family)}>{_title(title)}</{shape.split()[0]}>"
+            f"{_of(family)}{_row_of(trial)}>{_title(title)}</{shape.split()[0]}>"
         )
 
     def line(
         self, points: Sequence[tuple[float, float]], *, colour: str, width: float = 1.5,
         title: str = "", family: str = "", dash: str = "", opacity: float = 1.0,
+        trial: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a line through points."""
+        """Add a line through points; of a `trial` as a marker of one."""
         places = " ".join(f"{a:.1f},{b:.1f}" for a, b in (self.at(*point) for point in points))
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         self.marks.append(
             f'<polyline class="line" points="{places}" fill="none" stroke="{colour}" '
-            f'stroke-width="{width:g}" opacity="{opacity:g}"{dashed}{_of(family)}>'
+            f'stroke-width="{width:g}" opacity="{opacity:g}"{dashed}{_of(family)}{_row_of(trial)}>'
             f"{_title(title)}</polyline>"
         )
 
@@ -234,6 +239,10 @@ def _title(words: str) -> Markup:
 
 def _of(family: str) -> Markup:
     return Markup(' data-family="{}"').format(family) if family else Markup()
+
+
+def _row_of(trial: int | None) -> str:
+    return "" if trial is None else f' data-trial="{trial}"'
 
 
 @dataclass(frozen=True)

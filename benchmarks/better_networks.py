@@ -1,0 +1,322 @@
+"""Do encodings of numbers, or what is delivered of what was trained, predict better on tables?
+
+    python benchmarks/better_networks.py run [--rows 300] [--encodings plain] [--tables ..]
+    python benchmarks/better_networks.py page
+
+A cell is a table, a number of training rows, a split and an encoding: a default search (24 trials
+and the race). `run` measures the cells that are missing and stores each when it has ended. Of one
+search all candidates for what is delivered are judged, since they cost no training.
+
+**Tables.** Candidates are chosen on the fourteen of `tables.UNSEEN`. The fresh ones of
+`fresh_tables.FRESH` judge the chosen candidate once (`--tables fresh`).
+
+**Encodings** of the numeric columns, made before the search reads the table; columns of two values
+stay as they are:
+
+    plain       as they are: what a search does today
+    piecewise   beside each number x its piecewise-linear encoding by `BINS` bins between the
+                quantiles of the training rows (Gorishniy et al. 2022, equation 1)
+    robust      median and quartiles in the place of mean and standard deviation, then the smooth
+                clip x / sqrt(1 + (x / 3)^2) (Holzmueller et al. 2024)
+
+**Delivered**, mixtures of predictive distributions, each member with its own factor on the spread:
+
+    one         the network that a search delivers today
+    stacked     the three best, stacked on out-of-fold rows: `top=3` of today
+    equal       the three best with equal weights
+    seeds       all whole networks of the winner: the race's seeds and that of the search
+    factor      `seeds` with one more factor on the spread, fitted to the mixture out of fold
+    normal      `seeds` as one normal distribution of the same mean and variance (real targets)
+    three       all whole networks of the three best
+
+**The rule**, written before the first run; by kind of target, against `one` of `plain`. A
+candidate is adopted if the mean over the tables of the difference in test log loss is below zero
+with its 90 % interval (Student's t over tables, of the means over splits); if no more than a fifth
+of the tables is worse by 0.01 nats; if accuracy, calibration error (classes), RMSE and the
+coverage of 90 % intervals in each quartile of the predicted mean (real targets) are not worse
+beyond their own 90 % interval; and if its CPU seconds are at most 1.3 times. For what is delivered
+rho is that of the scores among the finalists of a search. Among several that pass, that with the
+lowest mean counts; `seeds` is preferred to others within 0.001 nats, since it is the simplest.
+What would change our mind afterwards: the chosen candidate is not lower than `one` on the fresh
+tables, where it is judged once.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import optuna
+import pandas as pd
+import tables
+from fresh_tables import FRESH
+from leading_networks import SIZES, labelled, read, sizes_of
+
+import nas_evidence
+from nas_evidence.exporting.ensemble import densities_at_scales
+from nas_evidence.exporting.predicted import Prediction, mixed
+from nas_evidence.exporting.winner import delivered_unseen, load_winner
+from nas_evidence.maths.normals import Normals
+from nas_evidence.scores.folds import SCALES, restored, targets_of_folds
+
+HERE = Path(__file__).resolve().parent
+CELLS = HERE / "results" / "better_networks"
+ENCODINGS = ("plain", "piecewise", "robust")
+DELIVERED = ("one", "stacked", "equal", "seeds", "factor", "normal", "three")
+BINS = 8
+QUARTILES = 4
+
+
+# --- encodings
+
+
+def edges_of(values: np.ndarray) -> np.ndarray:
+    """Return the edges of at most `BINS` bins between quantiles of some numbers.
+
+    >>> edges_of(np.array([0.0, 1.0])), edges_of(np.arange(9.0))[:3]
+    (array([0., 1.]), array([0., 1., 2.]))
+    """
+    return np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)))
+
+
+def piecewise(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the piecewise-linear encoding [n, bins]; outside all bins it stays at 0 and 1."""
+    low, high = edges[:-1], edges[1:]
+    return np.clip((values[:, None] - low) / (high - low), 0.0, 1.0)
+
+
+def encoded(
+    encoding: str, train: pd.DataFrame, test: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return both tables with their numeric columns encoded by the training rows."""
+    if encoding == "plain":
+        return train, test
+    found: list[dict[str, Any]] = [{}, {}]
+    for name in train:
+        own = train[name]
+        seen = own.dropna().to_numpy(float) if own.dtype.kind in "iuf" else np.zeros(0)
+        for columns, part in zip(found, (train, test), strict=True):
+            if name == "target" or len(np.unique(seen)) < 3:
+                columns[name] = part[name]
+            elif encoding == "robust":
+                quarter, middle, other = np.quantile(seen, [0.25, 0.5, 0.75])
+                spread = (other - quarter) or (np.ptp(seen) / 2)
+                x = (part[name].astype(float) - middle) / spread
+                columns[name] = x / np.sqrt(1 + (x / 3) ** 2)
+            else:
+                values = part[name].astype(float)
+                columns[name] = values
+                ramps = piecewise(values.to_numpy(), edges_of(seen))
+                columns |= {f"{name} bin {k}": ramp for k, ramp in enumerate(ramps.T)}
+    return pd.DataFrame(found[0], index=train.index), pd.DataFrame(found[1], index=test.index)
+
+
+# --- what is delivered
+
+
+def members_of(study: nas_evidence.Study) -> list[list[int]]:
+    """Return the trials of each architecture of the race, best first; at least of three."""
+    first = study._tables().standings.first()
+    return [list(own.values) for i, own in enumerate(first) if own.raced or i < 3]
+
+
+def factor_of(study: nas_evidence.Study, trials: list[int], arrays: Any) -> float:
+    """Return the factor on the spread of all members that their mixture asks for, out of fold."""
+    each = []
+    for trial in trials:
+        winner = load_winner(study._tables(), arrays, trial)
+        table = delivered_unseen(winner)
+        if table is None or not (table[:, -1] > 0).all():
+            return 1.0
+        own = targets_of_folds(winner.data, winner.assignment)
+        rows = restored(table, winner.assignment.plan)
+        each.append(densities_at_scales(rows, own.seen, own.log_jacobian))
+    return float(SCALES[int(np.logaddexp.reduce(np.stack(each), axis=0).mean(1).argmax())])
+
+
+def predicted_by(
+    study: nas_evidence.Study, trial: int, x: pd.DataFrame, factor: float
+) -> Prediction:
+    """Return what one whole network predicts, with a further factor on its spread."""
+    predictor = study.predictor(trial)
+    before = float(predictor.meaning.get("spread_factor", 1.0))
+    predictor.meaning["spread_factor"] = before * factor
+    try:
+        return predictor.predict(x, level=tables.LEVEL)
+    finally:
+        predictor.meaning["spread_factor"] = before
+
+
+def together(each: Iterable[Prediction]) -> Prediction:
+    """Return the mixture with equal weights."""
+    found = list(each)
+    return mixed(found, np.full(len(found), 1 / len(found)))
+
+
+def judged(predicted: Prediction, truth: pd.Series, *, normal: bool = False) -> dict[str, Any]:
+    """Return measures of predictions: log loss of each row, accuracy, RMSE, coverage, ..."""
+    measures = dict(predicted.measures(truth))
+    if predicted.density is None:
+        places = {str(name): i for i, name in enumerate(predicted.classes)}
+        y = np.array([places[str(label)] for label in truth])
+        losses = tables.row_losses(np.asarray(predicted.probabilities), y)
+        return measures | {"log_loss": float(losses.mean()), "losses": losses.tolist()}
+    y = truth.to_numpy(float)[:, None]
+    density = predicted.density
+    mean, std = np.asarray(predicted.mean), np.asarray(predicted.std)
+    if normal:
+        density = Normals.single(mean.reshape(-1, 1), std.reshape(-1, 1))
+    losses = -density.log_density(y).reshape(-1)
+    low, high = np.asarray(predicted.low).reshape(-1), np.asarray(predicted.high).reshape(-1)
+    if normal:
+        low, high = density.interval(tables.LEVEL)
+        low, high = low.reshape(-1), high.reshape(-1)
+    inside = (low <= y[:, 0]) & (y[:, 0] <= high)
+    order = np.array_split(np.argsort(mean.reshape(-1)), QUARTILES)
+    return measures | {
+        "log_loss": float(losses.mean()),
+        "losses": losses.tolist(),
+        "rmse": float(np.sqrt(np.mean((mean.reshape(-1) - y[:, 0]) ** 2))),
+        "covered": [float(inside[rows].mean()) for rows in order],
+    }
+
+
+def candidates(
+    study: nas_evidence.Study, test: pd.DataFrame
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, float]]:
+    """Return the measures of each candidate, scores and losses of the finalists, CPU seconds."""
+    x, truth = test.drop(columns="target"), test["target"]
+    started = time.process_time()
+    found = {"one": judged(study.predict(x, level=tables.LEVEL), truth)}
+    seconds = {"one": time.process_time() - started}
+    raced = members_of(study)
+    each = {t: predicted_by(study, t, x, 1.0) for group in raced for t in group}
+    best = [own.trial_id for own in study._tables().standings.first(3)]
+    started = time.process_time()
+    found["stacked"] = judged(study.predict(x, level=tables.LEVEL, top=3), truth)
+    seconds["stacked"] = time.process_time() - started
+    found["equal"] = judged(together(each[t] for t in best), truth)
+    seeds = together(each[t] for t in raced[0])
+    found["seeds"] = judged(seeds, truth)
+    if seeds.density is not None and isinstance(seeds.density, Normals):
+        found["normal"] = judged(seeds, truth, normal=True)
+    factor = factor_of(study, raced[0], study.arrays())
+    if factor == 1.0:
+        found["factor"] = found["seeds"]
+    else:
+        wider = together(predicted_by(study, t, x, factor) for t in raced[0])
+        found["factor"] = judged(wider, truth)
+    found["factor"] = found["factor"] | {"factor": factor}
+    found["three"] = judged(together(each[t] for group in raced[:3] for t in group), truth)
+    values = study._tables().evidence
+    values = values[values["estimator"].isin(["elpd", "conditional_evidence"])]
+    rows = values.pivot_table(
+        index="trial_id", columns="estimator", values="value", aggfunc="last"
+    )
+    finalists = [
+        {
+            "trials": group,
+            "estimate": own.estimate,
+            **{name: rows.loc[group, name].tolist() for name in rows},
+            "each": [judged(each[t], truth)["log_loss"] for t in group],
+            "seeds": judged(together(each[t] for t in group), truth)["log_loss"],
+        }
+        for group, own in zip(raced, study._tables().standings.first(), strict=False)
+    ]
+    return found, finalists, seconds
+
+
+# --- the run
+
+
+def path_of(name: str, rows: str, split: int, encoding: str) -> Path:
+    """Return the file of a cell."""
+    return CELLS / f"{name}-{rows}-{split}-{encoding}.json"
+
+
+def measure(name: str, rows: str, split: int, encoding: str) -> dict[str, Any]:
+    """Return a default search of a cell with all candidates."""
+    train, test = tables.split(read(name), split, SIZES[rows])
+    train, test = encoded(encoding, train, test)
+    with tempfile.TemporaryDirectory() as folder:
+        started, children = time.process_time(), os.times()
+        study = nas_evidence.search(
+            train, target="target", n_trials=tables.N_TRIALS, settings={"seed": split},
+            task="classification" if labelled(name) else "regression",
+            out=Path(folder) / "study", progress=False,
+        )  # fmt: skip
+        now = os.times()
+        seconds = time.process_time() - started
+        seconds += now.children_user + now.children_system
+        seconds -= children.children_user + children.children_system
+        found, finalists, said = candidates(study, test)
+    return {
+        "data": name, "rows": rows, "split": split, "encoding": encoding,
+        "n_train": len(train), "n_test": len(test), "classes": labelled(name),
+        "search_cpu_seconds": seconds, "predict_cpu_seconds": said,
+        "commit": tables.commit(), "day": time.strftime("%Y-%m-%d"),
+        "delivered": found, "finalists": finalists,
+    }  # fmt: skip
+
+
+def rounded(value: Any) -> Any:
+    """Return the same with numbers of five digits after the point."""
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, Mapping):
+        return {key: rounded(own) for key, own in value.items()}
+    return [rounded(own) for own in value] if isinstance(value, list) else value
+
+
+def cells(
+    names: Iterable[str], rows: Iterable[str], splits: Iterable[int], encodings: Iterable[str]
+) -> Iterator[tuple[str, str, int, str]]:
+    """Yield the cells in the order in which they are measured."""
+    names = list(names)
+    encodings = list(encodings)
+    for split in splits:
+        for size in rows:
+            for name in names:
+                if size in sizes_of(len(read(name))):
+                    yield from ((name, size, split, encoding) for encoding in encodings)
+
+
+def main() -> None:
+    """Measure and store, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("--tables", nargs="*", default=[*tables.UNSEEN])
+    parser.add_argument("--rows", nargs="*", choices=[*SIZES], default=["300"])
+    parser.add_argument("--splits", nargs="*", type=int, default=[0])
+    parser.add_argument("--encodings", nargs="*", choices=ENCODINGS, default=["plain"])
+    given = parser.parse_args()
+    names = [*FRESH] if given.tables == ["fresh"] else given.tables
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore")
+    for cell in cells(names, given.rows, given.splits, given.encodings):
+        path = path_of(*cell)
+        if path.exists():
+            continue
+        try:
+            found = measure(*cell)
+        except Exception as error:  # the cell stays empty, and the others run
+            print(f"{cell}: {type(error).__name__}: {error}", flush=True)
+            continue
+        CELLS.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(rounded(found)) + "\n", encoding="utf-8")
+        new.replace(path)
+        losses = {name: one["log_loss"] for name, one in found["delivered"].items()}
+        print(*cell, round(found["search_cpu_seconds"], 1), losses, flush=True)
+
+
+if __name__ == "__main__":
+    main()
