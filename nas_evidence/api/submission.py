@@ -188,7 +188,7 @@ def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str
             return
     raise UserError(
         f"the data must be put into {store} from here, which fails: {why}. Give a `store` that "
-        "this machine and the nodes see, or put the data where every node sees them "
+        "this machine and the nodes see. Or put the data where every node sees them, "
         "and name that path in [dataset] of a study file."
     ).with_code("data-not-sent-to-store")
 

@@ -3,6 +3,7 @@
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +34,7 @@ from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
+from nas_evidence.storage.study_folder import is_locked
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
@@ -97,6 +99,8 @@ def report(
     written = say_results(study, to=to, **given)
     if not len(written.study.complete):
         out.print(f"continue: {typed('resume', study.place)}")
+    else:
+        say_next(study, written, is_running=is_locked(study.folder))
     exit_if_unranked(written)
 
 
@@ -230,6 +234,29 @@ def say_results(
         here = f"{study.place.rstrip('/').rpartition('/')[2]}-report"
         out.print(f"fetch:  {report_command(study, '--to', here)}")
     return report
+
+
+def say_next(
+    study: Study, report: "Report", *, is_running: bool = False, resuming: Sequence[str] = ()
+) -> None:
+    """Say what to do next, and below it the command alone, so that it can be copied whole.
+
+    Args:
+        study: with a complete trial.
+        report: of the study.
+        is_running: whether a process runs the study now.
+        resuming: further options of `resume`, where the study was searched with them.
+    """
+    from nas_evidence.reporting.next_step import next_step
+
+    step = next_step(
+        report.study, report.headline, study.place, is_running=is_running,
+        is_refit=report.refit_of is not None, data_root=study.data_root,
+    )  # fmt: skip
+    _, verb, *words = shlex.split(step.command)
+    if verb == "resume":
+        words += [word for word in resuming if word not in words]
+    out.print(f"next:   {step.words}\n{typed(verb, *words)}")
 
 
 def exit_if_unranked(report: "Report") -> None:

@@ -122,7 +122,7 @@ def headline(
         worth=worth_sentence(study, comparison),
         measured=f"{measured} {class_weights_sentence(study, comparison)}".strip(),
         intervals=intervals_sentence(comparison),
-        advice=tuple(advice(study, comparison, trust, shape)),
+        advice=tuple(advice(study, comparison, trust, shape, sure)),
     )
 
 
@@ -509,6 +509,7 @@ def advice(
     judged: Comparison | None,
     trust: Trust | None = None,
     shape: tuple[int, ...] = (),
+    sure: Certainty | None = None,
 ) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
@@ -517,8 +518,9 @@ def advice(
         judged: the winner beside simple models, if known.
         trust: how well scores rank the test results, if known.
         shape: of an input, if known.
+        sure: how sure the first rank is, if known.
     """
-    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study, shape)]
+    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study, shape, sure)]
     n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
     if len(study.trials) and n_failed / len(study.trials) > _MANY_FAILED:
         found.append(
@@ -529,19 +531,40 @@ def advice(
     return found + ([rejected] if rejected else [])
 
 
-def _at_edges(study: RankedStudy, shape: tuple[int, ...]) -> list[str]:
+def _at_edges(study: RankedStudy, shape: tuple[int, ...], sure: Certainty | None) -> Iterator[str]:
+    """Yield what is said of each parameter of the winner that is at an end of its range.
+
+    Nothing where another of its family, tied with it, is not at that end: then the score does not
+    ask for more.
+    """
     winner = study.winner
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
     usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
-    found: list[str] = []
+    tied = [study.ranking[i] for i in (sure.tied if sure is not None else ())]
     for name, domain in study.spec.family.get(winner.family, {}).items():
         value = winner.values.get(name)
         if domain == usual.get(winner.family, {}).get(name):
             continue
         if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
-            found += _at_edge(winner.family, name, domain, value, shape)
-    return found
+            end = _end(domain, value)
+            others = [one.values.get(name) for one in tied if one.family == winner.family]
+            ends = [_end(domain, one) for one in others if isinstance(one, int | float)]
+            if end and not {*ends} - {end}:
+                yield from _at_edge(winner.family, name, domain, value, shape)
+
+
+def _end(domain: IntRange | FloatRange, value: float) -> str:
+    """Return at which end of a range a value is, "" if at none.
+
+    >>> [_end(IntRange(low=4, high=16), value) for value in (4, 15, 16)]
+    ['low', '', 'high']
+    """
+    low, high = domain.low, domain.high
+    step = domain.step if isinstance(domain, IntRange) else 0.01 * (high - low)
+    if value + step > high:
+        return "high" if low < high else ""
+    return "low" if value - step < low and (low > 0 or value > 0) else ""
 
 
 def _at_edge(
@@ -551,22 +574,17 @@ def _at_edge(
 
     A convolutional network is no deeper than the images of that shape carry.
     """
-    low, high = domain.low, domain.high
-    if not low < high:
-        return
-    step = domain.step if isinstance(domain, IntRange) else 0.01 * (high - low)
+    low, high, end = domain.low, domain.high, _end(domain, value)
     whole = int if isinstance(domain, IntRange) else float
     widest = domains_of_family(family).get(name)
-    if value + step > high:
+    if end == "high":
         most = getattr(widest, "high", math.inf)
         if (family, name) == ("cnn", "depth") and len(shape) == 3:
             height, width = shape[1:]
             most = max((d for d in CELLS if not shortage(d, height, width)), default=0)
-        word, end, beyond = "largest", "high", whole(min(2 * high, most))
-    elif value - step < low and (low > 0 or value > 0):
-        word, end, beyond = "smallest", "low", whole(max(low / 2, getattr(widest, "low", 0)))
+        word, beyond = "largest", whole(min(2 * high, most))
     else:
-        return
+        word, beyond = "smallest", whole(max(low / 2, getattr(widest, "low", 0)))
     if low <= beyond <= high or (end == "high" and beyond < high):
         return
     yield (

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -266,10 +267,32 @@ def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None
     for number, line in enumerate(lines[:4], start=1):
         named = r"\((linear|mlp, depth 1, width \d+)\)"
         assert re.match(rf"\[{number}/4\] trial \d {named} complete, diag_ef=-", line)
-    assert lines[-4] == "report: done/report/index.html"
-    assert lines[-3].startswith("export: done/export (trial ")
-    assert lines[-2] == "trials: 4 complete"
-    assert lines[-1] == "more:   nas-evidence resume done --trials 8"
+    assert lines[-5] == "report: done/report/index.html"
+    assert lines[-4].startswith("export: done/export (trial ")
+    assert lines[-3] == "trials: 4 complete"
+    assert re.fullmatch(r"next:   .*:", lines[-2])
+    assert lines[-1].startswith("nas-evidence ")
+
+
+@pytest.mark.long
+def test_the_answer_comes_in_order_and_its_command_can_be_copied_whole(
+    home: Path, tmp_path: Path
+) -> None:
+    lines = (home / "search.out").read_text().splitlines()
+    firsts = [line.partition(" ")[0] for line in lines]
+    order = ["words:", "answer:", "worth", "how", "if", "trust:", "report:", "export:", "next:"]
+    places = [firsts.index(word) for word in order]
+    assert places == sorted(places)
+    assert len(lines) - 2 == firsts.index("next:")
+    assert sum("too few to tell" in line for line in lines) <= 1
+    _, *words = shlex.split(lines[-1])
+    assert words[:3] == ["resume", "done", "--set"]  # each was trained once
+    shutil.copytree(home / "done", tmp_path / "done")
+    said = run(*words, *INLINE, folder=tmp_path).stdout
+    assert "\n[retraining the best, 1 of at most 10] trial 1000000 (" in said
+
+
+def test_a_search_leaves_nothing_behind(home: Path) -> None:
     assert (home / "search.err").read_text() == ""
     assert not list(home.glob("*error*"))
 
@@ -461,9 +484,9 @@ def test_a_reader_that_stops_early_is_no_error(home: Path, arguments: tuple[obje
 
 def test_report_prints_what_the_search_printed(home: Path) -> None:
     said = (home / "search.out").read_text()
-    first, last = said.index("rank\t"), said.index("export: ")
+    first, last, then = (said.index(word) for word in ("rank\t", "export: ", "next: "))
     assert "\nanswer: Take " in said[first:last]
-    assert run("report", "done", folder=home).stdout == said[first:last]
+    assert run("report", "done", folder=home).stdout == said[first:last] + said[then:]
 
 
 @pytest.mark.parametrize(

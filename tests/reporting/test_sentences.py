@@ -1,6 +1,7 @@
 """Claims about sentences that a user acts on: guessing, advice, ranges, studies that run."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from searched import QUALITY, load, record
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.maths.guessing import is_guessing, least_gain
+from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.headline import USUAL_RHO, advice, headline
 from nas_evidence.spec.domains import FloatRange, IntRange
@@ -132,6 +134,23 @@ def test_no_convolutional_network_is_advised_that_the_images_do_not_carry(tmp_pa
         assert "family.cnn.width.high=32 " in width
     how_read = HowRead((), shape=(1, 8, 8))
     assert report_on(study, how_read=how_read).headline.advice == (said,)
+
+
+def test_a_winner_at_an_edge_that_is_tied_with_one_inside_asks_for_no_wider_range(
+    tmp_path: Path,
+) -> None:
+    family = {"mlp": {"width": IntRange(low=4, high=5)}, "linear": {}}
+    study = load(tmp_path, [record(1, 1), record(2, 0), record(3, 2)], family=family)
+    assert [one.values.get("width") for one in study.ranking] == [5, 6, None]
+    for tied, n in (((), 1), ((1,), 1), ((2,), 1)):  # the second is at the same end
+        sure = Certainty(3, (3, 3, 3), tied=tied)
+        assert len(advice(study, None, sure=sure)) == n
+    wider = study.spec.model_copy(
+        update={"family": {"mlp": {"width": IntRange(low=5, high=64)}, "linear": {}}}
+    )
+    inside = replace(study, spec=wider)  # 5 is at its lower end now, 6 is inside
+    assert len(advice(inside, None)) == 1
+    assert advice(inside, None, sure=Certainty(3, (3, 3, 3), tied=(1,))) == []
 
 
 def test_each_sentence_of_the_first_screen_has_one_idea(tmp_path: Path) -> None:
