@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from nas_evidence.baselines.comparison import (
@@ -32,6 +31,7 @@ from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, Rank
 from nas_evidence.reporting.svg import (
     GREY,
     Axis,
+    Drawing,
     Key,
     Panel,
     axis_of,
@@ -66,7 +66,7 @@ _ACROSS = 60  # characters below a picture
 # --- the winner beside simple models -------------------------------------------------------------
 
 
-def measured(report: Report) -> Markup | None:
+def measured(report: Report) -> Drawing | None:
     """Return how far each simple model is behind the winner: what "worth it?" tests.
 
     Paired differences of the log losses of the same data, with the intervals of that sentence.
@@ -96,10 +96,14 @@ def measured(report: Report) -> Markup | None:
             [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=said
         )
         panel.text(most, i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words}, of simple models")
+    rows = [
+        {"model": one.name, "behind": one.behind, "low": least, "high": most}
+        for one, (least, most) in tested.values()
+    ]
+    return plot([panel], name=f"{words}, of simple models", rows=rows)
 
 
-def columns(report: Report) -> Markup | None:
+def columns(report: Report) -> Drawing | None:
     """Return the importance of the columns of a table to the winner."""
     judged = report.judged
     if judged is None or judged.importance is None:
@@ -107,7 +111,7 @@ def columns(report: Report) -> Markup | None:
     return drawn_columns(judged.importance, report.kind)
 
 
-def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
+def drawn_columns(found: Importance, kind: TargetKind) -> Drawing:
     """Return the most important columns; in colour those two standard deviations above 0."""
     shown, metric = found.columns[: MOST["columns"]], found.metric
     rows = [(one.column, one.mean, one.std, one.mean > 2 * one.std) for one in shown]
@@ -116,12 +120,18 @@ def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
     if metric == "coverage":
         words = "coverage of the 90 % intervals: further from 90 %"
     digits = decimals([one.mean for one in shown], 2)
-    return _bars(rows, digits, words=words, name="by column")
+    values = [{"column": one.column, "mean": one.mean, "std": one.std} for one in shown]
+    return _bars(rows, digits, words=words, name="by column", values=values)
 
 
 def _bars(
-    rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
-) -> Markup:
+    rows: Sequence[tuple[str, float, float | None, bool]],
+    digits: int,
+    *,
+    words: str,
+    name: str,
+    values: Sequence[Mapping[str, Any]],
+) -> Drawing:
     texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
              for _, value, error, _ in rows]  # fmt: skip
     ends = [value + (error or 0.0) for _, value, error, _ in rows]
@@ -139,10 +149,10 @@ def _bars(
             spread = [(value - error, i), (value + error, i)]
             panel.line(spread, colour="var(--ink)", width=2, title=said)
         panel.text(max(0.0, ends[i]), i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words} {name}")
+    return plot([panel], name=f"{words} {name}", rows=values)
 
 
-def calibration(report: Report) -> Markup | None:
+def calibration(report: Report) -> Drawing | None:
     """Return the share that is right, or inside an interval, against its stated probability."""
     if report.judged is None:
         return None
@@ -156,12 +166,12 @@ def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
     return judged.by_target[:MOST_LISTED]
 
 
-def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Markup:
+def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Drawing:
     """Return shares against stated probabilities, or against those of intervals."""
     return _calibration({"": points}, words)
 
 
-def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Markup:
+def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Drawing:
     """Return the same of each target by its name."""
     x_title, y_title = words.probability, words.share
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
@@ -180,10 +190,19 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         radius = 3 + 6 * (point.n / most) ** 0.5
         panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
     legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
-    return plot([panel], name=f"{y_title} by {x_title}", legend=legend)
+    rows = [
+        _of_target(name) | {"stated": one.confidence, "found": one.accuracy, "n": one.n}
+        for _, name, one in marks
+    ]
+    return plot([panel], name=f"{y_title} by {x_title}", rows=rows, legend=legend)
 
 
-def quarters(report: Report) -> Markup | None:
+def _of_target(name: str) -> dict[str, str]:
+    """Return the cell that names one of several targets."""
+    return {"target": name} if name else {}
+
+
+def quarters(report: Report) -> Drawing | None:
     """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
     if report.judged is None:
         return None
@@ -209,7 +228,13 @@ def quarters(report: Report) -> Markup | None:
             panel.line([(low, down), (high, down)], colour=colour(at), width=2, title=said)
             panel.dot(share, down, colour=colour(at), symbol=at, title=said, opacity=1)
     legend = [Key("50 % intervals", colour(0), 0), Key("90 % intervals", colour(1), 1)]
-    return plot([panel], name="coverage by quartile of the prediction", legend=legend)
+    rows = [
+        {"quarter": name, "low": one.low, "high": one.high, "n": one.n,
+         "inside_50": one.inside_50, "inside_90": one.inside_90}
+        for name, one in parts
+    ]  # fmt: skip
+    name = "coverage by quartile of the prediction"
+    return plot([panel], name=name, rows=rows, legend=legend)
 
 
 def _range_of(one: Quarter) -> str:
@@ -217,7 +242,7 @@ def _range_of(one: Quarter) -> str:
     return f": {short(one.low)} to {short(one.high)}" if known else ""
 
 
-def pit(report: Report) -> Markup | None:
+def pit(report: Report) -> Drawing | None:
     """Return the histogram of the PIT, beside two standard errors of a uniform one."""
     if report.judged is None:
         return None
@@ -231,7 +256,13 @@ def pit(report: Report) -> Markup | None:
         _pit(shortened(name), counts, top=8 + (height + 10) * k, height=height)
         for k, (name, counts) in enumerate(found.items())
     ]
-    return plot(panels, name="histogram of the probability integral transform")
+    rows = [
+        _of_target(name.partition("PIT of ")[2])
+        | {"low": i / len(counts), "high": (i + 1) / len(counts), "n": n}
+        for name, counts in found.items()
+        for i, n in enumerate(counts)
+    ]
+    return plot(panels, name="histogram of the probability integral transform", rows=rows)
 
 
 def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Panel:
@@ -250,7 +281,7 @@ def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Pane
     return panel
 
 
-def confusion(report: Report) -> Markup | None:
+def confusion(report: Report) -> Drawing | None:
     """Return counts of true against predicted classes; shades are shares of the true class."""
     judged = report.judged
     if judged is None or not judged.confusion:
@@ -271,10 +302,16 @@ def confusion(report: Report) -> Markup | None:
             )  # fmt: skip
             if len(counts) <= MOST_NUMBERED:
                 panel.text(j, i, str(n))
-    return plot([panel], name="counts of true and predicted classes")
+    names = judged.classes or [str(i) for i in range(len(counts))]
+    rows = [
+        {"true": names[i], "predicted": names[j], "n": n}
+        for i, row in enumerate(counts)
+        for j, n in enumerate(row)
+    ]
+    return plot([panel], name="counts of true and predicted classes", rows=rows)
 
 
-def pairs(report: Report) -> Markup | None:
+def pairs(report: Report) -> Drawing | None:
     """Return predicted against true values, beside the diagonal."""
     found = report.judged.pairs if report.judged else ()
     if not found:
@@ -285,13 +322,14 @@ def pairs(report: Report) -> Markup | None:
     for a, b in found:
         said = f"true {a:.4g}, predicted {b:.4g}"
         panel.dot(a, b, colour=colour(0), radius=2.6, title=said, opacity=0.6)
-    return plot([panel], name="predicted against true values")
+    rows = [{"true": a, "predicted": b} for a, b in found]
+    return plot([panel], name="predicted against true values", rows=rows)
 
 
 # --- architectures -------------------------------------------------------------------------------
 
 
-def scatter(report: Report) -> Markup | None:
+def scatter(report: Report) -> Drawing | None:
     """Return score against the first target, after Immer et al. (2021), Fig. 2."""
     study = report.study
     target = study.targets[0]
@@ -318,7 +356,20 @@ def scatter(report: Report) -> Markup | None:
             hollow=beyond_x[i] or beyond_y[i], title="\n".join(_details(one, study)),
             opacity=0.75,
         )  # fmt: skip
-    return plot([panel], name=f"{y_title} by {x_title}", legend=_families(study, shown))
+    rows = [
+        architecture_cells(one) | {"score": score, target: sign * value}
+        for one, score, value in found
+    ]
+    name = f"{y_title} by {x_title}"
+    return plot([panel], name=name, rows=rows, legend=_families(study, shown))
+
+
+def architecture_cells(one: RankedArchitecture) -> dict[str, Any]:
+    """Return what names an architecture in the values of a figure."""
+    return {
+        "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
+        "architecture": one.architecture, "n_parameters": one.n_parameters,
+    }  # fmt: skip
 
 
 def within(values: Sequence[float]) -> tuple[list[float], list[bool]]:
@@ -380,7 +431,7 @@ def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
     return [line for line in lines if line]
 
 
-def front(report: Report, cost: str) -> Markup | None:
+def front(report: Report, cost: str) -> Drawing | None:
     """Return the objective against a cost, with the front as larger markers on a line."""
     study = report.study
     known = [
@@ -406,10 +457,15 @@ def front(report: Report, cost: str) -> Markup | None:
             family=one.family, title="\n".join([*_details(one, study), f"{cost} {price:.4g}"]),
         )  # fmt: skip
     legend = _families(study, [one for one, _, _ in known])
-    return plot([panel], name=f"{y_title} by {cost}", legend=legend)
+    rows = [
+        architecture_cells(one)
+        | {study.spec.objective: value, cost: price, "on_front": one.on_front}
+        for one, value, price in known
+    ]
+    return plot([panel], name=f"{y_title} by {cost}", rows=rows, legend=legend)
 
 
-def importance(report: Report) -> Markup | None:
+def importance(report: Report) -> Drawing | None:
     """Return how much each parameter of the architecture decides, most important first."""
     found = sorted(report.importances, key=lambda one: -one.divergence)
     if not found:
@@ -420,10 +476,11 @@ def importance(report: Report) -> Markup | None:
     for i, (label, one) in enumerate(zip(labels, found, strict=True)):
         said = f"{label}: {one.of_best} among the best {one.n_best}"
         panel.box((0.0, one.divergence), (i - 0.32, i + 0.32), fill=colour(0), title=said)
-    return plot([panel], name="importance of each parameter")
+    rows = [{"parameter": one.name, "divergence": one.divergence} for one in found]
+    return plot([panel], name="importance of each parameter", rows=rows)
 
 
-def history(report: Report) -> Markup | None:
+def history(report: Report) -> Drawing | None:
     """Return the score of each trial in order of completion, and the best one until then.
 
     Trials without a score lie at the lower edge.
@@ -475,7 +532,10 @@ def history(report: Report) -> Markup | None:
     if (ended != "pruned").any():
         legend.append(Key("without a score", **_FAILED))
     legend.append(Key("best so far", "var(--ink)", None))
-    return plot([panel], name=f"{title} by trial", legend=legend)
+    values = rows.assign(trial=rows["x"])[
+        ["trial", "trial_id", "family", "architecture", "status", "score", "best", "raced"]
+    ]
+    return plot([panel], name=f"{title} by trial", rows=values.to_dict("records"), legend=legend)
 
 
 #: The markers of trials without a score.
@@ -492,14 +552,14 @@ def thinned(n: int) -> NDArray[np.bool_]:
 # --- along training ------------------------------------------------------------------------------
 
 
-def loss_curves(report: Report) -> Markup | None:
+def loss_curves(report: Report) -> Drawing | None:
     """Return the training loss of the best architectures, epoch by epoch."""
     rows = report.study.curves
     rows = rows[rows["train_nll_per_datum"].notna()]
     return _lines(report.study, rows, "train_nll_per_datum", "training loss, nats per datum")
 
 
-def score_curves(report: Report) -> Markup | None:
+def score_curves(report: Report) -> Drawing | None:
     """Return the objective of the best architectures; None if it was stored once in each."""
     study = report.study
     own = usable(study.evidence[study.evidence["estimator"] == study.spec.objective])
@@ -510,7 +570,8 @@ def score_curves(report: Report) -> Markup | None:
     return _lines(study, own, "shown", f"{study.spec.objective}, {study.objective_unit}")
 
 
-def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
+def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Drawing | None:
+    named = study.spec.objective if column == "shown" else column
     ranked = study.ranking[: MOST["lines"]]
     by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
                           .groupby("trial_id")))  # fmt: skip
@@ -532,13 +593,18 @@ def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> M
             points, colour=shade, width=wide, title=said, family=one.family, opacity=opacity
         )
     legend = _families(study, [one for one, _ in found], lines=True)
-    return plot([panel], name=f"{title} by epoch", legend=legend)
+    cells = [
+        architecture_cells(one) | {"epoch": int(epoch), named: float(value)}
+        for one, own in found
+        for epoch, value in zip(own["epoch"], own[column], strict=True)
+    ]
+    return plot([panel], name=f"{title} by epoch", rows=cells, legend=legend)
 
 
 # --- how well scores rank ------------------------------------------------------------------------
 
 
-def trust(report: Report) -> Markup | None:
+def trust(report: Report) -> Drawing | None:
     """Return rho with its interval for each score, best at the top."""
     judged, target = report.trust, report.study.targets[0]
     pooled = [row for row in judged.rows if (row.target, row.group) == (target, ALL)]
@@ -559,7 +625,13 @@ def trust(report: Report) -> Markup | None:
         panel.dot(s.rho or 0.0, i, colour=shade, title=said, opacity=1)
     legend = [Key(kind, colour(i)) for i, kind in enumerate(_KINDS) if kind in kinds]
     name = f"rank correlation of each score with {words_of(target)}"
-    return plot([panel], name=name, legend=legend)
+    values = [
+        {"score": row.score, "rho": row.statistics.rho,
+         "low": getattr(row.statistics.rho_interval, "low", None),
+         "high": getattr(row.statistics.rho_interval, "high", None), "role": kind}
+        for row, kind in zip(rows, kinds, strict=True)
+    ]  # fmt: skip
+    return plot([panel], name=name, rows=values, legend=legend)
 
 
 def _kind(judged: Trust, score: str) -> str:
@@ -567,7 +639,7 @@ def _kind(judged: Trust, score: str) -> str:
     return main if score == judged.main else baseline if score in judged.rivals else other
 
 
-def epochs(report: Report) -> Markup | None:
+def epochs(report: Report) -> Drawing | None:
     """Return rho above and regret below, over the epochs, one line per score."""
     judged, target = report.trust, words_of(report.study.targets[0])
     by_score = dict(tuple(report.early.groupby("score", sort=False)))
@@ -596,11 +668,13 @@ def epochs(report: Report) -> Markup | None:
                 panel.dot(*points[0], colour=shade, radius=3, title=said)
             width = 3.5 if kind == _KINDS[0] else 1.6
             panel.line(points, colour=shade, width=width, dash=dash, title=said)
-    return plot(panels, name="rank correlation and regret by epoch", legend=legend)
+    values = report.early.assign(regret=factor * report.early["regret"])
+    rows = values[["score", "epoch", "rho", "regret"]].to_dict("records")
+    return plot(panels, name="rank correlation and regret by epoch", rows=rows, legend=legend)
 
 
 #: All figures but the fronts, by their names on the page.
-FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
+FIGURES: Mapping[str, Callable[[Report], Drawing | None]] = {
     "measured": measured, "scatter": scatter, "history": history,
     "training": loss_curves, "calibration": calibration,
     "quarters": quarters, "pit": pit, "confusion": confusion, "pairs": pairs, "columns": columns,
@@ -608,7 +682,7 @@ FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
 }  # fmt: skip
 
 
-def figures_of(report: Report) -> dict[str, Markup]:
+def figures_of(report: Report) -> dict[str, Drawing]:
     """Return the figures of a report that have something to show, by name."""
     found = {name: draw(report) for name, draw in FIGURES.items()}
     found |= {f"front_{cost}": front(report, cost) for cost in report.study.spec.minimise}
