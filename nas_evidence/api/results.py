@@ -732,15 +732,37 @@ class Study:
         return self._source().arrays(seed=self.spec.seed)
 
     def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
-        """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
+        """Return a figure of the report.
+
+        A notebook shows it, `save` writes it as SVG, PDF or PNG, and `data` has its values as a
+        DataFrame with the columns in brackets. Of an architecture they are `rank`, `trial_id`,
+        `family`, `architecture` and `n_parameters`:
+
+        ranking      score by number of parameters (of an architecture, score)
+        scatter      score against test result (of an architecture, score, test_...)
+        comparison   log loss of simple models above the winner's (model, behind, low, high)
+        history      score of each trial (trial, trial_id, family, architecture, status, score,
+                     best, raced)
+        loss         training loss by epoch (of an architecture, epoch, train_nll_per_datum)
+        score        objective by epoch (of an architecture, epoch, the objective)
+        correlations Spearman's rho of each score with test results (score, rho, low, high, role)
+        epochs       the same by epoch, and regret (score, epoch, rho, regret)
+        calibration  share that is right, or inside, by stated probability (stated, found, n)
+        importance   of columns, as `importance` returns it (column, mean, std)
+        parameters   importance of each parameter of the architecture (parameter, divergence)
+        confusion    counts of classes (true, predicted, n)
+        pairs        predicted against true values (true, predicted)
+        quarters     coverage by quarter of the prediction (quarter, low, high, n, inside_50,
+                     inside_90)
+        pit          histogram of the probability integral transform (low, high, n)
+        front_COST   objective against a cost of `minimise` (of an architecture, the objective,
+                     the cost, on_front)
+
+        Which of them there are depends on the study. Of several targets `data` has a column
+        `target` in calibration and pit.
 
         Args:
-            name: `ranking` (score by parameters), `scatter` (score against test result),
-                `comparison` (beside simple models),
-                `correlations` (of each score), `loss` and `score` (by epoch), `epochs`
-                (correlation by epoch), `calibration`, `importance` (of columns, as `importance`
-                returns it), `parameters` (of the architecture), `confusion`, `pairs`, `quarters`,
-                `pit`, or `front_COST`. Which of them there are depends on the study.
+            name: of the figure.
             data: for "calibration", labelled data that were not trained on, see `evaluate`; by
                 default the held-out data of the report.
             metric: for "importance", see `importance`.
@@ -749,7 +771,8 @@ class Study:
             ValueError: for a figure that this study does not have; names those that it has.
 
         Example:
-            study.plot("ranking").save("ranking.svg")
+            study.plot("ranking").save("ranking.pdf")
+            study.plot("ranking").data  # a DataFrame
         """
         from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
 
