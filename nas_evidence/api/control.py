@@ -37,6 +37,8 @@ class Status:
     best           its `trial_id`, the value that ranks it by its column (the objective or
                    `estimate`), the `unit`, and `ranked_by`; None while none ranks
     held_by        the process that works on it
+    waits_for      what a running study waits for before a trial can run, such as
+                   "2 workers, 0 of 2 CPUs free"
     job            the job on the cluster, with `job_state` and `store`; None of a folder
     """
 
@@ -49,6 +51,7 @@ class Status:
     architectures: dict[str, str]
     best: dict[str, Any] | None
     held_by: str | None = None
+    waits_for: str | None = None
     job: str | None = None
     job_state: str | None = None
     store: str | None = None
@@ -221,6 +224,7 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
         "architectures": {str(i): str(architecture) for i, architecture in now.running.items()},
         "best": best,
         "held_by": None if now.holder is None else str(now.holder),
+        "waits_for": now.waits_for or None,
     }
 
 

@@ -329,6 +329,7 @@ class UnfinishedStudy:
     finds: "DoneTrials"
     forks: ForkServer | None = None
     code: Code = field(default_factory=Code)
+    _starting: bool = False  # the workers of an executor on Ray
 
     def run_trials(self) -> None:
         """Announce the run, prepare the data, and run the rest of the study.
@@ -528,9 +529,9 @@ class UnfinishedStudy:
         from nas_evidence.workers.on_ray import RayExecutor
         from nas_evidence.workers.pool import Limits
 
-        patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
+        self._starting = True
         with self.audience.starting():
-            return RayExecutor(
+            executor = RayExecutor(
                 arrays,
                 resources,
                 logs,
@@ -539,11 +540,27 @@ class UnfinishedStudy:
                 most=left,
                 make_worker=make_worker,
                 store=store.uri,
-                limits=Limits(patience=patience),
+                limits=Limits() if run.limit is None else Limits(patience=run.limit.left()),
                 say=self.audience.say,
+                waits=self._waits,
                 warn=self.audience.warn,
                 go_on=self.audience.go_on(store.place, run),
             )
+        self._starting = False
+        return executor
+
+    def _waits(self, what: str) -> None:
+        """Let `status` say what the study waits for; end it if it is cancelled before a trial."""
+        from nas_evidence.storage.holding import say_waiting
+        from nas_evidence.storage.requests import is_open, withdraw
+
+        folder = self.store.folder
+        say_waiting((folder, self.store.place), what)
+        if self._starting and what:  # later the driver looks for requests
+            self.store.look_for_requests()
+            if is_open(folder):
+                withdraw(folder)
+                raise KeyboardInterrupt
 
 
 def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec) -> float:

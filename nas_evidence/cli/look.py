@@ -153,10 +153,13 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     raced = sum(now.by_status.values()) - now.n_finished
     race = f" and {raced} of the race" * (raced > 0)
+    state = "waiting" if now.waits_for else now.state
     out.print(
-        f"{now.name if job is None else job.study}: {now.state}, {now.n_finished} of "
+        f"{now.name if job is None else job.study}: {state}, {now.n_finished} of "
         f"{now.n_trials} trials{race} ({counts or 'none yet'})"
     )
+    if now.waits_for:
+        out.print(f"waits for {now.waits_for}")
     lost = job is not None and not job.alive and now.state == "running"
     if lost:  # it was heard of a minute ago
         out.print(f"held by {now.held_by}, for a minute at most: its job has ended")

@@ -147,6 +147,9 @@ class WorkingCopy:
         refuse_links(self.folder, self.place)
         yield
 
+    def look_for_requests(self) -> None:
+        """Fetch the requests of other processes."""
+
     def around(self, executor: Executor) -> Executor:
         """Return an executor that keeps the store up to date; for a folder the given one."""
         return executor

@@ -24,7 +24,7 @@ from nas_evidence.storage.requests import withdraw
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _HALF_WRITTEN = ".study.toml."
-_LOCK_BYTES = 512
+_LOCK_BYTES = 1024
 
 
 def default_folder(study: StudySpec) -> Path:

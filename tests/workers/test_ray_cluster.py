@@ -202,12 +202,15 @@ def test_what_the_cluster_cannot_give_is_said_at_once_and_is_an_error_later(
     cluster: object, tmp_path: Path, resources: dict[str, float], missing: str
 ) -> None:
     said: list[str] = []
+    told: list[str] = []
     limits = Limits(patience=40.0)
     with pytest.raises(ValueError, match=f"^no room for a worker in 40.0 s: {missing}"):
         pool(
-            cluster.address, tmp_path, resources=resources, limits=limits, say=said.append
-        ).close()
+            cluster.address, tmp_path, resources=resources, limits=limits, say=said.append,
+            waits=told.append,
+        ).close()  # fmt: skip
     [line] = said
+    assert told[0] == waits
     assert re.fullmatch(f"note: {missing}; waiting for up to 40.0 s", line)
 
 
