@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,8 @@ class Status:
     held_by        the process that works on it
     waits_for      what a running study waits for before a trial can run, such as
                    "2 workers, 0 of 2 CPUs free"
+    submitted      where its last run was submitted: `address`, `name` and `store`; None if it ran
+                   from a command line or from Python
     job            the job on the cluster, with `job_state` and `store`; None of a folder
     """
 
@@ -52,6 +54,7 @@ class Status:
     best: dict[str, Any] | None
     held_by: str | None = None
     waits_for: str | None = None
+    submitted: dict[str, str] | None = None
     job: str | None = None
     job_state: str | None = None
     store: str | None = None
@@ -202,14 +205,16 @@ def status_of(at: There) -> Status:
         facts = facts_in(at.asked("status", "--json"))
     if at.job is not None:
         facts |= {"job": at.job.id, "job_state": at.job.state.lower(), "store": at.job.store}
-    return Status(**facts)
+    known = Status.__dataclass_fields__  # a cluster may run a later version
+    return Status(**{name: value for name, value in facts.items() if name in known})
 
 
 def status_in(store: "WorkingCopy") -> dict[str, Any]:
     """Return the values of `Status` that a folder has."""
     from nas_evidence.driver.status import study_status
+    from nas_evidence.storage.kept_submission import read_submission
 
-    now = study_status(store.folder)
+    now, submitted = study_status(store.folder), read_submission(store.folder)
     best = None
     if now.best is not None:
         best = {"trial_id": now.best.trial_id, now.column: now.value, "unit": now.unit,
@@ -225,6 +230,7 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
         "best": best,
         "held_by": None if now.holder is None else str(now.holder),
         "waits_for": now.waits_for or None,
+        "submitted": None if submitted is None else asdict(submitted),
     }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
-from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.jobs.jobs import namespace_of, submission_of_this_job
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
@@ -28,6 +28,7 @@ from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
+from nas_evidence.storage.kept_submission import keep_submission
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
 from nas_evidence.workers.executor import Watcher, Where
 from nas_evidence.workers.fork_server import ForkServer
@@ -275,6 +276,7 @@ def study_run(
         audience.warn(said)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
+        keep_submission(folder, submission_of_this_job())
         left = UnfinishedStudy(spec, store, run, audience, data, find_done(folder), forks, code)
         reported = (folder / "report").is_dir()
         before = Standings(spec, left.finds.done.values()).best if reported else None

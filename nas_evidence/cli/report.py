@@ -32,6 +32,7 @@ from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
+from nas_evidence.storage.kept_submission import resume_words
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
@@ -95,7 +96,7 @@ def report(
     say_forecast(study, "report")
     written = say_results(study, to=to, **given)
     if not len(written.study.complete):
-        out.print(f"continue: {typed('resume', study.place)}")
+        out.print(f"continue: {typed('resume', *resume_words(study.place, study.folder))}")
     exit_if_unranked(written)
 
 

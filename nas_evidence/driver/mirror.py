@@ -98,7 +98,7 @@ _RESULTS = (
 )  # fmt: skip
 _SEEN = {
     "results": ("study.toml", "trials/", "evidence/", *_RESULTS),
-    "status": ("study.toml", "trials/", "evidence/"),
+    "status": ("study.toml", "submitted.json", "trials/", "evidence/"),
     "logs": ("study.toml",),
 }
 
