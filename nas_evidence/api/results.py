@@ -175,6 +175,7 @@ class Study:
             self.folder = self._store.folder
 
     def __repr__(self) -> str:
+        from nas_evidence.storage.kept_submission import resume_call
         from nas_evidence.storage.study_folder import is_locked
 
         if said := self._unfinished():
@@ -183,7 +184,7 @@ class Study:
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
         more = raced.count(False) < self.spec.n_trials and not is_locked(self.folder)
-        go_on = f"; nas_evidence.resume({self.place!r}) goes on" if more else ""
+        go_on = f"; {resume_call(self.place, self.folder)} goes on" if more else ""
         by = self._tables().standings.ranks_by
         return f"Study({self.place!r}: {done}, ranked by {by}{go_on})"
 
@@ -195,7 +196,7 @@ class Study:
         rows = self._tables().rows
         if is_locked(self.folder) or any(r.status is TrialStatus.COMPLETE for r in rows):
             return ""
-        return unfinished_sentence(self._ranked(), self.place)
+        return unfinished_sentence(self._ranked(), self.place, self.folder)
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -336,7 +337,7 @@ class Study:
             if said := unranked_sentence(self._ranked()):
                 raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
             raise UserError(
-                f"{self.place}: {unfinished_sentence(self._ranked(), self.place)}"
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}"
             ).with_code("study-without-complete-trial")
         return winner
 
