@@ -101,7 +101,8 @@ def report(
     if not len(written.study.complete):
         out.print(f"continue: {typed('resume', *resume_words(study.place, study.folder))}")
     else:
-        say_next(study, written, is_running=is_locked(study.folder))
+        resuming = resume_words(study.place, study.folder)[1:]
+        say_next(study, written, is_running=is_locked(study.folder), resuming=resuming)
     exit_if_unranked(written)
 
 

@@ -329,9 +329,9 @@ def confusion(report: Report) -> Drawing | None:
         said += (
             f"; most often wrong: {classes[wrong[1]]} as {classes[wrong[2]]}, {wrong[0]:,} times"
         )
-    names = judged.classes or [str(i) for i in range(len(counts))]
+    labels = judged.classes or [str(i) for i in range(len(counts))]
     rows = [
-        {"true": names[i], "predicted": names[j], "n": n}
+        {"true": labels[i], "predicted": labels[j], "n": n}
         for i, row in enumerate(counts)
         for j, n in enumerate(row)
     ]
