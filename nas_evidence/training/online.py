@@ -18,7 +18,6 @@ import time
 from dataclasses import dataclass, field, replace
 
 import torch
-from scipy.optimize import brentq
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
@@ -36,6 +35,7 @@ from nas_evidence.evidence.joint import (
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.gaussian import gaussian
+from nas_evidence.maths.root_finding import root
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
@@ -391,5 +391,5 @@ def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
     low, high = (bound - float(held.log().mean()) for bound in LOG_PRECISION_RANGE)
     if slope(high) > 0 or slope(low) < 0:
         return held
-    best = held * math.exp(brentq(slope, low, high, xtol=1e-9))
+    best = held * math.exp(root(slope, low, high, xtol=1e-9))
     return best.clamp(*(math.exp(bound) for bound in LOG_PRECISION_RANGE))
