@@ -35,7 +35,7 @@ SOLE_IMPORTERS = {
     ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
     "pyarrow": ["storage/tables.py", "data/arrow_tables.py"],
-    "fsspec": ["storage/store.py"],
+    "fsspec": ["storage/store.py", "storage/store_folder.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
     "jinja2": ["reporting", "exporting/model_card.py"],

@@ -36,10 +36,9 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
     from nas_evidence.reporting.contents import Report
-    from nas_evidence.reporting.live import Stamp
     from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
     from nas_evidence.spec.domains import ParameterValue
-    from nas_evidence.storage.tables import StudyTables
+    from nas_evidence.storage.tables import Stamp, StudyTables
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -808,8 +807,7 @@ class Study:
 
     def _tables(self, spec: StudySpec | None = None) -> "StudyTables":
         """Return what the folder holds, read again only if its files have changed."""
-        from nas_evidence.reporting.live import stamp
-        from nas_evidence.storage.tables import read_study_tables
+        from nas_evidence.storage.tables import read_study_tables, stamp
 
         now = stamp(self.folder)
         if self._read is None or self._read[0] != now:

@@ -27,20 +27,20 @@ from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
-from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
 from nas_evidence.storage.kept_submission import keep_submission
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
 from nas_evidence.workers.executor import Watcher, Where
-from nas_evidence.workers.fork_server import ForkServer
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import WorkingCopy
+    from nas_evidence.storage.best import Standing
     from nas_evidence.storage.redo import DoneTrials
     from nas_evidence.storage.tables import StudyTables
     from nas_evidence.workers.executor import Executor, MakeExecutor
+    from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
 #: Seconds for the forecast of a search, so that one architecture of a family is mostly timed.
@@ -274,9 +274,11 @@ def study_run(
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if another process works on it, or the data do not fit it.
     """
+    from nas_evidence.storage.best import Standings
     from nas_evidence.storage.redo import find_done, set_aside_wrong
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import read_study_tables
+    from nas_evidence.workers.fork_server import ForkServer
 
     folder = store.folder
     audience.begins(store)
@@ -303,7 +305,7 @@ def study_run(
         yield tables, ran
 
 
-def other_first(before: Standing | None, now: Standing | None) -> str:
+def other_first(before: "Standing | None", now: "Standing | None") -> str:
     """Say that another architecture comes first than in the last report; "" if none does."""
     if before is None or now is None or before.key == now.key:
         return ""
@@ -335,7 +337,7 @@ class UnfinishedStudy:
     audience: Audience
     data: "Source"
     finds: "DoneTrials"
-    forks: ForkServer | None = None
+    forks: "ForkServer | None" = None
     code: Code = field(default_factory=Code)
     _starting: bool = False  # the workers of an executor on Ray
 

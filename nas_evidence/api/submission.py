@@ -174,9 +174,9 @@ def _begin_there(
     """Begin a study in its store, with its data, which no other user can read."""
     from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.faults import StoreError
     from nas_evidence.storage.kept_how_read import keep_how_read
     from nas_evidence.storage.outside_code import keep_code, with_kept
-    from nas_evidence.storage.store import StoreError
 
     store, why = where.store, "there is no such folder"
     if "://" in store or Path(store).parent.is_dir():

@@ -50,7 +50,7 @@ from nas_evidence.plumbing.removal import forget_removals, is_below, noted_remov
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
-from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.holding import Holder, announced
 from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.log import (
@@ -63,7 +63,7 @@ from nas_evidence.storage.log import (
     taken_over,
     without_copies,
 )
-from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
+from nas_evidence.storage.store import Stamp, Store, is_uri
 from nas_evidence.storage.study_folder import holder_of
 from nas_evidence.storage.study_names import is_removable
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict

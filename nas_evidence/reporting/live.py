@@ -18,10 +18,7 @@ from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.log import ReadLog, events_since
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
-from nas_evidence.storage.tables import TABLES, read_study_tables
-
-#: The state of a folder: its result files with their times and sizes.
-Stamp = frozenset[tuple[str, int, int]]
+from nas_evidence.storage.tables import Stamp, read_study_tables, stamp
 
 
 class Followed:
@@ -166,16 +163,3 @@ def watch(
             return
         took = clock() - started
         sleep(max(every_seconds - took, took))
-
-
-def stamp(folder: Path) -> Stamp:
-    """Return the state of a study's results, to detect changes."""
-    found = set()
-    for table in TABLES:
-        for path in (folder / table).glob("*.parquet"):
-            try:
-                state = path.stat()
-            except FileNotFoundError:  # just merged into a larger file
-                continue
-            found.add((f"{table}/{path.name}", state.st_mtime_ns, state.st_size))
-    return frozenset(found)

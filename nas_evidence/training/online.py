@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
@@ -44,6 +43,7 @@ from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.gaussian import gaussian
 from nas_evidence.maths.constants import free_parameters
+from nas_evidence.maths.root_finding import root
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
@@ -598,5 +598,5 @@ def rescaled_precision(held: Tensor, passes: Passes) -> Tensor:
     low, high = (bound - float(held.log().mean()) for bound in LOG_PRECISION_RANGE)
     if slope(high) > 0 or slope(low) < 0:
         return held
-    best = held * math.exp(brentq(slope, low, high, xtol=1e-9))
+    best = held * math.exp(root(slope, low, high, xtol=1e-9))
     return best.clamp(*(math.exp(bound) for bound in LOG_PRECISION_RANGE))

@@ -15,7 +15,7 @@ from records import asked
 from nas_evidence.data import load
 from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
-from nas_evidence.storage.store import StoreError
+from nas_evidence.storage.faults import StoreError
 from nas_evidence.workers import pool as pool_module
 from nas_evidence.workers.executor import Launch, Lost, loss_of
 from nas_evidence.workers.pool import Limits, Place, Pool, Seat
