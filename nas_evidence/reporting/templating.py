@@ -55,8 +55,10 @@ def _stopped_at_once(page: str) -> str:
 
     def stop(found: re.Match[str]) -> str:
         word = found[1]
-        again, _ = word in seen, seen.add(word)
-        return found[0].replace('"0"', '"-1"') if again else found[0]
+        if word in seen:
+            return found[0].replace('"0"', '"-1"')
+        seen.add(word)
+        return found[0]
 
     return _STOP.sub(stop, page)
 

@@ -155,7 +155,8 @@ def test_the_page_of_a_running_study_draws_the_losses_of_its_trials(
         for i in range(3)
     ]  # fmt: skip
     text = html.unescape(shown(noisy, tmp_path, Live(2, 1e9, "process 1", trials)))
-    drawn = text[text.index('id="under_way"') : text.index("<figcaption>")]
+    at = text.index('id="under_way"')
+    drawn = text[at : text.index("<figcaption>", at)]
     assert "trial 41 1.500 at epoch 2; trial 42 2.500 at epoch 2" in drawn
     assert drawn.count("<polyline") == 3  # the best so far, too
     assert "at epoch 2 of 8: 1.5000" in drawn
