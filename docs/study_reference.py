@@ -63,6 +63,12 @@ PARAMETERS: Mapping[tuple[str, str], str] = {
     ("mlp", "depth"): "Hidden layers.",
     ("mlp", "width"): "Units of each hidden layer.",
     ("mlp", "shape"): '"taper" is 1024, 512, 256, 128 units, regardless of depth and width.',
+    (
+        "mlp",
+        "numbers",
+    ): '"piecewise" keeps each number and adds its piecewise-linear encoding by up '
+    "to 8 bins between quantiles of the training rows; for tables and vectors.",
+    ("linear", "numbers"): "As of an mlp; the map is piecewise linear in each number then.",
     ("cnn", "depth"): "Convolutions.",
     ("cnn", "width"): "Channels of the first convolution; each further one has twice as many.",
     ("resnet", "depth"): "Layers: 6 n + 2, with n blocks in each of three stages.",
@@ -160,6 +166,7 @@ image_size = 32                   # resize all to 32 x 32
 depth = {low = 1, high = 4}
 width = {low = 8, high = 256, log = true}
 shape = {options = ["constant", "taper"]}
+numbers = ["plain", "piecewise"]  # the sampler chooses; for tables and vectors
 
 [family.cnn]
 depth = 3                         # fixed
@@ -169,7 +176,8 @@ width = [4, 8, 16]
 depth = {low = 8, high = 20, step = 6}
 width = 16
 
-[family.linear]                   # has no parameters
+[family.linear]
+numbers = "piecewise"              # fixed: piecewise linear in each number
 """,
     ),
     "plan": (
@@ -259,6 +267,7 @@ workers = 4
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
+wait_seconds = 7200               # for room on a full cluster
 """,
     ),
     "race": (

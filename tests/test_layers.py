@@ -45,6 +45,7 @@ SOLE_IMPORTERS = {
     "pytest": ["testing"],
     "mlflow": ["api/trackers/mlflow.py"],
     "onnxruntime": ["exporting/onnx_program.py"],
+    "matplotlib": ["reporting/by_matplotlib.py"],
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 

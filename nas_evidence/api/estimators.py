@@ -25,7 +25,7 @@ from nas_evidence.workers.executor import Watcher
 
 if TYPE_CHECKING:
     from nas_evidence.api.results import Study
-    from nas_evidence.exporting.predictor import Prediction, Predictor
+    from nas_evidence.exporting.predictor import Method, Prediction, Predictor
 
 
 #: joblib fits in threads inside its processes, and torch exports in one thread at a time.
@@ -145,7 +145,7 @@ class EvidenceEstimator(_Estimator):
     settings: Mapping[str, Any] | None = None
     out: str | None = None
     workers: int | Literal["auto"] = 1
-    method: str | None = None
+    method: "Method | None" = None
     random_state: Any = 0
     time_limit: float | str | None = None
     metric: str | None = None
@@ -289,7 +289,8 @@ class EvidenceClassifier(_Classifier, EvidenceEstimator):
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithms of `predict_proba` [n, C]."""
         with np.errstate(divide="ignore"):  # a probability may round to 0
-            return np.log(self.predict_proba(X))
+            found: np.ndarray = np.log(self.predict_proba(X))
+        return found
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each row [n]: by `class_weight`, or of two by that of `metric`.

@@ -17,7 +17,14 @@ from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.domains import architecture_text, value_text
 from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus, is_race
-from nas_evidence.spec.study import FAMILY_PARAMETERS, ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.spec.study import (
+    FAMILY_PARAMETERS,
+    NUMBERS,
+    PLAIN,
+    ArchitectureSpec,
+    Assignment,
+    StudySpec,
+)
 from nas_evidence.workers.executor import Lost, Watcher
 
 #: Maximum number of lines printed for successful trials where there is no live table.
@@ -128,17 +135,21 @@ def size_text(architecture: ArchitectureSpec) -> str:
 
     >>> size_text(ArchitectureSpec(family="own:Net", values={"width": 8, "rate": 0.25}))
     '8, rate 0.25'
+    >>> size_text(ArchitectureSpec(family="mlp", values={"width": 8, "numbers": "piecewise"}))
+    '8, piecewise numbers'
     """
     values = dict(architecture.values)
-    shape = values.get("shape", "constant")
+    encoding = ""
     if architecture.family in FAMILY_PARAMETERS:
-        values.pop("shape", None)
+        if (numbers := values.pop(NUMBERS, PLAIN)) != PLAIN:
+            encoding = f"{numbers} {NUMBERS}"
+        shape = str(values.pop("shape", "constant"))
         if shape != "constant":  # whatever depth and width
-            return str(shape)
+            return ", ".join(filter(None, (shape, encoding)))
     size = [values.pop(name) for name in ("width", "depth") if name in values]
     first = "/".join(map(value_text, size))
     others = (f"{name} {value_text(value)}" for name, value in values.items())
-    return ", ".join(filter(None, (first, *others))) or "-"
+    return ", ".join(filter(None, (first, *others, encoding))) or "-"
 
 
 @dataclass

@@ -175,6 +175,7 @@ class Study:
             self.folder = self._store.folder
 
     def __repr__(self) -> str:
+        from nas_evidence.storage.kept_submission import resume_call
         from nas_evidence.storage.study_folder import is_locked
 
         if said := self._unfinished():
@@ -183,7 +184,7 @@ class Study:
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
         more = raced.count(False) < self.spec.n_trials and not is_locked(self.folder)
-        go_on = f"; nas_evidence.resume({self.place!r}) goes on" if more else ""
+        go_on = f"; {resume_call(self.place, self.folder)} goes on" if more else ""
         by = self._tables().standings.ranks_by
         return f"Study({self.place!r}: {done}, ranked by {by}{go_on})"
 
@@ -195,7 +196,7 @@ class Study:
         rows = self._tables().rows
         if is_locked(self.folder) or any(r.status is TrialStatus.COMPLETE for r in rows):
             return ""
-        return unfinished_sentence(self._ranked(), self.place)
+        return unfinished_sentence(self._ranked(), self.place, self.folder)
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -336,7 +337,7 @@ class Study:
             if said := unranked_sentence(self._ranked()):
                 raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
             raise UserError(
-                f"{self.place}: {unfinished_sentence(self._ranked(), self.place)}"
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}"
             ).with_code("study-without-complete-trial")
         return winner
 
@@ -732,15 +733,37 @@ class Study:
         return self._source().arrays(seed=self.spec.seed)
 
     def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
-        """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
+        """Return a figure of the report.
+
+        A notebook shows it, `save` writes it as SVG, PDF or PNG, and `data` has its values as a
+        DataFrame with the columns in brackets. Of an architecture they are `rank`, `trial_id`,
+        `family`, `architecture` and `n_parameters`:
+
+        ranking      score by number of parameters (of an architecture, score)
+        scatter      score against test result (of an architecture, score, test_...)
+        comparison   log loss of simple models above the winner's (model, behind, low, high)
+        history      score of each trial (trial, trial_id, family, architecture, status, score,
+                     best, raced)
+        loss         training loss by epoch (of an architecture, epoch, train_nll_per_datum)
+        score        objective by epoch (of an architecture, epoch, the objective)
+        correlations Spearman's rho of each score with test results (score, rho, low, high, role)
+        epochs       the same by epoch, and regret (score, epoch, rho, regret)
+        calibration  share that is right, or inside, by stated probability (stated, found, n)
+        importance   of columns, as `importance` returns it (column, mean, std)
+        parameters   importance of each parameter of the architecture (parameter, divergence)
+        confusion    counts of classes (true, predicted, n)
+        pairs        predicted against true values (true, predicted)
+        quarters     coverage by quarter of the prediction (quarter, low, high, n, inside_50,
+                     inside_90)
+        pit          histogram of the probability integral transform (low, high, n)
+        front_COST   objective against a cost of `minimise` (of an architecture, the objective,
+                     the cost, on_front)
+
+        Which of them there are depends on the study. Of several targets `data` has a column
+        `target` in calibration and pit.
 
         Args:
-            name: `ranking` (score by parameters), `scatter` (score against test result),
-                `comparison` (beside simple models),
-                `correlations` (of each score), `loss` and `score` (by epoch), `epochs`
-                (correlation by epoch), `calibration`, `importance` (of columns, as `importance`
-                returns it), `parameters` (of the architecture), `confusion`, `pairs`, `quarters`,
-                `pit`, or `front_COST`. Which of them there are depends on the study.
+            name: of the figure.
             data: for "calibration", labelled data that were not trained on, see `evaluate`; by
                 default the held-out data of the report.
             metric: for "importance", see `importance`.
@@ -749,7 +772,8 @@ class Study:
             ValueError: for a figure that this study does not have; names those that it has.
 
         Example:
-            study.plot("ranking").save("ranking.svg")
+            study.plot("ranking").save("ranking.pdf")
+            study.plot("ranking").data  # a DataFrame
         """
         from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
-from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.jobs.jobs import namespace_of, submission_of_this_job
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
@@ -29,6 +29,7 @@ from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
+from nas_evidence.storage.kept_submission import keep_submission
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
 from nas_evidence.workers.executor import Watcher, Where
 from nas_evidence.workers.fork_server import ForkServer
@@ -283,6 +284,7 @@ def study_run(
         audience.warn(said)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
+        keep_submission(folder, submission_of_this_job())
         left = UnfinishedStudy(spec, store, run, audience, data, find_done(folder), forks, code)
         reported = (folder / "report").is_dir()
         before = Standings(spec, left.finds.done.values()).best if reported else None
@@ -335,6 +337,7 @@ class UnfinishedStudy:
     finds: "DoneTrials"
     forks: ForkServer | None = None
     code: Code = field(default_factory=Code)
+    _starting: bool = False  # the workers of an executor on Ray
 
     def run_trials(self) -> None:
         """Announce the run, prepare the data, and run the rest of the study.
@@ -343,7 +346,7 @@ class UnfinishedStudy:
             KeyboardInterrupt: also if another terminal cancels the study.
             ValueError: if the data are missing or do not fit the study.
         """
-        from nas_evidence.data.arrays import check_task
+        from nas_evidence.data.arrays import check_numbers, check_task
         from nas_evidence.data.decided import how_read_of
         from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
@@ -368,6 +371,7 @@ class UnfinishedStudy:
         say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
+        check_numbers(spec.family, arrays)
         keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
             say(f"{spec.name}: trials run {why}")
@@ -535,9 +539,9 @@ class UnfinishedStudy:
         from nas_evidence.workers.on_ray import RayExecutor
         from nas_evidence.workers.pool import Limits
 
-        patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
+        self._starting = True
         with self.audience.starting():
-            return RayExecutor(
+            executor = RayExecutor(
                 arrays,
                 resources,
                 logs,
@@ -546,11 +550,27 @@ class UnfinishedStudy:
                 most=left,
                 make_worker=make_worker,
                 store=store.uri,
-                limits=Limits(patience=patience),
+                limits=Limits() if run.limit is None else Limits(patience=run.limit.left()),
                 say=self.audience.say,
+                waits=self._waits,
                 warn=self.audience.warn,
                 go_on=self.audience.go_on(store.place, run),
             )
+        self._starting = False
+        return executor
+
+    def _waits(self, what: str) -> None:
+        """Let `status` say what the study waits for; end it if it is cancelled before a trial."""
+        from nas_evidence.storage.holding import say_waiting
+        from nas_evidence.storage.requests import is_open, withdraw
+
+        folder = self.store.folder
+        say_waiting((folder, self.store.place), what)
+        if self._starting and what:  # later the driver looks for requests
+            self.store.look_for_requests()
+            if is_open(folder):
+                withdraw(folder)
+                raise KeyboardInterrupt
 
 
 def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec) -> float:
@@ -559,7 +579,8 @@ def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec)
 
     width = spec.plan.head_width(arrays.n_outputs)
     try:
-        return cost_of(architecture, arrays.input_shape, width, spec.plan, ()).flops
+        shape, columns = arrays.input_shape, arrays.columns
+        return cost_of(architecture, shape, width, spec.plan, (), columns=columns).flops
     except Exception as error:
         _LOG.warning("no_flops architecture=%s error=%r", architecture, error)
         return 0.0

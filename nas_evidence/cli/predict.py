@@ -68,7 +68,7 @@ def predict(
     ] = None,
     reliability: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.svg", help="Plot the calibration here."),
+        typer.Option(metavar="FILE", help="Plot the calibration here: .svg, .pdf, .png."),
     ] = None,
     as_json: AsJson = False,
     data_root: DataRoot = None,
@@ -88,7 +88,11 @@ def predict(
         if not path.expanduser().exists():
             raise no_such_file(path)
     _check_place("--to", to, (".csv", ".parquet"), data, force=force)
-    _check_place("--reliability", reliability, (".svg",), data, force=force)
+    if reliability is not None:
+        from nas_evidence.api.figure import ENDINGS, check_figure_file
+
+        _check_place("--reliability", reliability, ENDINGS, data, force=force)
+        check_figure_file(reliability)
     chosen = (trial_id, top) != (None, None)
     study = study_at(place, chosen=chosen, data_root=data_root, allow_code=allow_code)
     if to is None and not as_json:

@@ -34,6 +34,7 @@ from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
+from nas_evidence.storage.kept_submission import resume_words
 from nas_evidence.storage.study_folder import is_locked
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
@@ -98,7 +99,7 @@ def report(
     say_forecast(study, "report")
     written = say_results(study, to=to, **given)
     if not len(written.study.complete):
-        out.print(f"continue: {typed('resume', study.place)}")
+        out.print(f"continue: {typed('resume', *resume_words(study.place, study.folder))}")
     else:
         say_next(study, written, is_running=is_locked(study.folder))
     exit_if_unranked(written)

@@ -32,7 +32,7 @@ from nas_evidence.cli.report import (
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
-from nas_evidence.jobs.jobs import study_of_this_job
+from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
@@ -303,14 +303,14 @@ def _options(run: Run) -> list[str]:
     """Return the options that the next run also needs, for whoever reads them.
 
     A job knows the address of its own cluster. Whoever reads its output on another machine needs
-    the address as an option.
+    the address at which it was submitted.
     """
     words = as_arguments(
         data_root=run.data_root, address=run.address, track=run.track, allow_code=run.allow_code
     )
-    if run.address == "auto" and (name := study_of_this_job()):
+    if run.address == "auto" and (found := submission_of_this_job()):
         at = words.index("--address")
-        words[at : at + 2] = ["--address", "URL", "--name", name]
+        words[at : at + 2] = ["--address", found.address or "URL", "--name", found.name]
     return words
 
 

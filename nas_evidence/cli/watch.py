@@ -42,16 +42,21 @@ def watch(
     """
     from nas_evidence.driver.status import study_status
     from nas_evidence.reporting.live import watch as reports
-    from nas_evidence.storage.study_folder import is_locked
+    from nas_evidence.storage.study_folder import holder_of, is_locked
 
     store = opened(place, looking="results")
-    folder, was_running = store.folder, False
+    folder, was_running, waited_for = store.folder, False, ""
 
     def over() -> bool:
-        nonlocal was_running
+        nonlocal was_running, waited_for
         store.pull()
         running, before = is_locked(folder), was_running
         was_running = running
+        holder = holder_of(folder) if running else None
+        waits_for = "" if holder is None else holder.waits_for
+        if waits_for and waits_for != waited_for:
+            out.print(f"waits for {waits_for}")
+        waited_for = waits_for
         # Not running any more: parked, cancelled or killed.
         return not running and (before or study_status(folder).state == "finished")
 

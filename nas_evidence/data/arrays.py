@@ -6,6 +6,7 @@ stratify the rows that `max_test` selects.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -13,10 +14,13 @@ from numpy.typing import NDArray
 
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows
+from nas_evidence.maths.piecewise import Bins, bins_of, edges_of
 from nas_evidence.maths.target_scale import TargetScale, identity, least_of
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import Domain
 from nas_evidence.spec.likelihoods import Stored, TargetKind, Task, default_of, stored_kind
-from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.registry import is_outside
+from nas_evidence.spec.study import NUMBERS, PIECEWISE, TrainingPlan
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
@@ -27,6 +31,8 @@ Inputs = Array | MappedRows
 
 #: Maximum number of rows and of elements processed at once, so that no copy of all data is made.
 SLICE_ROWS = 4096
+#: Most training rows whose quantiles are the edges of bins: their error is below half a percent.
+MOST_BINNED = 1 << 14
 SLICE_ELEMENTS = 1 << 22
 
 
@@ -79,6 +85,49 @@ class RawArrays(NamedTuple):
 
 
 @dataclass(frozen=True)
+class NumberColumns:
+    """The columns of vectors, for networks that encode numbers; bins are made when asked for.
+
+    rows        of the training set, as read [n, d]: all, or `MOST_BINNED` evenly spaced ones
+    mean, std   of the training set [d]
+    numbers     which columns are no flags of 0 and 1 [d]
+    indicators  the column that says where a number is missing, by that of the number
+    """
+
+    rows: Inputs
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+    numbers: NDArray[np.bool_]
+    indicators: Mapping[int, int]
+
+    @cached_property
+    def bins(self) -> Bins:
+        """The bins of the columns, as networks see these."""
+        x, known = self._seen()
+        return bins_of(x, self.numbers, known)
+
+    @property
+    def some(self) -> bool:
+        """Whether any column has bins: found at the first that has."""
+        x, known = self._seen()
+        edges = (edges_of(x[known[:, at], at]) for at in np.flatnonzero(self.numbers))
+        return any(map(len, edges))
+
+    def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return the rows as networks see them, and which values are known, both [n, d]."""
+        raw = self.rows[_spaced(len(self.rows))]
+        known = np.ones(raw.shape, dtype=bool)
+        for number, indicator in self.indicators.items():
+            known[:, number] = raw[:, indicator] == 0
+        return (raw - self.mean) / self.std, known
+
+
+def _spaced(n: int) -> NDArray[np.int64]:
+    """Return all of n row numbers, or `MOST_BINNED` evenly spaced ones."""
+    return np.unique(np.linspace(0, n - 1, min(n, MOST_BINNED)).round().astype(np.int64))
+
+
+@dataclass(frozen=True)
 class ArrayData:
     """A data set as requested, not yet normalised.
 
@@ -118,6 +167,20 @@ class ArrayData:
     def standardisation(self) -> TargetScale:
         """The scale on which real targets are only standardised, as simple models see them."""
         return identity(self.y_mean, self.y_std, least_of(self.y_train))
+
+    @cached_property
+    def columns(self) -> NumberColumns | None:
+        """The columns of the training rows; None for images."""
+        if len(self.input_shape) != 1:
+            return None
+        rows, preparation = self.x_train, self.meaning.preparation
+        if not isinstance(rows, MappedRows) and len(rows) > MOST_BINNED:
+            rows = rows[_spaced(len(rows))]
+        numbers = np.ones(self.input_shape, dtype=bool)
+        indicators: Mapping[int, int] = {}
+        if preparation is not None:
+            numbers, indicators = preparation.scaled, preparation.indicators
+        return NumberColumns(rows, self.mean, self.std, numbers, indicators)
 
     @property
     def n_train(self) -> int:
@@ -223,3 +286,24 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
             f"`augment` needs images, but an input has the shape {list(data.input_shape)}; remove "
             "`augment` from [plan]"
         ).with_code("augment-without-images")
+
+
+def check_numbers(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> None:
+    """Check that numbers can be encoded as a space of architectures asks for.
+
+    Args:
+        space: the domains of each family.
+        data: the data of the study.
+
+    Raises:
+        ValueError: if inputs are images, which are no columns of numbers.
+    """
+    for family, domains in space.items():
+        domain = domains.get(NUMBERS)
+        if len(data.input_shape) == 1 or domain is None or is_outside(family):
+            continue
+        if domain.contains(PIECEWISE):
+            raise UserError(
+                f'`numbers = "{PIECEWISE}"` is for vectors and tables, but an input has the shape '
+                f"{list(data.input_shape)}; remove `numbers` from [family.{family}]"
+            ).with_code("numbers-of-images")

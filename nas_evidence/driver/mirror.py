@@ -98,7 +98,7 @@ _RESULTS = (
 )  # fmt: skip
 _SEEN = {
     "results": ("study.toml", "trials/", "evidence/", *_RESULTS),
-    "status": ("study.toml", "trials/", "evidence/"),
+    "status": ("study.toml", "submitted.json", "trials/", "evidence/"),
     "logs": ("study.toml",),
 }
 
@@ -146,6 +146,9 @@ class WorkingCopy:
         """Check that no link leads out of the folder, which is protected by its own lock."""
         refuse_links(self.folder, self.place)
         yield
+
+    def look_for_requests(self) -> None:
+        """Fetch the requests of other processes."""
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that keeps the store up to date; for a folder the given one."""

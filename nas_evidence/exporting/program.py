@@ -16,6 +16,7 @@ from nas_evidence.likelihoods import Likelihood, likelihood
 from nas_evidence.maths.ranking import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
+from nas_evidence.models.number_layers import stored_bins
 from nas_evidence.plumbing.own_modules import Code, code_in_use
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.seals import DamagedError
@@ -197,9 +198,8 @@ def read_exported(folder: Path) -> Exported:
         raise UserError("the weights are not those of this architecture").with_code(
             "weights-of-another-architecture"
         )
-    model = build(
-        architecture, tuple(described["input_shape"]), width, torch.Generator().manual_seed(0)
-    )
+    shape, generator = tuple(described["input_shape"]), torch.Generator().manual_seed(0)
+    model = build(architecture, shape, width, generator, stored_bins(state, "model."))
     buffers = {name: torch.empty_like(state[name]) for name in BUFFERS if name in state}
     name = described.get("likelihood", "")
     if not name and "shift" in state and width > len(state["shift"]):

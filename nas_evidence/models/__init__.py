@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from nas_evidence.maths.constants import as_constants
-from nas_evidence.models import cnn, linear, mlp, resnet
+from nas_evidence.maths.piecewise import Bins, HasBins
+from nas_evidence.models import cnn, linear, mlp, number_layers, resnet
 from nas_evidence.models.layout import laid_out
 from nas_evidence.models.modes import kept_in_evaluation
 from nas_evidence.plumbing.user_error import UserError
@@ -31,6 +32,7 @@ from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     ArchitectureSpec,
     domains_of_family,
+    encodes_numbers,
 )
 
 Values = Mapping[str, ParameterValue]
@@ -40,14 +42,15 @@ Values = Mapping[str, ParameterValue]
 class Family:
     """The functions of a family; their `values` include parameters left at their defaults."""
 
-    construct: Callable[[Values, tuple[int, ...], int], nn.Module]  # weights not initialised
+    #: From values, shape of an input, outputs, and bins of encoded numbers; no initial weights.
+    construct: Callable[..., nn.Module]
     obstacle: Callable[[Values, tuple[int, ...]], str | None] = lambda values, input_shape: None
     gain: Callable[[str, Values], float] = lambda name, values: 1.0  # by parameter name
     channels_last: Callable[[Values], bool] = lambda values: False  # is faster, see `layout`
 
 
 FAMILIES: dict[str, Family] = {
-    "mlp": Family(mlp.construct),
+    "mlp": Family(mlp.construct, number_layers.obstacle),
     "cnn": Family(cnn.construct, cnn.obstacle, cnn.gain, channels_last=lambda values: True),
     "resnet": Family(
         resnet.construct,
@@ -55,7 +58,7 @@ FAMILIES: dict[str, Family] = {
         resnet.gain,
         channels_last=lambda values: int(values["width"]) >= 8,
     ),
-    "linear": Family(linear.construct),
+    "linear": Family(linear.construct, number_layers.obstacle),
 }
 
 
@@ -92,28 +95,35 @@ def build(
     input_shape: tuple[int, ...],
     n_outputs: int,
     generator: torch.Generator,  # on the CPU; the only source of randomness
+    columns: HasBins | None = None,
 ) -> nn.Module:
     """Return the initialised network: float32, on the CPU, a function of the arguments alone.
 
     Where that is faster, its convolutions keep the channels last in memory; see `layout`.
+    `columns` has the bins of the numbers of the data; a network that encodes none reads none.
 
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
     if is_outside(architecture.family):
         return _built_outside(architecture, input_shape, n_outputs, generator)
-    model = skeleton(architecture, input_shape, n_outputs)
+    model = skeleton(architecture, input_shape, n_outputs, columns)
     family, values = FAMILIES[architecture.family], _complete(architecture)
     state = {
         name: _initial(name, parameter.shape, family.gain(name, values), generator)
         for name, parameter in model.named_parameters()
     }
+    if encodes_numbers(architecture):
+        state |= number_layers.buffers_of(_bins(architecture, columns))
     model.load_state_dict(state, assign=True)
     return laid_out(model, channels_last=family.channels_last(values))
 
 
 def count_parameters(
-    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    columns: HasBins | None = None,
 ) -> int:
     """Return the number of trainable parameters, without allocating them.
 
@@ -123,12 +133,15 @@ def count_parameters(
     Raises:
         ValueError: Where `infeasible` gives a reason.
     """
-    model = skeleton(architecture, input_shape, n_outputs)
+    model = skeleton(architecture, input_shape, n_outputs, columns)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def skeleton(
-    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    columns: HasBins | None = None,
 ) -> nn.Module:
     """Return the network with parameters on "meta": no memory, no global random numbers.
 
@@ -141,9 +154,15 @@ def skeleton(
     with torch.device("meta"):
         if is_outside(architecture.family):
             return _called(architecture, input_shape, n_outputs)
+        bins = [len(_bins(architecture, columns))] if encodes_numbers(architecture) else []
         return FAMILIES[architecture.family].construct(
-            _complete(architecture), input_shape, n_outputs
+            _complete(architecture), input_shape, n_outputs, *bins
         )
+
+
+def _bins(architecture: ArchitectureSpec, columns: HasBins | None) -> Bins:
+    assert columns is not None, f"{architecture} needs the bins of the training rows"
+    return columns.bins
 
 
 def _outside_obstacle(

@@ -24,7 +24,14 @@ from nas_evidence.spec.domains import (
     described,
     type_of,
 )
-from nas_evidence.spec.study import ArchitectureSpec, StudySpec, defaults_of, derive_seed
+from nas_evidence.spec.study import (
+    FAMILY_DEFAULTS,
+    LEFT_OUT,
+    ArchitectureSpec,
+    StudySpec,
+    defaults_of,
+    derive_seed,
+)
 
 #: Quasi-random architectures of each family before the sampler starts.
 STARTUP_PER_FAMILY = 6
@@ -73,7 +80,7 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
     family = architecture.family
     if family not in study.family:
         return f"`family` must be one of {', '.join(study.family)}, but got {family!r}"
-    domains, fixed = study.family[family], defaults_of(family)
+    domains, fixed = study.family[family], FAMILY_DEFAULTS.get(family, {})
     for name, value in architecture.values.items():
         if name in domains and not domains[name].contains(value):
             allowed = described(domains[name])
@@ -84,6 +91,17 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
     if missing := [name for name in domains if name not in architecture.values]:
         return f"`{missing[0]}` of family {family!r} is searched and needs a value"
     return None
+
+
+def as_searched(study: StudySpec, architecture: ArchitectureSpec) -> ArchitectureSpec:
+    """Return an architecture with what it may leave out, the default, where that is searched."""
+    family, values = architecture.family, architecture.values
+    added = {
+        name: FAMILY_DEFAULTS[family][name]
+        for name in LEFT_OUT & study.family.get(family, {}).keys() - values.keys()
+        if name in FAMILY_DEFAULTS.get(family, {})
+    }
+    return ArchitectureSpec(family=family, values={**values, **added}) if added else architecture
 
 
 def searched(study: StudySpec) -> list[str]:
@@ -134,10 +152,12 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
         domain = study.family[family].get(name)
         if type(value) is int and domain is not None and type_of(domain) is float:
             point[name] = float(value)  # as tables and proposals have it
-    architecture = ArchitectureSpec(family=family, values=point)
+    architecture = as_searched(study, ArchitectureSpec(family=family, values=point))
     if reason := misfit(study, architecture):
         raise UserError(f"{reason}; {place}.").with_code("first-trial-outside-space")
-    return filled(family, point)
+    domains = study.family[family]
+    values = architecture.values.items()
+    return filled(family, {k: v for k, v in values if k in domains or k not in LEFT_OUT})
 
 
 def _split(study: StudySpec) -> tuple[list[str], list[str]]:

@@ -14,7 +14,7 @@ from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.foreign_text import shell_word
 from nas_evidence.plumbing.seals import read_sealed_json, sealed_json
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.proposing.startup import misfit
+from nas_evidence.proposing.startup import as_searched, misfit
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.storage.best import ranked_value
@@ -83,7 +83,8 @@ def warm_trials(study: StudySpec) -> list[Found]:
     _check_comparable(study, read_study(folder), folder)
     groups: dict[str, list[TrialRow]] = {}
     for _, row in sorted(find_done(folder).done.items()):
-        if _values(row, study) is not None and misfit(study, row.architecture) is None:
+        known = as_searched(study, row.architecture)
+        if _values(row, study) is not None and misfit(study, known) is None:
             groups.setdefault(row.architecture_key, []).append(row)
     if not groups:
         raise UserError(
@@ -91,7 +92,9 @@ def warm_trials(study: StudySpec) -> list[Found]:
             f"{' and the costs' if study.minimise else ''} and an architecture in the current "
             "space; leave out `warm_start`."
         ).with_code("warm-start-without-trials")
-    return [(rows[0].architecture, _mean(rows, study)) for rows in groups.values()]
+    return [
+        (as_searched(study, rows[0].architecture), _mean(rows, study)) for rows in groups.values()
+    ]
 
 
 def _check_comparable(study: StudySpec, old: StudySpec, folder: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from nas_evidence.baselines.comparison import (
@@ -30,8 +29,10 @@ from nas_evidence.reporting.headline import rivals_as_judged
 from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy, usable
 from nas_evidence.reporting.svg import (
+    COLOURS,
     GREY,
     Axis,
+    Drawing,
     Key,
     Panel,
     axis_of,
@@ -66,7 +67,7 @@ _ACROSS = 60  # characters below a picture
 # --- the winner beside simple models -------------------------------------------------------------
 
 
-def measured(report: Report) -> Markup | None:
+def measured(report: Report) -> Drawing | None:
     """Return how far each simple model is behind the winner: what "worth it?" tests.
 
     Paired differences of the log losses of the same data, with the intervals of that sentence.
@@ -97,10 +98,14 @@ def measured(report: Report) -> Markup | None:
             [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=label
         )
         panel.text(most, i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words}, with 95 % intervals: {said}")
+    rows = [
+        {"model": one.name, "behind": one.behind, "low": least, "high": most}
+        for one, (least, most) in tested.values()
+    ]
+    return plot([panel], name=f"{words}, with 95 % intervals: {said}", rows=rows)
 
 
-def columns(report: Report) -> Markup | None:
+def columns(report: Report) -> Drawing | None:
     """Return the importance of the columns of a table to the winner."""
     judged = report.judged
     if judged is None or judged.importance is None:
@@ -108,7 +113,7 @@ def columns(report: Report) -> Markup | None:
     return drawn_columns(judged.importance, report.kind)
 
 
-def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
+def drawn_columns(found: Importance, kind: TargetKind) -> Drawing:
     """Return the most important columns; in colour those two standard deviations above 0."""
     shown, metric = found.columns[: MOST["columns"]], found.metric
     rows = [(one.column, one.mean, one.std, one.mean > 2 * one.std) for one in shown]
@@ -117,12 +122,18 @@ def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
     if metric == "coverage":
         words = "coverage of the 90 % intervals: further from 90 %"
     digits = decimals([one.mean for one in shown], 3)
-    return _bars(rows, digits, words=words, name="by column")
+    values = [{"column": one.column, "mean": one.mean, "std": one.std} for one in shown]
+    return _bars(rows, digits, words=words, name="by column", values=values)
 
 
 def _bars(
-    rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
-) -> Markup:
+    rows: Sequence[tuple[str, float, float | None, bool]],
+    digits: int,
+    *,
+    words: str,
+    name: str,
+    values: Sequence[Mapping[str, Any]],
+) -> Drawing:
     texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
              for _, value, error, _ in rows]  # fmt: skip
     ends = [value + (error or 0.0) for _, value, error, _ in rows]
@@ -141,10 +152,10 @@ def _bars(
             panel.line(spread, colour="var(--ink)", width=2, title=said)
         panel.text(max(0.0, ends[i]), i, text, anchor="start", dx=6)
     listed = "; ".join(f"{row[0]} {text}" for row, text in zip(rows, texts, strict=True))
-    return plot([panel], name=f"{words} {name}: {listed}")
+    return plot([panel], name=f"{words} {name}: {listed}", rows=values)
 
 
-def calibration(report: Report) -> Markup | None:
+def calibration(report: Report) -> Drawing | None:
     """Return the share that is right, or inside an interval, against its stated probability."""
     if report.judged is None:
         return None
@@ -158,12 +169,12 @@ def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
     return judged.by_target[:MOST_LISTED]
 
 
-def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Markup:
+def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Drawing:
     """Return shares against stated probabilities, or against those of intervals."""
     return _calibration({"": points}, words)
 
 
-def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Markup:
+def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Drawing:
     """Return the same of each target by its name."""
     x_title, y_title = words.probability, words.share
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
@@ -188,10 +199,19 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         for name, own in found.items()
         for point in own[-3:]
     )
-    return plot([panel], name=f"{y_title} by {x_title}: {said}", legend=legend)
+    rows = [
+        _of_target(name) | {"stated": one.confidence, "found": one.accuracy, "n": one.n}
+        for _, name, one in marks
+    ]
+    return plot([panel], name=f"{y_title} by {x_title}: {said}", legend=legend, rows=rows)
 
 
-def quarters(report: Report) -> Markup | None:
+def _of_target(name: str) -> dict[str, str]:
+    """Return the cell that names one of several targets."""
+    return {"target": name} if name else {}
+
+
+def quarters(report: Report) -> Drawing | None:
     """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
     if report.judged is None:
         return None
@@ -221,7 +241,12 @@ def quarters(report: Report) -> Markup | None:
         f"{name} quarter {one.inside_50:.2f} and {one.inside_90:.2f}" for name, one in parts
     )
     name = f"share of targets inside the 50 % and the 90 % intervals: {listed}"
-    return plot([panel], name=name, legend=legend)
+    rows = [
+        {"quarter": name, "low": one.low, "high": one.high, "n": one.n,
+         "inside_50": one.inside_50, "inside_90": one.inside_90}
+        for name, one in parts
+    ]  # fmt: skip
+    return plot([panel], name=name, legend=legend, rows=rows)
 
 
 def _range_of(one: Quarter) -> str:
@@ -229,7 +254,7 @@ def _range_of(one: Quarter) -> str:
     return f": {short(one.low)} to {short(one.high)}" if known else ""
 
 
-def pit(report: Report) -> Markup | None:
+def pit(report: Report) -> Drawing | None:
     """Return the histogram of the PIT, beside two standard errors of a uniform one."""
     if report.judged is None:
         return None
@@ -248,7 +273,13 @@ def pit(report: Report) -> Markup | None:
         f"of the targets in each of {len(counts)} bars, {1 / len(counts):.0%} would be even"
         for name, counts in found.items()
     )
-    return plot(panels, name=f"histogram of the {shares}")
+    rows = [
+        _of_target(name.partition("PIT of ")[2])
+        | {"low": i / len(counts), "high": (i + 1) / len(counts), "n": n}
+        for name, counts in found.items()
+        for i, n in enumerate(counts)
+    ]
+    return plot(panels, name=f"histogram of the {shares}", rows=rows)
 
 
 def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Panel:
@@ -267,7 +298,7 @@ def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Pane
     return panel
 
 
-def confusion(report: Report) -> Markup | None:
+def confusion(report: Report) -> Drawing | None:
     """Return counts of true against predicted classes; shades are shares of the true class."""
     judged = report.judged
     if judged is None or not judged.confusion:
@@ -298,10 +329,16 @@ def confusion(report: Report) -> Markup | None:
         said += (
             f"; most often wrong: {classes[wrong[1]]} as {classes[wrong[2]]}, {wrong[0]:,} times"
         )
-    return plot([panel], name=said)
+    names = judged.classes or [str(i) for i in range(len(counts))]
+    rows = [
+        {"true": names[i], "predicted": names[j], "n": n}
+        for i, row in enumerate(counts)
+        for j, n in enumerate(row)
+    ]
+    return plot([panel], name=said, rows=rows)
 
 
-def pairs(report: Report) -> Markup | None:
+def pairs(report: Report) -> Drawing | None:
     """Return predicted against true values, beside the diagonal."""
     found = report.judged.pairs if report.judged else ()
     if not found:
@@ -315,13 +352,14 @@ def pairs(report: Report) -> Markup | None:
     said = f"predicted against true values of {len(found):,} rows"
     if len(set(true)) > 1 and len(set(predicted)) > 1:
         said += f": their correlation is {np.corrcoef(true, predicted)[0, 1]:.2f}"
-    return plot([panel], name=said)
+    rows = [{"true": a, "predicted": b} for a, b in found]
+    return plot([panel], name=said, rows=rows)
 
 
 # --- architectures -------------------------------------------------------------------------------
 
 
-def scatter(report: Report) -> Markup | None:
+def scatter(report: Report) -> Drawing | None:
     """Return score against the first target, after Immer et al. (2021), Fig. 2."""
     study = report.study
     target = study.targets[0]
@@ -349,7 +387,11 @@ def scatter(report: Report) -> Markup | None:
             opacity=0.75, trial=one.trial_id,
         )  # fmt: skip
     said = f"{y_title} by {x_title} of {len(found)} architectures: {_agreement(report, target)}"
-    return plot([panel], name=said, legend=_families(study, shown))
+    rows = [
+        architecture_cells(one) | {"score": score, target: sign * value}
+        for one, score, value in found
+    ]
+    return plot([panel], name=said, legend=_families(study, shown), rows=rows)
 
 
 def _agreement(report: Report, target: str) -> str:
@@ -361,6 +403,14 @@ def _agreement(report: Report, target: str) -> str:
     ends = known[0].rho_interval
     interval = f" (95 % interval {ends.low:.2f} to {ends.high:.2f})" if ends else ""
     return f"rho {known[0].rho:.2f}{interval}"
+
+
+def architecture_cells(one: RankedArchitecture) -> dict[str, Any]:
+    """Return what names an architecture in the values of a figure."""
+    return {
+        "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
+        "architecture": one.architecture, "n_parameters": one.n_parameters,
+    }  # fmt: skip
 
 
 def within(values: Sequence[float]) -> tuple[list[float], list[bool]]:
@@ -422,7 +472,7 @@ def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
     return [line for line in lines if line]
 
 
-def front(report: Report, cost: str) -> Markup | None:
+def front(report: Report, cost: str) -> Drawing | None:
     """Return the objective against a cost, with the front as larger markers on a line."""
     study = report.study
     known = [
@@ -451,10 +501,15 @@ def front(report: Report, cost: str) -> Markup | None:
     legend = _families(study, [one for one, _, _ in known])
     n = sum(bool(one.on_front) for one, _, _ in known)
     said = f"{y_title} by {cost}: {n} of {len(known)} architectures are on the Pareto front"
-    return plot([panel], name=said, legend=legend)
+    rows = [
+        architecture_cells(one)
+        | {study.spec.objective: value, cost: price, "on_front": one.on_front}
+        for one, value, price in known
+    ]
+    return plot([panel], name=said, legend=legend, rows=rows)
 
 
-def importance(report: Report) -> Markup | None:
+def importance(report: Report) -> Drawing | None:
     """Return how much each parameter of the architecture decides, most important first."""
     found = sorted(report.importances, key=lambda one: -one.divergence)
     if not found:
@@ -466,10 +521,11 @@ def importance(report: Report) -> Markup | None:
         said = f"{label}: {one.of_best} among the best {one.n_best}"
         panel.box((0.0, one.divergence), (i - 0.32, i + 0.32), fill=colour(0), title=said)
     said = "; ".join(f"{one.name} {one.divergence:.2f}" for one in found[:5])
-    return plot([panel], name=f"how much the best differ from all, most first: {said}")
+    rows = [{"parameter": one.name, "divergence": one.divergence} for one in found]
+    return plot([panel], name=f"how much the best differ from all, most first: {said}", rows=rows)
 
 
-def history(report: Report) -> Markup | None:
+def history(report: Report) -> Drawing | None:
     """Return the score of each trial in order of completion, and the best one until then.
 
     Trials without a score lie at the lower edge.
@@ -528,7 +584,10 @@ def history(report: Report) -> Markup | None:
         f"{title} of {len(rows)} trials: the best, {last.best:.4f}, came as number {last.x} "
         f"(trial {last.trial_id}, {last.architecture})"
     )
-    return plot([panel], name=said, legend=legend)
+    values = rows.assign(trial=rows["x"])[
+        ["trial", "trial_id", "family", "architecture", "status", "score", "best", "raced"]
+    ]
+    return plot([panel], name=said, legend=legend, rows=values.to_dict("records"))
 
 
 #: The markers of trials without a score.
@@ -545,14 +604,54 @@ def thinned(n: int) -> NDArray[np.bool_]:
 # --- along training ------------------------------------------------------------------------------
 
 
-def loss_curves(report: Report) -> Markup | None:
+def loss_curves(report: Report) -> Drawing | None:
     """Return the training loss of the best architectures, epoch by epoch."""
     rows = report.study.curves
     rows = rows[rows["train_nll_per_datum"].notna()]
     return _lines(report.study, rows, "train_nll_per_datum", "training loss, nats per datum")
 
 
-def score_curves(report: Report) -> Markup | None:
+def under_way(report: Report, trials: Sequence[Mapping[str, Any]]) -> Drawing | None:
+    """Return the training loss of trials that are running, beside that of the best so far."""
+    shown = [one for one in trials if one.get("losses")][: len(COLOURS)]
+    if not shown:
+        return None
+    study, winner = report.study, report.study.winner
+    rows = study.curves.iloc[:0]
+    if winner is not None:
+        rows = study.curves[study.curves["trial_id"] == winner.trial_id]
+        rows = rows[rows["train_nll_per_datum"].notna()]
+    best = [(float(a), float(b)) for a, b in zip(rows["epoch"], rows["train_nll_per_datum"],
+                                                 strict=True)]  # fmt: skip
+    curves = [[(float(a), float(b)) for a, b in one["losses"]] for one in shown]
+    points = [point for curve in [best, *curves] for point in curve]
+    panel = Panel(
+        axis_of("epoch", [epoch for epoch, _ in points], whole=True),
+        axis_of("training loss, nats per datum", [loss for _, loss in points]),
+    )
+    legend = []
+    if best and winner is not None:
+        panel.line(best, colour=GREY, width=3.5, title=f"the best so far: {winner.architecture}")
+        legend.append(Key("best so far", GREY, None))
+    for i, (one, curve) in enumerate(zip(shown, curves, strict=True)):
+        label = f"trial {one['trial']}: {one['architecture']}"
+        said = f"{label}\nat epoch {curve[-1][0]:g} of {one['epochs']}: {curve[-1][1]:.4f}"
+        panel.line(curve, colour=colour(i), title=said, width=1.8)
+        panel.dot(*curve[-1], colour=colour(i), radius=3.5, title=said)
+        legend.append(Key(label, colour(i), None))
+    ends = "; ".join(
+        f"trial {one['trial']} {curve[-1][1]:.3f} at epoch {curve[-1][0]:g}"
+        for one, curve in zip(shown, curves, strict=True)
+    )
+    rows = [
+        {"trial_id": one["trial"], "epoch": epoch, "train_nll_per_datum": loss}
+        for one, curve in zip(shown, curves, strict=True)
+        for epoch, loss in curve
+    ]
+    return plot([panel], name=f"training loss of running trials: {ends}", legend=legend, rows=rows)
+
+
+def score_curves(report: Report) -> Drawing | None:
     """Return the objective of the best architectures; None if it was stored once in each."""
     study = report.study
     own = usable(study.evidence[study.evidence["estimator"] == study.spec.objective])
@@ -563,7 +662,8 @@ def score_curves(report: Report) -> Markup | None:
     return _lines(study, own, "shown", f"{study.spec.objective}, {study.objective_unit}")
 
 
-def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
+def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Drawing | None:
+    named = study.spec.objective if column == "shown" else column
     ranked = study.ranking[: MOST["lines"]]
     by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
                           .groupby("trial_id")))  # fmt: skip
@@ -589,13 +689,18 @@ def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> M
     best, own = found[0]
     ends = f"{float(own[column].iloc[0]):.3f} to {float(own[column].iloc[-1]):.3f}"
     said = f"{title} by epoch: {best.architecture}, the first, from {ends}; {len(found)} are drawn"
-    return plot([panel], name=said, legend=legend)
+    cells = [
+        architecture_cells(one) | {"epoch": int(epoch), named: float(value)}
+        for one, own in found
+        for epoch, value in zip(own["epoch"], own[column], strict=True)
+    ]
+    return plot([panel], name=said, legend=legend, rows=cells)
 
 
 # --- how well scores rank ------------------------------------------------------------------------
 
 
-def trust(report: Report) -> Markup | None:
+def trust(report: Report) -> Drawing | None:
     """Return rho with its interval for each score, best at the top."""
     judged, target = report.trust, report.study.targets[0]
     pooled = [row for row in judged.rows if (row.target, row.group) == (target, ALL)]
@@ -617,7 +722,13 @@ def trust(report: Report) -> Markup | None:
     legend = [Key(kind, colour(i)) for i, kind in enumerate(_KINDS) if kind in kinds]
     listed = "; ".join(f"{row.score} {row.statistics.rho or 0.0:.2f}" for row in rows)
     name = f"rank correlation of each score with {words_of(target)}, best first: {listed}"
-    return plot([panel], name=name, legend=legend)
+    values = [
+        {"score": row.score, "rho": row.statistics.rho,
+         "low": getattr(row.statistics.rho_interval, "low", None),
+         "high": getattr(row.statistics.rho_interval, "high", None), "role": kind}
+        for row, kind in zip(rows, kinds, strict=True)
+    ]  # fmt: skip
+    return plot([panel], name=name, legend=legend, rows=values)
 
 
 def _kind(judged: Trust, score: str) -> str:
@@ -625,7 +736,7 @@ def _kind(judged: Trust, score: str) -> str:
     return main if score == judged.main else baseline if score in judged.rivals else other
 
 
-def epochs(report: Report) -> Markup | None:
+def epochs(report: Report) -> Drawing | None:
     """Return rho above and regret below, over the epochs, one line per score."""
     judged, target = report.trust, words_of(report.study.targets[0])
     by_score = dict(tuple(report.early.groupby("score", sort=False)))
@@ -657,11 +768,13 @@ def epochs(report: Report) -> Markup | None:
     own = by_score[scores[-1]]
     ends = f"{own['rho'].iloc[0]:.2f} at epoch {own['epoch'].iloc[0]} to {own['rho'].iloc[-1]:.2f}"
     said = f"rank correlation and regret by epoch: rho of {scores[-1]} from {ends} at the end"
-    return plot(panels, name=said, legend=legend)
+    values = report.early.assign(regret=factor * report.early["regret"])
+    rows = values[["score", "epoch", "rho", "regret"]].to_dict("records")
+    return plot(panels, name=said, legend=legend, rows=rows)
 
 
 #: All figures but the fronts, by their names on the page.
-FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
+FIGURES: Mapping[str, Callable[[Report], Drawing | None]] = {
     "measured": measured, "scatter": scatter, "history": history,
     "training": loss_curves, "calibration": calibration,
     "quarters": quarters, "pit": pit, "confusion": confusion, "pairs": pairs, "columns": columns,
@@ -669,8 +782,14 @@ FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
 }  # fmt: skip
 
 
-def figures_of(report: Report) -> dict[str, Markup]:
-    """Return the figures of a report that have something to show, by name."""
+def figures_of(report: Report, running: Sequence[Mapping[str, Any]] = ()) -> dict[str, Drawing]:
+    """Return the figures of a report that have something to show, by name.
+
+    Args:
+        report: of a study.
+        running: its trials under way, as `Live` has them.
+    """
     found = {name: draw(report) for name, draw in FIGURES.items()}
+    found["under_way"] = under_way(report, running)
     found |= {f"front_{cost}": front(report, cost) for cost in report.study.spec.minimise}
     return {name: figure for name, figure in found.items() if figure is not None}

@@ -11,6 +11,7 @@ from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.page import Live, ReportPaths, write_report
 from nas_evidence.reporting.study_tables import ranked_study
 from nas_evidence.spec.domains import architecture_text
+from nas_evidence.storage.checkpoint_losses import last_checkpoint, losses_so_far
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
 from nas_evidence.storage.kept_how_read import read_how_read
 from nas_evidence.storage.kept_origin import read_origin
@@ -108,17 +109,19 @@ def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
         one = log.state.architecture(trial_id, study.replicates)
         trials.append({
             "trial": trial_id, "architecture": architecture_text(one.family, one.values),
-            "epoch": last_epoch(folder, trial_id), "epochs": study.plan.epochs,
+            **_progress(folder, trial_id), "epochs": study.plan.epochs, "family": one.family,
             "seconds": max(0.0, now - since), "attempt": log.state.under_way[trial_id],
         })  # fmt: skip
     return Live(reload_seconds, now, str(holder), trials)
 
 
-def last_epoch(folder: Path, trial_id: int) -> int:
-    """Return the epoch of the last checkpoint of a trial, 0 without one."""
-    home = folder / "checkpoints" / f"{trial_id:06d}"
-    found = (path.stem.removeprefix("epoch-") for path in home.glob("attempt-*/epoch-*.pt"))
-    return max((int(epoch) for epoch in found if epoch.isdecimal()), default=0)
+def _progress(folder: Path, trial_id: int) -> dict[str, object]:
+    """Return the epoch of the last checkpoint of a trial and its losses until then."""
+    found = last_checkpoint(folder / "checkpoints" / f"{trial_id:06d}")
+    if found is None:
+        return {"epoch": 0, "losses": []}
+    epoch, path = found
+    return {"epoch": epoch, "losses": losses_so_far(path)}
 
 
 def watch(

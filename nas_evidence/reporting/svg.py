@@ -6,8 +6,9 @@ shows to a mouse and the page's script to a finger. All text from outside is esc
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from markupsafe import Markup, escape
 
@@ -256,21 +257,41 @@ class Key:
     hollow: bool = False
 
 
-def plot(panels: Sequence[Panel], *, name: str, legend: Sequence[Key] = ()) -> Markup:
+class Drawing(Markup):
+    """A figure as SVG, with the values that it shows.
+
+    rows  one mapping for each value or each marker, the same names in all
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+
+    def __new__(cls, base: object = "", rows: Sequence[Mapping[str, Any]] = ()) -> Self:
+        """Return SVG with the values that it shows."""
+        made = super().__new__(cls, base)
+        made.rows = tuple(rows)
+        return made
+
+
+def plot(
+    panels: Sequence[Panel], *, name: str, rows: Sequence[Mapping[str, Any]],
+    legend: Sequence[Key] = (),
+) -> Drawing:  # fmt: skip
     """Return panels as one figure, its legend above.
 
     Args:
         panels: below each other; each has its own place.
         name: what the figure shows, for those who hear the page.
+        rows: the values that it shows, see `Drawing`.
         legend: not drawn for fewer than two entries.
     """
     height = max(panel.top + panel.height for panel in panels)
     keys = "".join(map(_key, legend)) if len(legend) > 1 else ""
     above = f'<div class="legend">{keys}</div>' if keys else ""
     body = "".join(panel.drawn() for panel in panels)
-    return Markup(
+    return Drawing(
         f'{above}<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(name)}">'
-        f"{body}</svg>"
+        f"{body}</svg>",
+        rows,
     )
 
 

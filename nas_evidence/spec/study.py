@@ -80,29 +80,42 @@ LEAST_SHARE = 0.0001
 #: Longest name of a study, characters.
 MAX_NAME = 200
 
+#: The parameter that says how a network encodes numbers, and its values: as they are, or with a
+#: piecewise-linear encoding beside each (`maths/piecewise.py`).
+NUMBERS, PLAIN, PIECEWISE = "numbers", "plain", "piecewise"
+_ENCODINGS = Choice(options=(PLAIN, PIECEWISE))
+
 #: The parameters of each family, with the widest domain of each.
 FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "mlp": {
         "depth": IntRange(low=1, high=5),
         "width": IntRange(low=4, high=1024),
         "shape": Choice(options=("constant", "taper")),
+        NUMBERS: _ENCODINGS,
     },
     "cnn": {"depth": IntRange(low=1, high=5), "width": IntRange(low=1, high=256)},
     "resnet": {"depth": IntRange(low=8, high=110, step=6), "width": IntRange(low=4, high=64)},
-    "linear": {},
+    "linear": {NUMBERS: _ENCODINGS},
 }
 #: Values of parameters that a study omits.
 FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
-    "mlp": {"depth": 2, "width": 64, "shape": "constant"},
+    "mlp": {"depth": 2, "width": 64, "shape": "constant", NUMBERS: PLAIN},
     "cnn": {"depth": 2, "width": 8},
     "resnet": {"depth": 8, "width": 16},
-    "linear": {},
+    "linear": {NUMBERS: PLAIN},
 }
+#: Parameters that an architecture leaves out where they are not searched: they came when there
+#: were studies without them, whose architectures keep their keys.
+LEFT_OUT = frozenset({NUMBERS})
 
 
 def defaults_of(family: str) -> Mapping[str, ParameterValue]:
-    """Return the values of parameters that a study omits; families from outside omit none."""
-    return FAMILY_DEFAULTS.get(family, {})
+    """Return the values of parameters that a study omits; families from outside omit none.
+
+    Those that an architecture leaves out, too, are not among them.
+    """
+    found = FAMILY_DEFAULTS.get(family, {})
+    return {name: value for name, value in found.items() if name not in LEFT_OUT}
 
 
 def domains_of_family(family: str) -> Mapping[str, Domain]:
@@ -143,6 +156,12 @@ class ArchitectureSpec(Frozen):
     def __str__(self) -> str:
         inside = ", ".join(f"{name}={value_text(value)}" for name, value in self.values.items())
         return f"{self.family}({inside})"
+
+
+def encodes_numbers(architecture: ArchitectureSpec) -> bool:
+    """Tell whether a network has an encoding of numbers, made from the training rows."""
+    domain = FAMILY_PARAMETERS.get(architecture.family, {})
+    return NUMBERS in domain and architecture.values.get(NUMBERS, PLAIN) != PLAIN
 
 
 def _is_count(value: object) -> bool:
@@ -454,6 +473,9 @@ class ResourceSpec(Frozen):
     slice_timeout_seconds: Seconds = 300.0
     """Silence after which a worker counts as hung, or five times the longest slice so far if that
     is longer."""
+    wait_seconds: Literal["auto"] | Seconds = "auto"
+    """How long a study waits for room for a worker, then it stops. "auto" waits without limit on a
+    cluster, and 900 s on one machine. `--time` ends it, too."""
 
     @field_validator("workers", mode="before")
     @classmethod

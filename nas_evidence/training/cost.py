@@ -41,6 +41,7 @@ from nas_evidence.curvature.wide import keeps_rows, too_large_online, too_wide
 from nas_evidence.evidence.softmax_layer import LastLayerFormula
 from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.at_once import elements_at_once
+from nas_evidence.maths.piecewise import HasBins
 from nas_evidence.models import skeleton
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.divisions import predicted_folds
@@ -92,6 +93,7 @@ def cost_of(
     n_data: int = MANY,
     *,
     device: str = "cpu",
+    columns: HasBins | None = None,
 ) -> Cost:
     """Return the cost of an architecture; nothing is allocated.
 
@@ -103,11 +105,12 @@ def cost_of(
         estimators: those without a curvature cost nothing.
         n_data: training examples; few make the factors of wide layers smaller.
         device: kind of device that the training is on; it need not be there.
+        columns: of the data, for networks that encode numbers.
 
     Raises:
         ValueError: if the architecture cannot be built on such inputs.
     """
-    model = _to_be_passed(architecture, input_shape, n_outputs)
+    model = _to_be_passed(architecture, input_shape, n_outputs, columns)
     n_parameters = sum(p.numel() for p in model.parameters())
     forward = forward_pass(model, input_shape)
     per_example = forward.saved_bytes + 2 * forward.largest_bytes
@@ -132,10 +135,13 @@ def cost_of(
 
 
 def _to_be_passed(
-    architecture: ArchitectureSpec, input_shape: tuple[int, ...], n_outputs: int
+    architecture: ArchitectureSpec,
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    columns: HasBins | None,
 ) -> nn.Module:
     """Return the network with zeros for parameters, or with none on "meta"."""
-    model = skeleton(architecture, input_shape, n_outputs).to("meta")
+    model = skeleton(architecture, input_shape, n_outputs, columns).to("meta")
     n_parameters = sum(p.numel() for p in model.parameters())
     large = n_parameters > _MOST_PARAMETERS or math.prod(input_shape) > _MOST_INPUTS
     if large or is_outside(architecture.family):
@@ -217,6 +223,7 @@ def too_costly(
     estimators: Collection[str],
     *,
     n_data: int,
+    columns: HasBins | None = None,
 ) -> str:
     """Return why curvatures or the last layer take too long for an architecture, or "".
 
@@ -227,9 +234,11 @@ def too_costly(
         plan: the online curvature is read.
         estimators: those without a curvature or a last layer are never in the way.
         n_data: training examples.
+        columns: of the data, for networks that encode numbers.
     """
     kinds = sorted({plan.online.curvature} | curvatures_of(estimators))
-    model, online = skeleton(architecture, input_shape, n_outputs), plan.online.curvature
+    model = skeleton(architecture, input_shape, n_outputs, columns)
+    online = plan.online.curvature
     exact = max(1, likelihood(plan.likelihood).n_roots(n_outputs))
     columns = 1 if CURVATURES[online].columns == "residual" else exact
     n_parameters = sum(p.numel() for p in model.parameters())

@@ -127,9 +127,10 @@ class Trial:
         if not reason:
             n_data, scores = len(data.x_train), given.estimators
             device = data.x_train.device.type
-            self.cost = cost_of(architecture, shape, width, plan, scores, n_data, device=device)
+            given_to = architecture, shape, width, plan, scores
+            self.cost = cost_of(*given_to, n_data, device=device, columns=data.columns)
             reason = self._exceeded_limit() or too_costly(
-                architecture, shape, width, plan, scores, n_data=n_data
+                *given_to, n_data=n_data, columns=data.columns
             )
         if reason:
             self.status, self.cause = TrialStatus.INFEASIBLE, reason

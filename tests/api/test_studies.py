@@ -18,12 +18,14 @@ import pytest
 import torch
 from fakes import record_of
 from messages import refused
+from PIL import Image
 from records import asked, mlp
 
 import nas_evidence
 from nas_evidence.api.progress import NotebookProgress, ScriptProgress
 from nas_evidence.api.request import as_overrides, of_memory
 from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.reporting import by_matplotlib
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
 
@@ -360,10 +362,39 @@ def test_a_figure_is_shown_by_a_notebook_and_saved_whole(
     root = ElementTree.fromstring(path.read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert len([e for e in root.iter() if e.get("class") == "dot"]) == len(classified.ranking)
-    with refused("figure-ending", "ranking.png"):
-        figure.save(tmp_path / "ranking.png")
+    with refused("figure-ending", "ranking.jpg", ".svg, .pdf or .png"):
+        figure.save(tmp_path / "ranking.jpg")
+    for size in ({"width": 0}, {"width": 101}, {"width": 50, "dpi": 1000}, {"dpi": -1}):
+        with refused("figure-size", "100", "20,000"):
+            figure.save(tmp_path / "ranking.svg", **size)
     with refused("figure-folder-missing", "none"):
         figure.save(tmp_path / "none" / "ranking.svg")
+
+
+@pytest.mark.slow
+def test_a_figure_has_its_values_and_is_saved_in_the_size_that_is_asked_for(
+    classified: nas_evidence.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = classified.plot("ranking")
+    board = classified.leaderboard()
+    assert figure.data["score"].tolist() == board["score"].tolist()
+    assert figure.data["n_parameters"].tolist() == board["n_parameters"].tolist()
+    root = ElementTree.parse(figure.save(tmp_path / "r.svg", width=3.5)).getroot()
+    assert float(root.attrib["width"]) == 96 * 3.5
+    _, _, across, down = map(float, root.attrib["viewBox"].split())
+    with Image.open(figure.save(tmp_path / "r.png", width=3.5, dpi=100)) as image:
+        assert image.size == (350, int(350 * down / across))
+        found = {(r, g, b) for _, (r, g, b, _) in image.convert("RGBA").getcolors(10**6)}
+    assert (255, 255, 255) in found
+    assert len(found) > 50  # markers, grid and text
+    pdf = figure.save(tmp_path / "r.pdf", width=3.5).read_bytes()
+    box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", pdf)
+    assert [float(side) for side in box.groups()] == pytest.approx([252, 252 * down / across])
+    monkeypatch.setattr(by_matplotlib, "_NEEDED", "no_such_package")
+    for ending in (".png", ".pdf"):
+        with refused("figure-needs-matplotlib", "no_such_package", "'.[figures]'", ".svg"):
+            figure.save(tmp_path / f"r{ending}")
+    assert figure.save(tmp_path / "r.svg").is_file()
 
 
 @pytest.mark.slow

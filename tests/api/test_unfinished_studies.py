@@ -93,4 +93,4 @@ def test_a_study_whose_trials_all_failed_says_how_they_run_again(tmp_path: Path)
         )  # fmt: skip
     said = repr(nas_evidence.load(tmp_path / "s"))
     assert "0 of 1 trials are complete, most often because: " in said
-    assert "retry_failed=True) runs the failed ones again" in said
+    assert f"runs them again: nas_evidence.resume('{tmp_path}/s', retry_failed=True)" in said

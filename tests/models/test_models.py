@@ -267,7 +267,11 @@ def test_feasible_means_buildable_and_infeasible_raises_the_reason(
         (architecture("cnn", depth=1), (1, 3, 3), "at least 4x4 .* no depth fits"),
         (architecture("mlp", width=2000), (13,), "width .* 2000"),
         (architecture("resnet", depth=9), (1, 8, 8), "depth .* 9"),
-        (architecture("mlp", widht=8), (13,), "'widht'; its parameters: depth, width, shape"),
+        (
+            architecture("mlp", widht=8),
+            (13,),
+            "'widht'; its parameters: depth, width, shape, numbers",
+        ),
         (architecture("rnn"), (13,), "family 'rnn' is unknown; choose one of mlp"),
         (architecture("mlp"), (28, 28), "vector .* or an image"),
     ],

@@ -146,6 +146,27 @@ def test_the_page_of_a_running_study_follows_it(noisy: Report, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_the_page_of_a_running_study_draws_the_losses_of_its_trials(
+    noisy: Report, tmp_path: Path
+) -> None:
+    trials = [
+        {"trial": 40 + i, "architecture": f"<b>{i}", "epoch": 2, "epochs": 8, "seconds": 3.0,
+         "attempt": 1, "losses": [(1, 0.9), (2, 0.5 + i)] if i else []}
+        for i in range(3)
+    ]  # fmt: skip
+    text = html.unescape(shown(noisy, tmp_path, Live(2, 1e9, "process 1", trials)))
+    drawn = text[text.index('id="under_way"') : text.index("<figcaption>")]
+    assert "trial 41 1.500 at epoch 2; trial 42 2.500 at epoch 2" in drawn
+    assert drawn.count("<polyline") == 3  # the best so far, too
+    assert "at epoch 2 of 8: 1.5000" in drawn
+    assert (
+        "<b>1"
+        not in write_report(noisy, tmp_path, live=Live(2, 1e9, "p", trials)).html.read_text()
+    )
+    assert 'id="under_way"' not in shown(noisy, tmp_path, Live(2, 1e9, "p", trials[:1]))
+
+
+@pytest.mark.slow
 def test_data_rows_date_version_and_command_stand_on_the_page(tmp_path: Path) -> None:
     versions = '{"nas-evidence": "9.9", "torch": "2.15", "device": "cpu x86_64"}'
     home = folder(tmp_path / "s", [record(1, 1, versions=versions), record(2, 2)], n_trials=2)
@@ -234,7 +255,7 @@ def test_trials_of_the_race_are_explained_where_they_stand(tmp_path: Path) -> No
     assert "which trains the best again with other seeds; in all 5 complete" in plain
     assert "Trials from 1,000,000 on are the race: the best architectures, trained again" in plain
     markdown = (tmp_path / "to" / "report.md").read_text(encoding="utf-8")
-    assert "Trials: 3 of 3 and 2 in the race" in markdown
+    assert "Trials: 3 of 3, and 2 in the race" in markdown
 
 
 @pytest.mark.slow

@@ -124,7 +124,10 @@ gpus = "all"
         ("[family.resnet]\ndepth = {low = 8, high = 20}", "needs step = 6, but got step = 1"),
         ("[family.mlp]\n[plan]\nschedule = 'cosin'", "but got 'cosin'; did you mean 'cosine'?"),
         ("[family.mlp]\n[plan]\nschedule = 'steps'", "`milestones` must name at least one epoch"),
-        ("[family.mlp]\nepochs = 3", "known: depth, width, shape; 'epochs' is a key of [plan]"),
+        (
+            "[family.mlp]\nepochs = 3",
+            "known: depth, width, shape, numbers; 'epochs' is a key of [plan]",
+        ),
         ("[family.mlp]\n[pruning]\nname = 'asha'", "known: rule, "),
         ("[family.mlp]\n[plan]\nname = 'x'", "did you mean 'name' in the head of the file?"),
         ("[family.mlp]\n[plan]\nepochs = 1.5", "epochs in [plan] must be an integer, but got 1.5"),
