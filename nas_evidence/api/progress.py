@@ -111,8 +111,23 @@ def write(line: str) -> None:
 
 
 def score_text(value: float | None) -> str:
-    """Return a score as text, or a dash."""
-    return "-" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3f}"
+    """Return a score as text, or a dash; a number of four to seven digits is whole.
+
+    >>> score_text(0.12345), score_text(86270.4), score_text(1.5e8), score_text(None)
+    ('0.123', '86270', '1.5e+08', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 1000 else number_text(value)
+
+
+def number_text(value: float) -> str:
+    """Return four leading digits, of a number of up to seven digits all before its point.
+
+    >>> number_text(0.123456), number_text(-88642.7), number_text(1.5e8)
+    ('0.1235', '-88643', '1.5e+08')
+    """
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def size_text(architecture: ArchitectureSpec) -> str:

@@ -8,6 +8,7 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.prediction import study_at
+from nas_evidence.api.progress import number_text
 from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_parameters_of
 from nas_evidence.cli.report import say_forecast
@@ -243,4 +244,4 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
 
 
 def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)

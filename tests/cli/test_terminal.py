@@ -77,7 +77,7 @@ def test_durations_at_the_edges(
 
 
 def test_scores_and_sizes_are_short_and_missing_ones_a_dash() -> None:
-    assert [score_text(v) for v in (None, -0.12345, 12345.6)] == ["-", "-0.123", "1.235e+04"]
+    assert [score_text(v) for v in (None, -0.12345, 12345.6)] == ["-", "-0.123", "12346"]
     architectures = [
         ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "constant"}),
         ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "taper"}),
