@@ -19,7 +19,7 @@ help:            ## list the targets
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
@@ -32,6 +32,11 @@ $(VENV)/installed-bench: $(VENV)/installed-test
 
 demo: $(VENV)/installed  ## search on the bundled digits: ranking, report, exported winner
 	$(BIN)/nas-evidence search search_spaces/digits.toml
+	@echo
+	@echo 'The report is runs/digits/report/index.html: open it in a browser.'
+	@echo 'To search a table of your own, and predict its column COLUMN:'
+	@echo '  source $(VENV)/bin/activate'
+	@echo '  nas-evidence search YOUR.csv --target COLUMN'
 
 lint: $(VENV)/installed-test  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,7 +1,8 @@
 """Do encodings of numbers, or what is delivered of what was trained, predict better on tables?
 
     python benchmarks/better_networks.py run [--rows 300] [--encodings plain] [--tables ..]
-    python benchmarks/better_networks.py page
+    python benchmarks/better_networks.py collect   # the cells as two files of the results
+    python benchmarks/better_networks.py page      # writes docs/experiments/better-networks.md
 
 A cell is a table, a number of training rows, a split and an encoding: a default search (24 trials
 and the race). `run` measures the cells that are missing and stores each when it has ended. Of one
@@ -18,6 +19,8 @@ stay as they are:
                 quantiles of the training rows (Gorishniy et al. 2022, equation 1)
     robust      median and quartiles in the place of mean and standard deviation, then the smooth
                 clip x / sqrt(1 + (x / 3)^2) (Holzmueller et al. 2024)
+    choice      `numbers = ["plain", "piecewise"]` in the space of both families: the same encoding
+                within the network, and the sampler chooses by the scores of the folds
 
 **Delivered**, mixtures of predictive distributions, each member with its own factor on the spread:
 
@@ -47,7 +50,7 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +60,10 @@ import numpy as np
 import optuna
 import pandas as pd
 import tables
+from _common import filled, hardware, versions
 from fresh_tables import FRESH
 from leading_networks import SIZES, labelled, read, sizes_of
+from scipy import stats
 
 import nas_evidence
 from nas_evidence.exporting.ensemble import densities_at_scales
@@ -68,8 +73,15 @@ from nas_evidence.maths.normals import Normals
 from nas_evidence.scores.folds import SCALES, restored, targets_of_folds
 
 HERE = Path(__file__).resolve().parent
+#: Cells with the loss of each test row; they are not committed.
 CELLS = HERE / "results" / "better_networks"
-ENCODINGS = ("plain", "piecewise", "robust")
+ENCODINGS = ("plain", "piecewise", "robust", "choice")
+RESULTS = CELLS.with_suffix(".csv")
+FINALISTS = CELLS.with_name("better_networks_finalists.csv")
+PAGE = HERE.parent / "docs" / "experiments" / "better-networks.md"
+MEASURES = ("log_loss", "accuracy", "ece", "rmse", "coverage", "factor")
+SCORES = ("elpd", "conditional_evidence")
+PACKAGES = ("torch", "scikit-learn", "optuna", "numpy")
 DELIVERED = ("one", "stacked", "equal", "seeds", "factor", "normal", "three")
 BINS = 8
 QUARTILES = 4
@@ -97,7 +109,7 @@ def encoded(
     encoding: str, train: pd.DataFrame, test: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return both tables with their numeric columns encoded by the training rows."""
-    if encoding == "plain":
+    if encoding in ("plain", "choice"):
         return train, test
     found: list[dict[str, Any]] = [{}, {}]
     for name in train:
@@ -289,15 +301,171 @@ def cells(
                     yield from ((name, size, split, encoding) for encoding in encodings)
 
 
+# --- what it says
+
+
+def stored(path: Path) -> pd.DataFrame:
+    """Return the rows of a file of the results."""
+    return pd.read_csv(path, dtype={"rows": str})
+
+
+def collected(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row of each candidate of each cell, and one of each finalist, from the cells."""
+    rows, finalists = [], []
+    for path in sorted(folder.glob("*.json")):
+        if not path.stat().st_size:
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        place = {name: found[name] for name in ("data", "rows", "split", "encoding")}
+        seconds = found["search_cpu_seconds"]
+        for delivered, measures in found["delivered"].items():
+            kept = {name: measures[name] for name in MEASURES if name in measures}
+            kept |= {f"covered_{k + 1}": own for k, own in enumerate(measures.get("covered", ()))}
+            told = {name: found[name] for name in ("classes", "n_train", "n_test", "day")}
+            told["cpu_seconds"] = seconds
+            rows.append(place | {"delivered": delivered} | told | kept)
+        for number, own in enumerate(found["finalists"], start=1):
+            means = {name: float(np.mean(own[name])) for name in SCORES if name in own}
+            means |= {"estimate": own["estimate"], "networks": len(own["trials"]),
+                      "one": float(np.mean(own["each"])), "seeds": own["seeds"]}  # fmt: skip
+            finalists.append(place | {"place": number} | means)
+    return rows, finalists
+
+
+def differences(
+    found: pd.DataFrame, encoding: str, delivered: str, measure: str, *, sizes: Iterable[str]
+) -> pd.Series:
+    """Return by table the mean over sizes and splits of the difference to today's network."""
+    places = ["data", "rows", "split"]
+    some = found[found["rows"].isin([*sizes])].set_index(places)
+    own = some[(some["encoding"] == encoding) & (some["delivered"] == delivered)][measure]
+    base = some[(some["encoding"] == "plain") & (some["delivered"] == "one")][measure]
+    return (own - base).dropna().groupby("data").mean()
+
+
+def interval(values: pd.Series) -> tuple[float, float]:
+    """Return the mean over tables and half of its 90 % interval by Student's t.
+
+    >>> [round(x, 3) for x in interval(pd.Series([0.0, 2.0, 4.0]))]
+    [2.0, 3.372]
+    """
+    half = stats.t.ppf(0.95, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+    return float(values.mean()), float(half)
+
+
+def of_candidates(found: pd.DataFrame, encodings: Sequence[str], *, classes: bool) -> str:
+    """Return the table of all candidates of a kind of target against today's network."""
+    found = found[found["classes"] == classes]
+    others = ("accuracy", "ece") if classes else ("coverage",)
+    lines = []
+    for encoding in encodings:
+        for delivered in DELIVERED:
+            if (encoding, delivered) == ("plain", "one"):
+                continue
+            away = differences(found, encoding, delivered, "log_loss", sizes=SIZES)
+            if len(away) < 2:
+                continue
+            cells = []
+            for measure in others:
+                cells.append(signed(*interval(differences(
+                    found, encoding, delivered, measure, sizes=SIZES))))  # fmt: skip
+            lines.append([encoding, delivered, str(len(away)), signed(*interval(away)),
+                          f"{away.median():+.4f}", str(int((away > 0.01).sum())),
+                          str(int((away < -0.01).sum())), *cells])  # fmt: skip
+    head = ["encoding", "delivered", "tables", "log loss, nats", "its median",
+            "worse by 0.01", "better by 0.01", *others]  # fmt: skip
+    return tables.table(head, lines)
+
+
+def signed(mean: float, half: float) -> str:
+    """Return a difference with half of its interval."""
+    return f"{mean:+.4f} ± {half:.4f}"
+
+
+def of_tables(found: pd.DataFrame, encodings: Sequence[str], delivered: Sequence[str]) -> str:
+    """Return the mean log loss of each table by encoding and what is delivered."""
+    pairs = [(e, d) for e in encodings for d in delivered]
+    lines = []
+    for (name, rows), some in found.groupby(["data", "rows"], sort=False):
+        means = some.groupby(["encoding", "delivered"])["log_loss"].mean()
+        values = [float(means[pair]) if pair in means.index else None for pair in pairs]
+        known = [value for value in values if value is not None]
+        cells = ["" if v is None else f"**{v:.3f}**" if v == min(known) else f"{v:.3f}"
+                 for v in values]  # fmt: skip
+        lines.append([str(name), str(rows), str(some["split"].nunique()), *cells])
+    head = ["data", "rows", "splits", *(f"{e}, {d}" for e, d in pairs)]
+    return tables.table(head, lines)
+
+
+def of_seconds(found: pd.DataFrame, encodings: Sequence[str]) -> str:
+    """Return the CPU seconds of a search by encoding, and their ratio to those of `plain`."""
+    places = ["data", "rows", "split"]
+    one = found[found["delivered"] == "one"].set_index(places)
+    base = one[one["encoding"] == "plain"]["cpu_seconds"]
+    lines = []
+    for encoding in encodings:
+        own = one[one["encoding"] == encoding]["cpu_seconds"]
+        ratio = (own / base).dropna()
+        times = f"{float(np.exp(np.log(ratio).mean())):.2f}" if len(ratio) else ""
+        lines.append([encoding, str(len(own)), f"{own.median():.0f}", times])
+    return tables.table(["encoding", "searches", "CPU seconds, median", "ratio to plain"], lines)
+
+
+def of_ranking(finalists: pd.DataFrame) -> str:
+    """Return how well scores order the finalists of a search, against both losses."""
+    lines = []
+    for score in (*SCORES, "estimate"):
+        cells = []
+        for loss in ("one", "seeds"):
+            found = []
+            for _, some in finalists.groupby(["data", "rows", "split", "encoding"]):
+                own = some.dropna(subset=[score]) if score in some else some[:0]
+                if len(own) > 2 and own[score].nunique() > 1 and own[loss].nunique() > 1:
+                    found.append(stats.spearmanr(own[score], -own[loss]).statistic)
+            cells.append(signed(*interval(pd.Series(found))) if len(found) > 1 else "")
+        lines.append([score, str(len(found)), *cells])
+    return tables.table(["score", "searches", "rho, one network", "rho, all its seeds"], lines)
+
+
+def written(page: str, found: pd.DataFrame, finalists: pd.DataFrame) -> str:
+    """Return the page with its tables as the stored rows give them."""
+    fresh = found["data"].isin([*FRESH])
+    known = [e for e in ENCODINGS if (found["encoding"] == e).any()]
+    made = {}
+    for part, some in (("choosing", found[~fresh]), ("fresh", found[fresh])):
+        for kind, classes in (("classes", True), ("real", False)):
+            made[f"{part}, {kind}"] = of_candidates(some, known, classes=classes)
+            own = some[some["classes"] == classes]
+            made[f"{part}, {kind}, each"] = of_tables(
+                own, known, ("one", "stacked", "seeds", "three")
+            )
+    made["seconds"] = of_seconds(found, known)
+    made["ranking"] = of_ranking(finalists)
+    days = sorted(found["day"].unique())
+    installed = (f"{name} {version}" for name, version in versions(*PACKAGES).items())
+    period = " to ".join(dict.fromkeys((days[0], days[-1])))
+    made["setting"] = f"Measured {period}: {'; '.join((hardware(), *installed))}.\n"
+    return filled(page, made)
+
+
 def main() -> None:
-    """Measure and store, or write the page."""
+    """Measure and store, bring the cells into two tables, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("what", choices=("run", "collect", "page"))
     parser.add_argument("--tables", nargs="*", default=[*tables.UNSEEN])
     parser.add_argument("--rows", nargs="*", choices=[*SIZES], default=["300"])
     parser.add_argument("--splits", nargs="*", type=int, default=[0])
     parser.add_argument("--encodings", nargs="*", choices=ENCODINGS, default=["plain"])
     given = parser.parse_args()
+    if given.what == "collect":
+        rows, finalists = collected(CELLS)
+        for own, to in ((rows, RESULTS), (finalists, FINALISTS)):
+            pd.DataFrame(own).to_csv(to, index=False, float_format="%.6g", lineterminator="\n")
+        return
+    if given.what == "page":
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(written(text, stored(RESULTS), stored(FINALISTS)), "utf-8")
+        return
     names = [*FRESH] if given.tables == ["fresh"] else given.tables
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore")

@@ -133,7 +133,7 @@ TRIALS: dict[str, Network] = {
 PARTS = {
     "training": (nas_evidence.training.life, "train_epochs"),
     "folds": (nas_evidence.scores.folds.Folds, "advance"),
-    "updates": (nas_evidence.training.life, "update_and_follow"),
+    "updates": (nas_evidence.training.life, "updated"),
     "evaluations": (nas_evidence.workers.trial, "evaluate"),
 }
 

@@ -160,11 +160,11 @@ def checked(
     simple = {key: found.losses(arrays.y_test) for key, found in predict_test(arrays)}
     named = min(judged.baselines, key=lambda one: one.behind)
     behind, error = paired_difference(simple[named.name], ours)
-    verdict = next(w for w in ("Yes", "Not clearly", "No") if screen.worth.startswith(w))
+    verdict = next(w for w in ("Yes", "No clear gain", "No:") if screen.worth.startswith(w))
     low, high = limits_of(named, judged.n)
     said_error = (high - low) / (2 * 1.96)
     as_said = abs(behind - named.behind) <= 2 * np.hypot(error, said_error)
-    holds = {"Yes": behind > 0, "No": behind < 0, "Not clearly": as_said}[verdict]
+    holds = {"Yes": behind > 0, "No:": behind < 0, "No clear gain": as_said}[verdict]
     lead, lead_error = paired_difference(other, ours)
     return {
         "set": name,

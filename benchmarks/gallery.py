@@ -21,6 +21,7 @@ make_importable(scripts_folder())
 from nas_evidence_reproduce._published import (  # noqa: E402
     PAPERS,
     ListRow,
+    agreement,
     body,
     how_made,
     judged,
@@ -28,7 +29,6 @@ from nas_evidence_reproduce._published import (  # noqa: E402
     listed,
     result_text,
     scripts,
-    share_of,
     stored_results,
     where_measured,
 )
@@ -50,7 +50,8 @@ run is not recorded.
 [benchmarks/reproduce/results](../../benchmarks/reproduce/results) has every number. The site
 (`make docs`) shows each beside the published one, with the rule of its script.
 
-A cell is one published number, or one comparison that the paper states, in one setting. The rule
+A cell is one published number, or one comparison that the paper states, in one setting. Where a
+paper only draws, the cells are our own checks of its picture, and the count says so. The rule
 of a script says when a cell agrees, also in settings that the paper does not state. Short versions
 run fewer cells than the paper has. Where they are far smaller than the published experiment, the
 rule compares orders, not numbers.
@@ -85,7 +86,7 @@ def gallery_page(results: Iterable[Mapping[str, Any]], rows: Sequence[ListRow]) 
         for one in of_paper:
             picture = f"[{one['figure']}](../images/reproduce/{one['name']}.png)"
             figure = picture if one["has_figure"] else one["figure"]
-            agree = f"{one['status']}, {share_of(kept_cells(one))}"
+            agree = f"{one['status']}, {agreement(one, kept_cells(one))}"
             lines.append(f"- **{figure}** ({agree}). Claim: {one['claim']} Ours: {one['why']}.")
     return "\n".join(lines) + "\n"
 

@@ -49,7 +49,6 @@ WORDS: Mapping[str, str] = {
     ),
     "pool": "A set of networks trained once, on which scores are compared.",
     "prior precision": "1 / variance of the Gaussian prior of a tensor's weights: δ; Δ for all.",
-    "race": "Further trainings of the finalists with new seeds, after the search.",
     "ranking score": "The score that orders the architectures: `objective` of the study.",
     "replicate": "A training of an architecture with another seed and another split.",
     "row": "One example of the data with its label or target; a datum.",

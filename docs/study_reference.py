@@ -267,6 +267,7 @@ workers = 4
 cpus = 2
 gpus = 0.25                       # four trials share one GPU
 slice_timeout_seconds = 1800      # five epochs of the largest network take minutes
+wait_seconds = 7200               # for room on a full cluster
 """,
     ),
     "race": (

@@ -26,6 +26,18 @@ def test_a_code_has_one_text() -> None:
     assert [code for code in listed() if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code)] == []
 
 
+def test_no_part_of_a_message_is_longer_than_25_words() -> None:
+    """What stands in brackets is beside the sentence; what is filled in counts as one word."""
+    long = []
+    for line in LISTED.read_text("utf-8").splitlines():
+        code, _, text = line.partition(": ")
+        for brackets in (r"\{[^{}]*\}", r" ?\([^()]*\)", r"\[[^\[\]]*\]"):
+            text = re.sub(brackets, " X" if "{" in brackets else "", text)
+        parts = re.split(r"(?<=[.;:!?]) |, but got ", text)
+        long += [code for part in parts if len(part.split()) > 25]
+    assert long == []
+
+
 def without_code(tree: ast.AST, kinds: set[str]) -> list[int]:
     """The lines of a file that make an error without a code."""
     nodes = [*ast.walk(tree)]

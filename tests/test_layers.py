@@ -35,7 +35,7 @@ SOLE_IMPORTERS = {
     ],
     "ray": ["workers/on_ray.py", "jobs/client.py"],
     "pyarrow": ["storage/tables.py", "data/arrow_tables.py"],
-    "fsspec": ["storage/store.py"],
+    "fsspec": ["storage/store.py", "storage/store_folder.py"],
     "tenacity": ["plumbing/backoff.py"],
     "typer": ["cli"],
     "jinja2": ["reporting", "exporting/model_card.py"],
@@ -45,6 +45,7 @@ SOLE_IMPORTERS = {
     "pytest": ["testing"],
     "mlflow": ["api/trackers/mlflow.py"],
     "onnxruntime": ["exporting/onnx_program.py"],
+    "matplotlib": ["reporting/by_matplotlib.py"],
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 

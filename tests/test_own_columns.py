@@ -191,7 +191,8 @@ def test_the_leaderboard_has_every_parameter_of_the_space(home: Path) -> None:
     found = study.leaderboard()
     assert list(found) == [
         "rank", "trial_id", "family", "heads", "rate", "drop", "pool", "gated", "arch_score",
-        "depth", "width", "shape", "n_parameters", "score", "estimate", "error", "status",
+        "depth", "width", "shape", "n_parameters", "score", "estimate", "error",
+        "test_nll_per_datum", "test_accuracy", "fit_seconds", "predict_seconds", "status",
         "trials",
     ]  # fmt: skip
     assert found["trial_id"].tolist() == [0, 1, 2, 3]

@@ -68,6 +68,19 @@ def test_every_verb_and_option_of_the_readme_exists() -> None:
             assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE), line
 
 
+def test_the_demo_ends_with_where_its_page_is_and_how_to_search_a_table() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    demo = re.search(r"^demo:.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE)[1]
+    assert demo.count("search search_spaces/digits.toml") == 1
+    said = re.findall(r"@echo '(.*)'", demo)
+    assert "runs/digits/report/index.html" in said[0]
+    assert said[-2:] == [
+        "  source $(VENV)/bin/activate",
+        "  nas-evidence search YOUR.csv --target COLUMN",
+    ]
+    assert "--quiet" not in re.search(r"/installed: .*\n((?:\t.*\n)+)", makefile)[1]
+
+
 def test_every_shipped_study_and_every_link_of_the_readme_exists() -> None:
     for name in shipped_studies():
         assert f"`{name}`" in README

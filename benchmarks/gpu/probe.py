@@ -50,7 +50,7 @@ from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.network import Network as Trained
 from nas_evidence.training.network import begin
-from nas_evidence.training.online import update
+from nas_evidence.training.online import updated
 from nas_evidence.workers.worker import make_reproducible
 
 NETWORKS: Mapping[str, Network] = {
@@ -189,7 +189,7 @@ def memory(probe: Probe, name: str) -> None:
         with probe.peak() as peak:
             one = member(name, data, batch_size=batch, online={"every": 1})
             train_epochs([one])
-            update(one)
+            updated([one])
             found = peak()
         estimate = estimate_mb(name, one.plan, probe.n_rows)
         probe.say("memory", network=name, batch=batch, peak_mb=found, estimate_mb=estimate)
@@ -214,7 +214,7 @@ def updates(probe: Probe, name: str) -> None:
     for kind in ("diag_ef", "kfac_ggn_mc"):
         one = member(name, data, online={"every": 1, "curvature": kind})
         train_epochs([one])
-        run = partial(update, one)
+        run = partial(updated, [one])
         probe.say("updates", network=name, kind=kind, seconds=round(probe.seconds(run, 1), 3))
 
 

@@ -108,6 +108,8 @@ _MEASURED = (
     "has_figure",
 )  # fmt: skip
 _DOTS = 100  # per inch, of the PNG files
+#: What stands in place of a published number where a paper only draws.
+PICTURE = "picture only"
 _LONG = 28  # characters that are not printed in row after row
 
 
@@ -242,6 +244,25 @@ def share_of(cells: Sequence[Cell]) -> str:
     '1 of 2'
     """
     return f"{sum(cell.agrees for cell in cells)} of {len(cells)}"
+
+
+def is_picture(result: Mapping[str, Any]) -> bool:
+    """Tell whether a paper prints neither a number nor a word for any row: only a picture.
+
+    >>> is_picture({"rows": [{"published": "picture only"}, {"published": ""}]})
+    True
+    """
+    return {row["published"] for row in result["rows"]} <= {"", PICTURE}
+
+
+def agreement(result: Mapping[str, Any], cells: Sequence[Cell]) -> str:
+    """Return how many cells agree, and of what if that is no published number or statement.
+
+    >>> cells = [Cell("order", "first", True)]
+    >>> agreement({"rows": [{"published": "picture only"}]}, cells)
+    '1 of 1 checks of a picture'
+    """
+    return share_of(cells) + " checks of a picture" * is_picture(result)
 
 
 def kept_cells(result: Mapping[str, Any]) -> list[Cell]:
@@ -398,7 +419,8 @@ def body(result: Mapping[str, Any], image: str) -> list[str]:
     if result["has_figure"]:
         lines += [f"![{result['title']}]({image})", ""]
     cells = kept_cells(result)
-    lines += [f"**{result['status']}, {share_of(cells)}**: {result['why']}.", "", *_counted(cells)]
+    agree = agreement(result, cells)
+    lines += [f"**{result['status']}, {agree}**: {result['why']}.", "", *_counted(cells)]
     lines += [
         "",
         "| what | published | ours | spread | why they differ |",
@@ -490,7 +512,7 @@ def _listed(figure: str, script: Script, result: Mapping[str, Any] | None) -> Li
     agree = ""
     if result is not None:
         cells = [one for one in kept_cells(result) if not one.figures or figure in one.figures]
-        status, agree = status_of(cells), share_of(cells)
+        status, agree = status_of(cells), agreement(result, cells)
     return ListRow(script.paper, figure, script.name, status, agree, script.title)
 
 

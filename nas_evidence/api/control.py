@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,10 @@ class Status:
     best           its `trial_id`, the value that ranks it by its column (the objective or
                    `estimate`), the `unit`, and `ranked_by`; None while none ranks
     held_by        the process that works on it
+    waits_for      what a running study waits for before a trial can run, such as
+                   "2 workers, 0 of 2 CPUs free"
+    submitted      where its last run was submitted: `address`, `name` and `store`; None if it ran
+                   from a command line or from Python
     job            the job on the cluster, with `job_state` and `store`; None of a folder
     """
 
@@ -49,6 +53,8 @@ class Status:
     architectures: dict[str, str]
     best: dict[str, Any] | None
     held_by: str | None = None
+    waits_for: str | None = None
+    submitted: dict[str, str] | None = None
     job: str | None = None
     job_state: str | None = None
     store: str | None = None
@@ -199,14 +205,16 @@ def status_of(at: There) -> Status:
         facts = facts_in(at.asked("status", "--json"))
     if at.job is not None:
         facts |= {"job": at.job.id, "job_state": at.job.state.lower(), "store": at.job.store}
-    return Status(**facts)
+    known = Status.__dataclass_fields__  # a cluster may run a later version
+    return Status(**{name: value for name, value in facts.items() if name in known})
 
 
 def status_in(store: "WorkingCopy") -> dict[str, Any]:
     """Return the values of `Status` that a folder has."""
     from nas_evidence.driver.status import study_status
+    from nas_evidence.storage.kept_submission import read_submission
 
-    now = study_status(store.folder)
+    now, submitted = study_status(store.folder), read_submission(store.folder)
     best = None
     if now.best is not None:
         best = {"trial_id": now.best.trial_id, now.column: now.value, "unit": now.unit,
@@ -221,6 +229,8 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
         "architectures": {str(i): str(architecture) for i, architecture in now.running.items()},
         "best": best,
         "held_by": None if now.holder is None else str(now.holder),
+        "waits_for": now.waits_for or None,
+        "submitted": None if submitted is None else asdict(submitted),
     }
 
 

@@ -6,7 +6,7 @@ import tempfile
 import threading
 import weakref
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 import numpy as np
 import pandas as pd
 
+from nas_evidence.api.progress import is_watched
+from nas_evidence.api.request import own_families
 from nas_evidence.api.studies import search
+from nas_evidence.data.reading import plain
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import AskedScale
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
+from nas_evidence.workers.executor import Watcher
 
 if TYPE_CHECKING:
     from nas_evidence.api.results import Study
-    from nas_evidence.exporting.predictor import Prediction, Predictor
+    from nas_evidence.exporting.predictor import Method, Prediction, Predictor
 
 
 #: joblib fits in threads inside its processes, and torch exports in one thread at a time.
@@ -36,6 +40,14 @@ def _is_text(X: Any) -> bool:
     return found.ndim == 2 and (
         found.dtype.kind in "US" or any(isinstance(cell, str) for cell in found.flat)
     )
+
+
+def _as_frame(X: Any) -> Any:
+    """Return a table of another library, such as pyarrow or polars, as a DataFrame."""
+    if isinstance(X, pd.DataFrame | pd.Series | np.ndarray):
+        return X
+    is_table = hasattr(X, "to_pandas") or hasattr(X, "__arrow_c_stream__")
+    return plain(X) if is_table else X
 
 
 def _are_of_python(y: Any) -> bool:
@@ -103,7 +115,7 @@ else:
 
 
 @dataclass(eq=False, repr=False)
-class _Evidence(_Estimator):
+class EvidenceEstimator(_Estimator):
     """What both estimators share.
 
     Args:
@@ -118,6 +130,10 @@ class _Evidence(_Estimator):
         time_limit: seconds for the search, or "10m", "2h".
         metric: to show first: "f1", "rmse", ...
         allow_code: run code that `settings` name as module:NAME.
+        families: what to search, see `search`; by default those that fit the data.
+        callbacks: a list of `Watcher`s that are told what happens. Each estimator that `clone`
+            makes, as in a grid search, has copies of its own.
+        progress: whether `fit` prints; by default on a terminal and in a notebook.
 
     Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
     `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as bytes, but
@@ -129,11 +145,14 @@ class _Evidence(_Estimator):
     settings: Mapping[str, Any] | None = None
     out: str | None = None
     workers: int | Literal["auto"] = 1
-    method: str | None = None
+    method: "Method | None" = None
     random_state: Any = 0
     time_limit: float | str | None = None
     metric: str | None = None
     allow_code: bool = False
+    families: Sequence[Any] | str | None = None
+    callbacks: Sequence[Watcher] | None = None
+    progress: bool | None = None
 
     def __sklearn_tags__(self) -> Any:
         """Say that numbers may be missing."""
@@ -180,7 +199,9 @@ class _Evidence(_Estimator):
                 out=out,
                 workers=self.workers,
                 allow_code=self.allow_code,
-                progress=False,
+                families=self.families,
+                callbacks=() if self.callbacks is None else self.callbacks,
+                progress=is_watched() if self.progress is None else self.progress,
             )
             self.predictor_: Predictor = self.study_.predictor()
             self._export = packed(self.study_.folder / "export")
@@ -198,7 +219,9 @@ class _Evidence(_Estimator):
         """Load the network again from the bytes of its export."""
         super().__setstate__(state)
         if "_export" in state:
-            self.predictor_ = unpacked(state["_export"], allow_code=self.allow_code)
+            self.predictor_ = unpacked(
+                state["_export"], allow_code=self.allow_code or bool(own_families(self.families))
+            )
 
     def _checked_to_fit(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return data and targets by the rules of scikit-learn; a DataFrame stays a table."""
@@ -209,6 +232,7 @@ class _Evidence(_Estimator):
             raise UserError("fit requires y to be passed, but the target y is None").with_code(
                 "fit-without-y"
             )
+        X = _as_frame(X)
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, skip_check_array=True)
         elif _is_text(X):
@@ -227,22 +251,23 @@ class _Evidence(_Estimator):
             check_classification_targets(y)
         return X, y
 
-    def _predicted(self, X: Any, method: Any = None) -> "Prediction":
+    def _predicted(self, X: Any) -> "Prediction":
         """Return predictions of new data, which keep the same rules."""
         from sklearn.utils.validation import check_is_fitted, validate_data
 
         check_is_fitted(self, "predictor_")
+        X = _as_frame(X)
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, skip_check_array=True, reset=False)
         elif _is_text(X):
             X = np.asarray(X)
         else:
             X = validate_data(self, X, allow_nd=True, reset=False, ensure_all_finite="allow-nan")
-        return self.predictor_.predict(X, method=method)
+        return self.predictor_.predict(X, method=self.method)
 
 
 @dataclass(eq=False, repr=False)
-class EvidenceClassifier(_Classifier, _Evidence):
+class EvidenceClassifier(_Classifier, EvidenceEstimator):
     """Classification by the best architecture of a search; `classes_` after `fit`.
 
     Args:
@@ -255,22 +280,28 @@ class EvidenceClassifier(_Classifier, _Evidence):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities [n, C] in the order of `classes_`, that of `np.unique`."""
-        found = self._predicted(X, self.method)
+        found = self._predicted(X)
         assert found.probabilities is not None
         # The study has "9" before "10"; scikit-learn takes classes to be sorted as text.
         order = np.unique(self.predictor_.classes, return_index=True)[1]
         return found.probabilities[:, order]
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of `predict_proba` [n, C]."""
+        with np.errstate(divide="ignore"):  # a probability may round to 0
+            found: np.ndarray = np.log(self.predict_proba(X))
+        return found
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the class of each row [n]: by `class_weight`, or of two by that of `metric`.
 
         With `metric` "f1", "accuracy" or "balanced_accuracy" it is the threshold best by it.
         """
-        return self._predicted(X, self.method).labels
+        return self._predicted(X).labels
 
 
 @dataclass(eq=False, repr=False)
-class EvidenceRegressor(_Regressor, _Evidence):
+class EvidenceRegressor(_Regressor, EvidenceEstimator):
     """Regression by the best architecture of a search.
 
     Args:
@@ -304,5 +335,5 @@ class EvidenceRegressor(_Regressor, _Evidence):
 
 
 for _own in (EvidenceClassifier, EvidenceRegressor):  # help() shows what both share too
-    _shared = str(_Evidence.__doc__).partition("Args:\n")[2]
+    _shared = str(EvidenceEstimator.__doc__).partition("Args:\n")[2]
     _own.__doc__ = f"{str(_own.__doc__).rstrip()}\n{_shared}"

@@ -1,4 +1,4 @@
-"""Figures of the report as objects: shown by a notebook, and saved as SVG."""
+"""Figures of the report as objects: shown by a notebook, with their values, and saved."""
 
 import re
 from collections.abc import Sequence
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 from markupsafe import Markup, escape
 
 from nas_evidence.baselines.comparison import Importance
 from nas_evidence.baselines.measures import points_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting import figures as draw
-from nas_evidence.reporting.svg import WIDTH, Key, Panel, axis_of, colour, plot
+from nas_evidence.reporting.by_matplotlib import check_installed, write_figure
+from nas_evidence.reporting.svg import WIDTH, Drawing, Key, Panel, axis_of, colour, plot
 from nas_evidence.reporting.templating import caption as caption_of
 from nas_evidence.reporting.words import CALIBRATED
 from nas_evidence.spec.likelihoods import TARGET_KINDS, TargetKind
@@ -41,6 +43,12 @@ _STYLE = """{root} {{ {light}; background: var(--ground); color: var(--ink) }}
 _KEY = re.compile(r'<span[^>]*><svg width="(\d+)"[^>]*>(.*?)</svg> (.*?)</span>', re.DOTALL)
 _SVG = re.compile(r'<svg viewBox="0 0 [\d.]+ ([\d.]+)"([^>]*)>(.*)</svg>\s*$', re.DOTALL)
 _KEYS_HIGH, _GAP, _CHARACTER = 24, 16.0, 6.5
+#: Endings of the files that a figure is saved to.
+ENDINGS = (".svg", ".pdf", ".png")
+#: Inches across a figure; a browser has 96 pixels an inch.
+_INCHES, _PIXELS = 6.875, 96
+#: The widest figure in inches, and in dots.
+_MOST_INCHES, _MOST_DOTS = 100, 20_000
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,12 +60,12 @@ class Figure:
     drawn    plot and legend, as the page has them
 
     Example:
-        study.plot("ranking").save("ranking.svg")
+        study.plot("ranking").save("ranking.pdf", width=3.4)  # inches
     """
 
     name: str
     caption: str
-    drawn: Markup
+    drawn: Drawing
 
     def __repr__(self) -> str:
         return (
@@ -65,26 +73,34 @@ class Figure:
         )
 
     @property
+    def data(self) -> pd.DataFrame:
+        """The values of the figure; its columns are in the docstring of `Study.plot`."""
+        return pd.DataFrame(list(self.drawn.rows))
+
+    @property
     def svg(self) -> str:
         """The figure as an SVG image of its own, in light and dark colours."""
+        return self._svg(_INCHES)
+
+    def _svg(self, width: float) -> str:
         found = _SVG.search(self.drawn)
         assert found is not None, "a plot ends with its picture"
         height, described, body = float(found[1]), found[2], found[3]
         across, down, keys = 8.0, 0, []
-        for width, marker, words in _KEY.findall(self.drawn[: found.start()]):
-            wide = float(width) + 4 + _CHARACTER * len(Markup(words).unescape())
+        for marked, marker, words in _KEY.findall(self.drawn[: found.start()]):
+            wide = float(marked) + 4 + _CHARACTER * len(Markup(words).unescape())
             if across + wide > WIDTH and across > 8:
                 across, down = 8.0, down + _KEYS_HIGH
             keys.append(
                 f'<g transform="translate({across:g} {down + 5})">{marker}'
-                f'<text x="{float(width) + 4:g}" y="11">{words}</text></g>'
+                f'<text x="{float(marked) + 4:g}" y="11">{words}</text></g>'
             )
             across += wide + _GAP
         top = down + _KEYS_HIGH if keys else 0
         style = _STYLE.format(root="svg", light=_LIGHT, dark=_DARK)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height + top:g}" '
-            f'width="{1.5 * WIDTH:g}"{described}><style>{style}</style>{"".join(keys)}'
+            f'width="{_PIXELS * width:g}"{described}><style>{style}</style>{"".join(keys)}'
             f'<g transform="translate(0 {top})">{body}</g></svg>\n'
         )
 
@@ -97,23 +113,54 @@ class Figure:
             f"<figcaption>{escape(self.caption)}</figcaption></figure>"
         )
 
-    def save(self, path: str | Path) -> Path:
-        """Write the figure as SVG and return the path.
+    def save(self, path: str | Path, *, width: float = _INCHES, dpi: float = 200) -> Path:
+        """Write the figure as .svg, .pdf or .png, by the ending of the path, and return the path.
+
+        A PDF or a PNG needs matplotlib, the extra `figures`.
+
+        Args:
+            path: of the file.
+            width: in inches; the height follows from the figure.
+            dpi: dots per inch of a PNG.
 
         Raises:
-            ValueError: for another ending than .svg, or a folder that does not exist.
+            ValueError: for another ending, a folder that does not exist, a size that is none, or
+                without matplotlib.
         """
         path = Path(path).expanduser()
-        if path.suffix != ".svg":
+        check_figure_file(path)
+        if not (0 < width <= _MOST_INCHES and dpi > 0 and width * dpi <= _MOST_DOTS):
             raise UserError(
-                f"figures are saved as SVG, but got {path}; end the name with .svg"
-            ).with_code("figure-ending")
-        if not path.absolute().parent.is_dir():
-            raise UserError(f"there is no folder for {path}; make it first").with_code(
-                "figure-folder-missing"
-            )
-        path.write_text(self.svg, encoding="utf-8")
+                f"a figure must be above 0 and up to {_MOST_INCHES} inches wide, and up to "
+                f"{_MOST_DOTS:,} dots, but got a width of {width:g} and {dpi:g} dots per inch"
+            ).with_code("figure-size")
+        if path.suffix == ".svg":
+            path.write_text(self._svg(width), encoding="utf-8")
+            return path
+        named = dict(one.split(": ") for one in _LIGHT.split("; "))
+        colours = {f"var({name})": value for name, value in named.items()}
+        write_figure(self.svg, path, width=width, dpi=dpi, colours=colours)
         return path
+
+
+def check_figure_file(path: Path) -> None:
+    """Check that a figure can be written there.
+
+    Raises:
+        ValueError: for an ending that is none of `ENDINGS`, a missing package, or a folder that
+            does not exist.
+    """
+    if path.suffix not in ENDINGS:
+        raise UserError(
+            f"figures are saved as SVG, PDF or PNG, but got {path}; end the name with "
+            f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        ).with_code("figure-ending")
+    if path.suffix != ".svg":
+        check_installed(path.suffix)
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"there is no folder for {path}; make it first").with_code(
+            "figure-folder-missing"
+        )
 
 
 def figures_of_report(report: "Report") -> dict[str, Figure]:
@@ -148,7 +195,12 @@ def _ranking(report: "Report") -> Figure | None:
         )  # fmt: skip
     keys = [Key(family, colour(i), i) for i, family in enumerate(families)]
     caption = "The score that ranks, by the number of parameters: one marker per architecture."
-    drawn = plot([panel], name=f"{study.ranks_by} by parameters", legend=keys)
+    rows = [
+        draw.architecture_cells(one) | {"score": value}
+        for one, value in zip(ranked, _values(study, ranked), strict=True)
+    ]
+    name = f"{study.ranks_by} by parameters"
+    drawn = plot([panel], name=name, rows=rows, legend=keys)
     return Figure("ranking", caption, drawn)
 
 

@@ -48,9 +48,9 @@ def run_to_end(
     Raises:
         RuntimeError: if every trial failed, or none was complete in its time.
     """
-    from nas_evidence.reporting.live import stamp
     from nas_evidence.spec.registry import import_outside
     from nas_evidence.storage.outside_code import outside_names, with_kept
+    from nas_evidence.storage.tables import stamp
 
     # The copy may hold more files than are needed now; all of it runs and is kept.
     code = with_kept(store.folder, code)

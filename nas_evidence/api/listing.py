@@ -133,7 +133,7 @@ def _listed(place: str) -> ListedStudy:
 
 def _facts(store: "WorkingCopy") -> ListedStudy:
     from nas_evidence.driver.status import study_status
-    from nas_evidence.reporting.study_tables import architecture_text
+    from nas_evidence.spec.domains import architecture_text
     from nas_evidence.spec.toml import load_study
     from nas_evidence.storage.kept_how_read import read_how_read
     from nas_evidence.storage.kept_origin import read_origin

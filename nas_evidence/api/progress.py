@@ -1,18 +1,22 @@
-"""What a search shows while it runs: a line per trial, or one updated block in a notebook."""
+"""What a search shows while it runs: a line per trial, or one updated block in a notebook.
+
+A script whose output goes to a file prints little: how the data were read, at most one line a
+minute, and the answer.
+"""
 
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from nas_evidence.api.runs import Audience
+from nas_evidence.api.runs import Audience, Run, left_out
 from nas_evidence.plumbing.durations import duration, rough_duration
-from nas_evidence.spec.domains import value_text
-from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus, is_race
+from nas_evidence.spec.domains import architecture_text, value_text
+from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus, is_race
 from nas_evidence.spec.study import (
     FAMILY_PARAMETERS,
     NUMBERS,
@@ -25,28 +29,27 @@ from nas_evidence.workers.executor import Lost, Watcher
 
 #: Maximum number of lines printed for successful trials where there is no live table.
 MAX_LINES = 80
+#: Seconds between two lines of a script.
+_EVERY = 60.0
 
 
 def audience_for(progress: bool | Audience | None) -> Audience:
     """Return who is told what happens.
 
     Args:
-        progress: whether to show it; None for on a terminal and in a notebook.
+        progress: whether to show it; None for all of it on a terminal and in a notebook, and for
+            a few lines elsewhere.
     """
     if isinstance(progress, Audience):
         return progress
-    notebook = _in_notebook()
-    shown = _on_terminal() or notebook if progress is None else progress
-    return _Python(notebook) if shown else Audience()
+    if progress is None and not is_watched():
+        return _Script()
+    return Audience() if progress is False else _Python(_in_notebook())
 
 
-def tell_of_data(progress: bool | Audience | None, audience: Audience) -> Callable[[str], None]:
-    """Return what tells how the data were read.
-
-    A script without a terminal prints it, too, unless `progress` is False: columns may be left
-    out.
-    """
-    return write if progress is None and type(audience) is Audience else audience.say
+def is_watched() -> bool:
+    """Tell whether somebody sees what is printed: on a terminal, or in a notebook."""
+    return _on_terminal() or _in_notebook()
 
 
 @dataclass
@@ -59,6 +62,32 @@ class _Python(Audience):
     def watching(self, spec: StudySpec, n_done: int) -> AbstractContextManager[Watcher]:
         shown = NotebookProgress(spec, n_done, show=_display()) if self.notebook else None
         return nullcontext(shown or Progress(spec, n_done, say=write))
+
+
+class _Script(Audience):
+    """Nobody is there while the search runs."""
+
+    def read(self, sentences: Sequence[str]) -> None:
+        """Print how the data were read in one line."""
+        write(f"data: {'. '.join(one[:1].upper() + one[1:] for one in sentences)}.")
+
+    def watching(self, spec: StudySpec, n_done: int) -> AbstractContextManager[Watcher]:
+        return nullcontext(ScriptProgress(spec, n_done))
+
+    def ends(self, study: Any, run: Run, ran: bool) -> None:
+        """Print the best architecture, and what the time has left out."""
+        ranked = study._ranked()
+        if (best := ranked.winner) is None:
+            return  # an exception says why
+        n, unit = len(ranked.ranking), ranked.objective_unit
+        among = f"the best of {n} architectures" if n > 1 else "the only architecture"
+        cut = left_out(study.spec, study.folder, run.limit)
+        write(
+            f"{study.place}: {best.architecture} (trial {best.trial_id}) is {among} by "
+            f"{ranked.ranks_by}, {score_text(ranked.value(best))} {unit}".rstrip()
+            + f"; time: {cut}" * bool(cut)
+            + "; study.report() writes the page"
+        )
 
 
 def _on_terminal() -> bool:
@@ -82,8 +111,23 @@ def write(line: str) -> None:
 
 
 def score_text(value: float | None) -> str:
-    """Return a score as text, or a dash."""
-    return "-" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3f}"
+    """Return a score as text, or a dash; a number of four to seven digits is whole.
+
+    >>> score_text(0.12345), score_text(86270.4), score_text(1.5e8), score_text(None)
+    ('0.123', '86270', '1.5e+08', '-')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if abs(value) < 1000 else number_text(value)
+
+
+def number_text(value: float) -> str:
+    """Return four leading digits, of a number of up to seven digits all before its point.
+
+    >>> number_text(0.123456), number_text(-88642.7), number_text(1.5e8)
+    ('0.1235', '-88643', '1.5e+08')
+    """
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
 
 
 def size_text(architecture: ArchitectureSpec) -> str:
@@ -178,12 +222,35 @@ class Progress(Watcher):
             result = record.cause
         left = self.left()
         end = f", {left}" if left else ""
-        place = "race" if is_race(record.trial_id) else f"{self.n_done}/{self.study.n_trials}"
+        place = f"{self.n_done}/{self.study.n_trials}"
+        if is_race(record.trial_id):
+            place = self.retraining(record.trial_id)
+        name = architecture_text(row.architecture.family, row.architecture.values)
         return (
-            f"[{place}] trial {record.trial_id} {row.architecture.family} "
-            f"{size_text(row.architecture)} {record.status} {result} "
+            f"[{place}] trial {record.trial_id} ({name}) {record.status}, {result} "
             f"({duration(record.total_seconds)}{end})"
         )
+
+    def parts(self) -> list[str]:
+        """Return what is done, the time left, and the best of this run, in words."""
+        raced = sum(is_race(row.trial_id) for row in self.finished)
+        race = f" and {raced} in the race" if raced else ""
+        parts = [f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials{race}"]
+        if self.expected_seconds() and self.n_done < self.study.n_trials:
+            parts.append(f"{rough_duration(self.expected_seconds() or 0)} left")
+        ranked = [
+            r for r in self.finished if r.outcome == TrialStatus.COMPLETE and r.score is not None
+        ]
+        if best := max(ranked, key=lambda row: row.score or 0, default=None):
+            parts.append(f"best {best.architecture}, {self.study.objective} {best.score:.4g}")
+        return parts
+
+    def retraining(self, trial_id: int) -> str:
+        """Return which retraining of the best a trial of the race is, and of how many at most."""
+        from nas_evidence.driver.race import budget_of
+
+        most = budget_of(self.study)
+        return f"retraining the best, {trial_id - RACE_IDS + 1} of at most {most}"
 
     def left(self) -> str:
         """Return the time left in words, "" before the first trial has ended.
@@ -212,6 +279,36 @@ class Progress(Watcher):
 
 
 @dataclass
+class ScriptProgress(Progress):
+    """Prints at most one line a minute.
+
+    `tell` prints a line; `clock` returns seconds.
+    """
+
+    tell: Callable[[str], None] = write
+    clock: Callable[[], float] = time.monotonic
+    told: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.told = self.clock()
+
+    def progressed(self, report: SliceReport) -> None:
+        """Print a line if it is time."""
+        super().progressed(report)
+        self._tell_in_time()
+
+    def ended(self, record: TrialRecord) -> None:
+        """Print a line if it is time."""
+        super().ended(record)
+        self._tell_in_time()
+
+    def _tell_in_time(self) -> None:
+        if (now := self.clock()) - self.told >= _EVERY:
+            self.told = now
+            self.tell(", ".join(self.parts()))
+
+
+@dataclass
 class NotebookProgress(Progress):
     """Keeps one block of a notebook up to date: progress, time left, the best of this run.
 
@@ -231,20 +328,13 @@ class NotebookProgress(Progress):
     def html(self) -> str:
         """Return the block as HTML."""
         n, total = self.n_done, self.study.n_trials
-        parts = [f"{escape(self.study.name)}: {n} of {total} trials"]
-        if self.expected_seconds() and n < total:
-            parts.append(f"{rough_duration(self.expected_seconds() or 0)} left")
-        ranked = [
-            r for r in self.finished if r.outcome == TrialStatus.COMPLETE and r.score is not None
-        ]
-        if best := max(ranked, key=lambda row: row.score or 0, default=None):
-            score = f"{self.study.objective} {best.score:.4g}"
-            parts.append(f"best {escape(str(best.architecture))}, {score}")
+        parts = self.parts()
         if self.finished:
             last = self.finished[-1]
-            parts.append(f"last {escape(str(last.architecture))} {last.outcome}")
+            parts.append(f"last {last.architecture} {last.outcome}")
+        said = " · ".join(map(escape, parts))
         bar = f'<progress max="{total}" value="{min(n, total)}" style="width: 20em"></progress>'
-        return f"<div>{bar}<br>{' · '.join(parts)}</div>"
+        return f"<div>{bar}<br>{said}</div>"
 
 
 def _display() -> Callable[[str], None]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from nas_evidence.api.finishing import check_columns, run_to_end
-from nas_evidence.api.progress import audience_for, tell_of_data
+from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import check_one, with_workers
 from nas_evidence.api.runs import begun, check_reaches, run_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA
-from nas_evidence.spec.domains import Choice
+from nas_evidence.spec.domains import Choice, architecture_text
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.study import (
     MAX_NAME,
@@ -69,7 +69,6 @@ def refitted(
     """
     from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
-    from nas_evidence.reporting.study_tables import architecture_text
     from nas_evidence.spec.origin import Origin
     from nas_evidence.storage.kept_how_read import keep_how_read, read_how_read
     from nas_evidence.storage.kept_origin import keep_origin
@@ -115,11 +114,9 @@ def refitted(
     place = str(study.place).rstrip("/") + ENDING if out is None else str(out)
     store = working_copy(place)
     check_columns(run, spec, store.folder, taken)
-    tell = tell_of_data(options.get("progress"), audience)
     how = how_read_of(arrays, origin.data)  # the origin says which rows
     how = replace(how, decided=tuple(s for s in how.decided if not s.startswith("rows: ")))
-    for sentence in (origin.sentence, *how.decided):
-        tell(sentence)
+    audience.read((origin.sentence, *how.decided))
     code = study._code
     with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(store.folder, spec, source, steal=run.steal)

@@ -261,10 +261,11 @@ def is_data(study: str) -> bool:
     if path.suffix == ".toml":
         return False
     from nas_evidence.data.reading import kind_of
+    from nas_evidence.storage.kept_submission import resume_command
 
     if (path / "study.toml").is_file():
         raise UserError(
-            f"{study} is a study folder; continue it with `nas-evidence resume`."
+            f"{study} is a study folder; continue it with `{resume_command(study, path)}`."
         ).with_code("search-on-study-folder")
     kind = kind_of(path)
     if kind is not None and not path.exists():
@@ -304,14 +305,15 @@ def of_memory(
     given: Code | None = None,
 ) -> Request:
     """Return the study that fits data in memory."""
-    from nas_evidence.data.source import NAME, source_in_memory
+    from nas_evidence.data.source import source_in_memory
 
     keys = dataset_keys(options)
     try:
         source = source_in_memory(data, y, keys)
     except ValueError as error:  # of pydantic: several lines
         raise _first_mistake(error) from None
-    return of_source(source, overrides, name=NAME, allow_code=allow_code, given=given)
+    name = source.called.split()[-1].lower()  # "dataframe", as they have no name of their own
+    return of_source(source, overrides, name=name, allow_code=allow_code, given=given)
 
 
 def of_source(

@@ -36,10 +36,9 @@ if TYPE_CHECKING:  # these import pandas and torch
     from nas_evidence.driver.mirror import WorkingCopy
     from nas_evidence.exporting.predictor import Metrics, Prediction, Predictor
     from nas_evidence.reporting.contents import Report
-    from nas_evidence.reporting.live import Stamp
     from nas_evidence.reporting.study_tables import RankedArchitecture, RankedStudy
     from nas_evidence.spec.domains import ParameterValue
-    from nas_evidence.storage.tables import StudyTables
+    from nas_evidence.storage.tables import Stamp, StudyTables
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,8 +49,9 @@ _SHOWN = 10
 #: Columns of the leaderboard, with their types; the parameters stand after `family`.
 LEADERBOARD = {
     "rank": "Int64", "trial_id": "Int64", "family": "str", "n_parameters": "Int64",
-    "score": "float64", "estimate": "float64", "error": "float64", "status": "str",
-    "trials": "int64",
+    "score": "float64", "estimate": "float64", "error": "float64",
+    "test_nll_per_datum": "float64", "test_accuracy": "float64", "test_rmse": "float64",
+    "fit_seconds": "float64", "predict_seconds": "float64", "status": "str", "trials": "int64",
 }  # fmt: skip
 #: Of those, what the last trial says of an architecture without a complete one.
 _OF_A_TRIAL = ("trial_id", "family", "n_parameters", "status")
@@ -73,6 +73,16 @@ _RANKING = (
 def _cells(one: "RankedArchitecture", *names: str) -> dict[str, Any]:
     """Return fields of an architecture as the cells of a row."""
     return {name: getattr(one, name) for name in names}
+
+
+def _mean_seconds(complete: "pd.DataFrame") -> "dict[Any, dict[str, float]]":
+    """Return the seconds of the leaderboard by architecture, means over its trials."""
+    found = complete.assign(
+        fit_seconds=complete["train_seconds"] + complete["settle_seconds"].fillna(0),
+        predict_seconds=complete["latency_seconds"],
+    )
+    means = found.groupby("architecture_key")[["fit_seconds", "predict_seconds"]].mean()
+    return {str(key): dict(row) for key, row in means.iterrows()}
 
 
 def _in_its_code(cls: type[T]) -> type[T]:
@@ -164,10 +174,28 @@ class Study:
             self.folder = self._store.folder
 
     def __repr__(self) -> str:
+        from nas_evidence.storage.kept_submission import resume_call
+        from nas_evidence.storage.study_folder import is_locked
+
+        if said := self._unfinished():
+            return f"Study({self.place!r}: {said})"
         raced = [is_race(trial_id) for trial_id in self._tables().trials["trial_id"]]
         race = f" and {sum(raced)} in the race" if any(raced) else ""
         done = f"{raced.count(False)} of {self.spec.n_trials} trials{race}"
-        return f"Study({self.place!r}: {done}, ranked by {self._tables().standings.ranks_by})"
+        more = raced.count(False) < self.spec.n_trials and not is_locked(self.folder)
+        go_on = f"; {resume_call(self.place, self.folder)} goes on" if more else ""
+        by = self._tables().standings.ranks_by
+        return f"Study({self.place!r}: {done}, ranked by {by}{go_on})"
+
+    def _unfinished(self) -> str:
+        """Say that no trial is complete, and what goes on; "" if one is, or if trials run."""
+        from nas_evidence.reporting.problems import unfinished_sentence
+        from nas_evidence.storage.study_folder import is_locked
+
+        rows = self._tables().rows
+        if is_locked(self.folder) or any(r.status is TrialStatus.COMPLETE for r in rows):
+            return ""
+        return unfinished_sentence(self._ranked(), self.place, self.folder)
 
     def _repr_html_(self) -> str:
         table = self.ranking
@@ -196,12 +224,15 @@ class Study:
     def leaderboard(self) -> "pd.DataFrame":
         """Return one row per architecture in the order of the ranking, whatever became of it.
 
-        The columns depend on the space of the study alone: `rank` (missing without a valid score),
-        `trial_id` (of its best trial), `family`, every parameter of the space (`arch_NAME` where
-        NAME is another column), `n_parameters`, `score` (the objective, larger is better),
-        `estimate` and its `error` (a standard deviation, in the same unit), `status` and `trials`
-        (how many). Architectures without a complete trial are last. Columns that callbacks have
-        added follow, with the values of that trial.
+        The columns depend on the space and the kind of target alone: `rank` (missing without a
+        valid score), `trial_id` (of its best trial), `family`, every parameter of the space
+        (`arch_NAME` where NAME is another column), `n_parameters`, `score` (the objective, larger
+        is better), `estimate` and its `error` (a standard deviation, in the same unit), the
+        results on test rows (`test_nll_per_datum` is the log loss; missing without test rows),
+        `fit_seconds` of one training, `predict_seconds` of one row, `status` and `trials` (how
+        many). Results and seconds are means over the complete trials. Architectures without a
+        complete trial are last. Columns that callbacks have added follow, with the values of that
+        trial.
 
         Example:
             study.leaderboard().query("family == 'mlp'").head()
@@ -211,16 +242,22 @@ class Study:
         from nas_evidence.spec.parameters import columns_of, types_of
         from nas_evidence.storage.tables import architecture_values, own_columns
 
+        if said := self._unfinished():
+            warnings.warn(said, UserWarning, stacklevel=3)
         space = types_of(self.spec)
         columns = columns_of(space, LEADERBOARD)
         shown, trials = self._ranked(), self._tables().trials
         trials = trials.drop_duplicates("trial_id", keep="last")
         counts = trials["architecture_key"].value_counts()
         keys = trials.set_index("trial_id")["architecture_key"]
+        tests = self.spec.plan.declared.kind.tests
+        seconds = _mean_seconds(trials[trials["status"] == TrialStatus.COMPLETE.value])
         rows = [
             _cells(one, "rank", "trial_id", "family", "n_parameters", "estimate")
             | {column: one.values.get(name) for name, column in columns.items()}
             | {"score": one.objective, "error": one.estimate_error}
+            | _cells(one, *tests)
+            | seconds[keys[one.trial_id]]
             | {"status": TrialStatus.COMPLETE.value, "trials": counts[keys[one.trial_id]]}
             for one in shown.ranking
         ]
@@ -234,7 +271,11 @@ class Study:
         before = ("rank", "trial_id", "family")
         types = {name: LEADERBOARD[name] for name in before}
         types |= {column: _COLUMN_TYPES[space[name]] for name, column in columns.items()}
-        types |= LEADERBOARD
+        types |= {
+            name: kind
+            for name, kind in LEADERBOARD.items()
+            if name in tests or not name.startswith("test_")
+        }
         table = pd.DataFrame(rows, columns=list(types)).astype(types)
         own_values = trials.set_index("trial_id")[own_columns(trials.columns)]
         return table.join(own_values, on="trial_id")
@@ -288,14 +329,14 @@ class Study:
         Raises:
             ValueError: while no trial is complete, or if none has a finite score.
         """
-        from nas_evidence.reporting.problems import unranked_sentence
+        from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 
         winner = self._ranked().winner
         if winner is None:
             if said := unranked_sentence(self._ranked()):
                 raise UserError(f"{self.place}: {said}").with_code("study-without-finite-score")
             raise UserError(
-                f"no trial of {self.place} is complete; continue it with resume"
+                f"{self.place}: {unfinished_sentence(self._ranked(), self.place, self.folder)}"
             ).with_code("study-without-complete-trial")
         return winner
 
@@ -456,7 +497,7 @@ class Study:
     def report(
         self, to: str | Path | None = None, *, metric: str | None = None, force: bool = False
     ) -> Path:
-        """Write the report and return the path of its page.
+        """Write the report and return the path of its page, which a notebook shows as a link.
 
         `metric` is shown after the log loss, by default that of the study. The folder `to` must be
         empty or hold a report; with `force` files with the names of a report's are replaced, and
@@ -465,6 +506,7 @@ class Study:
         Example:
             study.report("shown")  # Path("shown/index.html")
         """
+        from nas_evidence.api.report_page import ReportPage
         from nas_evidence.reporting.live import running_now
         from nas_evidence.reporting.page import check_place, write_report, write_report_whole
 
@@ -474,14 +516,15 @@ class Study:
             check_place(Path(to), force=force)
         found, live = self.summary(metric), running_now(self.folder)
         if to is not None:
-            return write_report_whole(found, Path(to), live=live, force=force)
+            return ReportPage(write_report_whole(found, Path(to), live=live, force=force))
         html = write_report(found, self.folder / "report", live=live).html
         self._store.push()
-        return html
+        return ReportPage(html)
 
     def summary(self, metric: str | None = None, *, within: "Within" = nullcontext) -> "Report":
         """Return what the report says, as values: `headline`, `verdict`, `problems`, ...
 
+        Shown in a notebook or at a prompt, it is the first screen of the report in words.
         `how_read` says how the data were read; it is None of a study of an older version.
         The winner is compared with simple models, if that is not stored. Where that fails, for
         example without the data, `not_compared` says why.
@@ -509,6 +552,7 @@ class Study:
             found = report_on(
                 self._ranked(), compared, place=Path(self.place), metric=metric,
                 how_read=read_how_read(self.folder), refit_of=read_origin(self.folder),
+                data_root=self.data_root,
             )  # fmt: skip
             self._said = tables, metric, found
         return self._said[2]
@@ -548,6 +592,8 @@ class Study:
         from nas_evidence.storage.set_aside import set_aside
 
         check_one(trial_id, top)
+        if trial_id is None and self._unfinished():
+            _ = self.best  # says what goes on
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
         folder = Path(to or self.folder / name)
         known = {*self._tables().trials["content_hash"]}
@@ -686,15 +732,37 @@ class Study:
         return self._source().arrays(seed=self.spec.seed)
 
     def plot(self, name: str, data: Any = None, *, metric: str | None = None) -> "Figure":
-        """Return a figure of the report; a notebook shows it, and `save` writes it as SVG.
+        """Return a figure of the report.
+
+        A notebook shows it, `save` writes it as SVG, PDF or PNG, and `data` has its values as a
+        DataFrame with the columns in brackets. Of an architecture they are `rank`, `trial_id`,
+        `family`, `architecture` and `n_parameters`:
+
+        ranking      score by number of parameters (of an architecture, score)
+        scatter      score against test result (of an architecture, score, test_...)
+        comparison   log loss of simple models above the winner's (model, behind, low, high)
+        history      score of each trial (trial, trial_id, family, architecture, status, score,
+                     best, raced)
+        loss         training loss by epoch (of an architecture, epoch, train_nll_per_datum)
+        score        objective by epoch (of an architecture, epoch, the objective)
+        correlations Spearman's rho of each score with test results (score, rho, low, high, role)
+        epochs       the same by epoch, and regret (score, epoch, rho, regret)
+        calibration  share that is right, or inside, by stated probability (stated, found, n)
+        importance   of columns, as `importance` returns it (column, mean, std)
+        parameters   importance of each parameter of the architecture (parameter, divergence)
+        confusion    counts of classes (true, predicted, n)
+        pairs        predicted against true values (true, predicted)
+        quarters     coverage by quarter of the prediction (quarter, low, high, n, inside_50,
+                     inside_90)
+        pit          histogram of the probability integral transform (low, high, n)
+        front_COST   objective against a cost of `minimise` (of an architecture, the objective,
+                     the cost, on_front)
+
+        Which of them there are depends on the study. Of several targets `data` has a column
+        `target` in calibration and pit.
 
         Args:
-            name: `ranking` (score by parameters), `scatter` (score against test result),
-                `comparison` (beside simple models),
-                `correlations` (of each score), `loss` and `score` (by epoch), `epochs`
-                (correlation by epoch), `calibration`, `importance` (of columns, as `importance`
-                returns it), `parameters` (of the architecture), `confusion`, `pairs`, `quarters`,
-                `pit`, or `front_COST`. Which of them there are depends on the study.
+            name: of the figure.
             data: for "calibration", labelled data that were not trained on, see `evaluate`; by
                 default the held-out data of the report.
             metric: for "importance", see `importance`.
@@ -703,7 +771,8 @@ class Study:
             ValueError: for a figure that this study does not have; names those that it has.
 
         Example:
-            study.plot("ranking").save("ranking.svg")
+            study.plot("ranking").save("ranking.pdf")
+            study.plot("ranking").data  # a DataFrame
         """
         from nas_evidence.api.figure import calibration_of, figures_of_report, importance_of
 
@@ -738,8 +807,7 @@ class Study:
 
     def _tables(self, spec: StudySpec | None = None) -> "StudyTables":
         """Return what the folder holds, read again only if its files have changed."""
-        from nas_evidence.reporting.live import stamp
-        from nas_evidence.storage.tables import read_study_tables
+        from nas_evidence.storage.tables import read_study_tables, stamp
 
         now = stamp(self.folder)
         if self._read is None or self._read[0] != now:

@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -16,35 +16,39 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from nas_evidence.api.callbacks import Callbacks, Called, InThread, callbacks_of, columns_added_by
 from nas_evidence.api.trackers import check_track, sent_in_clear, tracker_of
 from nas_evidence.jobs.auth_token import sent_in_clear_to, use_token_if_there_is_one
-from nas_evidence.jobs.jobs import namespace_of
+from nas_evidence.jobs.jobs import namespace_of, submission_of_this_job
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.plumbing.own_modules import Code
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import check_parameters
 from nas_evidence.spec.record import n_searched
 from nas_evidence.spec.registry import declared, imported, is_outside
 from nas_evidence.spec.schedule import never_reached
 from nas_evidence.spec.study import IN_PYTHON, ArchitectureSpec, StudySpec
-from nas_evidence.storage.best import Standing, Standings
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
+from nas_evidence.storage.kept_submission import keep_submission
 from nas_evidence.storage.outside_code import keep_code, outside_names, size_said
 from nas_evidence.workers.executor import Watcher, Where
-from nas_evidence.workers.fork_server import ForkServer
 
 if TYPE_CHECKING:  # these import data readers and stores
     from nas_evidence.data import ArrayData
     from nas_evidence.data.source import Source
     from nas_evidence.driver.mirror import WorkingCopy
+    from nas_evidence.storage.best import Standing
     from nas_evidence.storage.redo import DoneTrials
     from nas_evidence.storage.tables import StudyTables
     from nas_evidence.workers.executor import Executor, MakeExecutor
+    from nas_evidence.workers.fork_server import ForkServer
 
 _LOG = logging.getLogger(__name__)
 #: Seconds for the forecast of a search, so that one architecture of a family is mostly timed.
 _FORECAST_PATIENCE = 0.5
 #: Trials of which none is worth a forecast, which takes about as long as a short one.
 _FEW = 2
+#: Share of the workers' time without work from which it is said.
+_MUCH_IDLE = 0.25
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,11 @@ class Audience:
     def say(self, line: str) -> None:
         """Print one line of text."""
 
+    def read(self, sentences: Sequence[str]) -> None:
+        """Tell how the data were read."""
+        for sentence in sentences:
+            self.say(sentence)
+
     def warn(self, line: str) -> None:
         """Print one line, of what has stopped while the search goes on."""
         warnings.warn(line, RuntimeWarning, stacklevel=2)
@@ -153,11 +162,19 @@ class Audience:
     def begins(self, store: "WorkingCopy") -> None:
         """The study is held."""
 
-    def running(
-        self, spec: StudySpec, store: "WorkingCopy", run: Run
-    ) -> AbstractContextManager[object]:
-        """Return a context around the trials."""
-        return nullcontext()
+    @contextmanager
+    def running(self, spec: StudySpec, store: "WorkingCopy", run: Run) -> Iterator[None]:
+        """Return a context around the trials; an interrupt says what goes on."""
+        from nas_evidence.storage.log import read_log
+
+        try:
+            yield
+        except KeyboardInterrupt:
+            n_stored = n_searched(read_log(store.folder).state.rows)
+            raise KeyboardInterrupt(
+                f"stopped; nothing is lost, and {n_stored} of {spec.n_trials} trials are stored; "
+                f"nas_evidence.resume({str(store.place)!r}) goes on"
+            ) from None
 
     def starting(self) -> AbstractContextManager[object]:
         """Return what is shown while the workers start."""
@@ -257,9 +274,11 @@ def study_run(
         KeyboardInterrupt: also if another terminal cancels the study.
         ValueError: if another process works on it, or the data do not fit it.
     """
+    from nas_evidence.storage.best import Standings
     from nas_evidence.storage.redo import find_done, set_aside_wrong
     from nas_evidence.storage.study_folder import locked
     from nas_evidence.storage.tables import read_study_tables
+    from nas_evidence.workers.fork_server import ForkServer
 
     folder = store.folder
     audience.begins(store)
@@ -267,6 +286,7 @@ def study_run(
         audience.warn(said)
     forks = ForkServer((folder / "logs").resolve(), spec.resources.cpus)
     with locked(folder, steal=run.steal), closing(forks):
+        keep_submission(folder, submission_of_this_job())
         left = UnfinishedStudy(spec, store, run, audience, data, find_done(folder), forks, code)
         reported = (folder / "report").is_dir()
         before = Standings(spec, left.finds.done.values()).best if reported else None
@@ -285,12 +305,10 @@ def study_run(
         yield tables, ran
 
 
-def other_first(before: Standing | None, now: Standing | None) -> str:
+def other_first(before: "Standing | None", now: "Standing | None") -> str:
     """Say that another architecture comes first than in the last report; "" if none does."""
     if before is None or now is None or before.key == now.key:
         return ""
-    from nas_evidence.reporting.study_tables import architecture_text
-
     was, is_now = (
         f"{architecture_text(one.architecture.family, one.architecture.values)} "
         f"(trial {one.trial_id})"
@@ -319,8 +337,9 @@ class UnfinishedStudy:
     audience: Audience
     data: "Source"
     finds: "DoneTrials"
-    forks: ForkServer | None = None
+    forks: "ForkServer | None" = None
     code: Code = field(default_factory=Code)
+    _starting: bool = False  # the workers of an executor on Ray
 
     def run_trials(self) -> None:
         """Announce the run, prepare the data, and run the rest of the study.
@@ -349,15 +368,15 @@ class UnfinishedStudy:
         at_once = "workers as there is room" if workers is None else _counted(workers, "worker")
         trials = f"{left} of {spec.n_trials} trials" if n_done else _counted(left, "trial")
         if race:
-            trials += f" and up to {race} in the race of the finalists"
+            trials += f", then up to {race} retrainings of the best"
         # Before anything slow: reading data takes a second, Ray and torch take several.
-        say(f"{spec.name}: {trials}, {at_once} -> {self.store.place}")
+        say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
         check_numbers(spec.family, arrays)
         keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
-            say(f"{spec.name}: the workers are {why}")
+            say(f"{spec.name}: trials run {why}")
         if unused := unused_gpu(spec.resources, name):
             self.audience.warn(str(unused))
         if any(map(is_outside, spec.family)):
@@ -408,7 +427,8 @@ class UnfinishedStudy:
                             watcher.status = "complete"
                         else:
                             watcher.status = "cancelled" if driver.requests.study else "incomplete"
-                say(f"the workers were idle {pool.idle_share():.0%} of the time")
+                if (idle := pool.idle_share()) >= _MUCH_IDLE:
+                    say(f"the workers had nothing to do for {idle:.0%} of the time")
             finally:
                 pool.close()
         if driver.requests.study and not driver.is_finished():
@@ -521,9 +541,9 @@ class UnfinishedStudy:
         from nas_evidence.workers.on_ray import RayExecutor
         from nas_evidence.workers.pool import Limits
 
-        patience = Limits.patience if run.limit is None else min(Limits.patience, run.limit.left())
+        self._starting = True
         with self.audience.starting():
-            return RayExecutor(
+            executor = RayExecutor(
                 arrays,
                 resources,
                 logs,
@@ -532,11 +552,27 @@ class UnfinishedStudy:
                 most=left,
                 make_worker=make_worker,
                 store=store.uri,
-                limits=Limits(patience=patience),
+                limits=Limits() if run.limit is None else Limits(patience=run.limit.left()),
                 say=self.audience.say,
+                waits=self._waits,
                 warn=self.audience.warn,
                 go_on=self.audience.go_on(store.place, run),
             )
+        self._starting = False
+        return executor
+
+    def _waits(self, what: str) -> None:
+        """Let `status` say what the study waits for; end it if it is cancelled before a trial."""
+        from nas_evidence.storage.holding import say_waiting
+        from nas_evidence.storage.requests import is_open, withdraw
+
+        folder = self.store.folder
+        say_waiting((folder, self.store.place), what)
+        if self._starting and what:  # later the driver looks for requests
+            self.store.look_for_requests()
+            if is_open(folder):
+                withdraw(folder)
+                raise KeyboardInterrupt
 
 
 def _flops(spec: StudySpec, arrays: "ArrayData", architecture: ArchitectureSpec) -> float:

@@ -71,8 +71,8 @@ class AnyRunOptions(TypedDict, total=False):
         "Write to mlflow, tensorboard, optuna, wandb, trackio or prometheus too.", "NAME[:PLACE]",
         default=())]
     progress: Annotated[bool | Audience | None, Meant(
-        "Whether to print; by default on a terminal or in a notebook, and elsewhere only how the "
-        "data were read.")]
+        "Whether to print; by default all on a terminal or in a notebook, and elsewhere a line on "
+        "the data, one a minute, and the answer.")]
 
 
 class JobOptions(AskedOptions, AnyRunOptions, total=False):

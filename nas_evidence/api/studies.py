@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from nas_evidence.api.finishing import check_columns, run_to_end
-from nas_evidence.api.progress import audience_for, tell_of_data
+from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import (
     Request,
     asked_for,
@@ -104,9 +104,8 @@ def search(
     store = working_copy(str(place))
     check_columns(run, spec, store.folder, LEADERBOARD)
     audience = audience_for(options.get("progress"))
-    tell = tell_of_data(options.get("progress"), audience)
-    for sentence in asked.decided:
-        tell(sentence)
+    if asked.decided:
+        audience.read(asked.decided)
     with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(
             store.folder,

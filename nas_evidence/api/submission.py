@@ -3,12 +3,13 @@
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from nas_evidence.api.control import connect, is_seen, opened, there
-from nas_evidence.api.progress import audience_for, tell_of_data
+from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import (
     Request,
     asked_for,
@@ -32,6 +33,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.storage.in_clear import sent_in_clear as store_in_clear
+from nas_evidence.storage.kept_submission import Submission, keep_submission
 
 if TYPE_CHECKING:  # imports ray
     from nas_evidence.jobs.client import RayClient
@@ -89,9 +91,8 @@ def submit(
     )
     check_reaches(asked.code, "ray")
     spec = with_workers(asked.spec, options.get("workers"))
-    tell = tell_of_data(options.get("progress"), audience)
-    for sentence in asked.decided:
-        tell(sentence)
+    if asked.decided:
+        audience.read(asked.decided)
     if said := store_in_clear(place):
         audience.warn(said)
     check_store(place)
@@ -106,12 +107,13 @@ def submit(
     )
     name = name or spec.name
     client = connect(address, audience.warn)
+    where = Submission(address.rstrip("/"), name, place)
     if asked.source is None or not asked.source.files:
         arguments = ["search", STUDY_FILE, "--out", place, *passed_on]
-        return send(client, name, place, arguments=arguments, spec=spec, code=asked.code)
+        return send(client, where, arguments=arguments, spec=spec, code=asked.code)
     # Ray would lay data where every user of the nodes can read them.
-    begin = partial(_begin_there, place, spec, asked, audience.say)
-    return send(client, name, place, arguments=["resume", place, *passed_on], begin=begin)
+    begin = partial(_begin_there, where, spec, asked, audience.say)
+    return send(client, where, arguments=["resume", place, *passed_on], begin=begin)
 
 
 @with_options(ResubmitOptions)
@@ -162,18 +164,21 @@ def resubmit(
         )
     retried = retry_failed if isinstance(retry_failed, bool) else ",".join(map(str, retry_failed))
     words = as_arguments(address="auto", **options, steal=True, retry_failed=retried)
-    return send(connect(address, warn), name, store, arguments=["resume", store, *words])
+    where = Submission(address.rstrip("/"), name, store)
+    return send(connect(address, warn), where, arguments=["resume", store, *words])
 
 
-def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str], None]) -> None:
+def _begin_there(
+    where: Submission, spec: StudySpec, asked: Request, say: Callable[[str], None]
+) -> None:
     """Begin a study in its store, with its data, which no other user can read."""
     from nas_evidence.data.decided import how_read_of
     from nas_evidence.driver.mirror import working_copy
+    from nas_evidence.storage.faults import StoreError
     from nas_evidence.storage.kept_how_read import keep_how_read
     from nas_evidence.storage.outside_code import keep_code, with_kept
-    from nas_evidence.storage.store import StoreError
 
-    why = "there is no such folder"
+    store, why = where.store, "there is no such folder"
     if "://" in store or Path(store).parent.is_dir():
         there = working_copy(store)
         try:
@@ -182,6 +187,7 @@ def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str
                 if asked.arrays is not None:
                     keep_how_read(there.folder, how_read_of(asked.arrays, asked.given))
                 keep_code(there.folder, with_kept(there.folder, asked.code))
+                keep_submission(there.folder, where)
         except StoreError as error:
             why = str(error).rstrip(".")
         else:
@@ -189,15 +195,14 @@ def _begin_there(store: str, spec: StudySpec, asked: Request, say: Callable[[str
             return
     raise UserError(
         f"the data must be put into {store} from here, which fails: {why}. Give a `store` that "
-        "this machine and the nodes see, or put the data where every node sees them "
+        "this machine and the nodes see. Or put the data where every node sees them, "
         "and name that path in [dataset] of a study file."
     ).with_code("data-not-sent-to-store")
 
 
 def send(
     client: "RayClient",
-    name: str,
-    store: str,
+    where: Submission,
     *,
     arguments: Sequence[str],
     spec: StudySpec | None = None,
@@ -208,20 +213,25 @@ def send(
 
     Args:
         client: of the cluster.
-        name: of the study there.
-        store: of the study, as the nodes see it.
+        where: the study there; its folder says so, if it is seen from here.
         arguments: of `nas-evidence` there.
         spec: the study, if its file is sent.
         begin: puts the study into the store.
         code: what the study names as module:NAME, if its file is sent.
     """
+    name, store = where.name, where.store
     if begin is not None and not any(job.alive for job in jobs_of(client, name)):
         begin()
     with tempfile.TemporaryDirectory(prefix="nas-evidence-") as folder:
         size = write_package(Path(folder), spec, package=package_to_send(), code=code)
-        return submit_study(
-            client, name, store, arguments=arguments, folder=folder if size else None
-        )
+        found = submit_study(
+            client, name, store, arguments=arguments, folder=folder if size else None,
+            address=where.address,
+        )  # fmt: skip
+    if found.is_new and "://" not in store and (Path(store) / "study.toml").is_file():
+        with suppress(OSError):  # the job says it, too, when it begins
+            keep_submission(Path(store), where)
+    return found
 
 
 def as_arguments(**given: Any) -> list[str]:

@@ -15,6 +15,7 @@ from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import follow
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.storage.kept_submission import Submission
 
 
 def status(
@@ -152,11 +153,18 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
         out.print(job_line(job))
     counts = ", ".join(f"{n} {word}" for word, n in sorted(now.by_status.items()))
     raced = sum(now.by_status.values()) - now.n_finished
-    race = f" and {raced} of the race" * (raced > 0)
+    race = f" and {raced} retrainings of the best" * (raced > 0)
+    resumed = [job.store, *named] if job is not None else [*named]
+    if job is None and now.submitted is not None:
+        found = Submission(**now.submitted)
+        named, resumed = found.words, [found.store, *found.words]
+    state = "waiting" if now.waits_for else now.state
     out.print(
-        f"{now.name if job is None else job.study}: {now.state}, {now.n_finished} of "
+        f"{now.name if job is None else job.study}: {state}, {now.n_finished} of "
         f"{now.n_trials} trials{race} ({counts or 'none yet'})"
     )
+    if now.waits_for:
+        out.print(f"waits for {now.waits_for}")
     lost = job is not None and not job.alive and now.state == "running"
     if lost:  # it was heard of a minute ago
         out.print(f"held by {now.held_by}, for a minute at most: its job has ended")
@@ -169,7 +177,7 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
         unit = " nats per datum" if now.best.get("unit") == "nats per datum" else ""
         by = now.best.get("ranked_by", column)  # a cluster may run an older version
         out.print(f"best: trial {best} with {by} = {score_text(value)}{unit}")
-    again = typed("resume", *([] if job is None else [job.store]), *named)
+    again = typed("resume", *resumed)
     if now.state == "stopped" or lost:
         out.print(f"continue: {again}")
     if now.state == "budget spent":

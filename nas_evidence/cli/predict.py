@@ -8,6 +8,7 @@ import typer
 
 import nas_evidence
 from nas_evidence.api.prediction import study_at
+from nas_evidence.api.progress import number_text
 from nas_evidence.api.request import check_one
 from nas_evidence.cli.options import AllowCode, AsJson, DataRoot, with_parameters_of
 from nas_evidence.cli.report import say_forecast
@@ -67,7 +68,7 @@ def predict(
     ] = None,
     reliability: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.svg", help="Plot the calibration here."),
+        typer.Option(metavar="FILE", help="Plot the calibration here: .svg, .pdf, .png."),
     ] = None,
     as_json: AsJson = False,
     data_root: DataRoot = None,
@@ -87,7 +88,11 @@ def predict(
         if not path.expanduser().exists():
             raise no_such_file(path)
     _check_place("--to", to, (".csv", ".parquet"), data, force=force)
-    _check_place("--reliability", reliability, (".svg",), data, force=force)
+    if reliability is not None:
+        from nas_evidence.api.figure import ENDINGS, check_figure_file
+
+        _check_place("--reliability", reliability, ENDINGS, data, force=force)
+        check_figure_file(reliability)
     chosen = (trial_id, top) != (None, None)
     study = study_at(place, chosen=chosen, data_root=data_root, allow_code=allow_code)
     if to is None and not as_json:
@@ -239,4 +244,4 @@ def _copied(data: Path, ids: list[str]) -> "Mapping[str, pd.Series]":
 
 
 def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)

@@ -3,6 +3,7 @@
 Each takes a study folder or the URI of a store; a report is written where the study is.
 """
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,7 +32,10 @@ from nas_evidence.plumbing.outputs import check_output, files_in, written_here, 
 from nas_evidence.plumbing.parsing import parsed_toml
 from nas_evidence.plumbing.sums import listed, write_sums
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.parameters import ARCHITECTURE, types_of
+from nas_evidence.storage.kept_submission import resume_words
+from nas_evidence.storage.study_folder import is_locked
 
 if TYPE_CHECKING:  # these import pydantic models, data readers and pyarrow
     from nas_evidence.baselines.stored_comparison import Within
@@ -93,7 +97,13 @@ def report(
         check_place(to, force=given.get("force", False))
     say_flaws(study)
     say_forecast(study, "report")
-    exit_if_unranked(say_results(study, to=to, **given))
+    written = say_results(study, to=to, **given)
+    if not len(written.study.complete):
+        out.print(f"continue: {typed('resume', *resume_words(study.place, study.folder))}")
+    else:
+        resuming = resume_words(study.place, study.folder)[1:]
+        say_next(study, written, is_running=is_locked(study.folder), resuming=resuming)
+    exit_if_unranked(written)
 
 
 def compare(
@@ -206,23 +216,49 @@ def say_results(
         dispensable=own,
     )
     out.print(shown.order)
-    page = study.report(to, metric=metric, force=force)
     said = report.headline
+    screen = (shown.objective_unit, *header, shown.order, said.worth, report.verdict)
+    if words := brief(" ".join(map(str, screen))):
+        out.print(f"words:  {words}.")
+    page = study.report(to, metric=metric, force=force)
     if said.answer and shown.winner is not None:
         out.print(f"answer: {said.answer}")
     facts = {"worth it?": said.worth, "how sure?": said.sure, "if wrong:": said.cost}
     for word, sentence in facts.items():
         if sentence:
             out.print(f"{word:7} {sentence}")
-    notes = (said.together, said.measured, said.intervals, *said.advice, report.pruning)
+    notes = (*said.advice, said.together, said.measured, said.intervals, report.pruning)
     for sentence in filter(None, notes):
         out.print(f"note:   {sentence}")
     out.print(trust_line(report))
-    screen = (shown.objective_unit, *header, shown.order, said.worth, report.verdict)
-    if words := brief(" ".join(map(str, screen))):
-        out.print(f"words:  {words}.")
     out.print(f"report: {page if to else as_named(study, page)}")
+    if to is None and "://" in study.place:  # no browser opens it there
+        here = f"{study.place.rstrip('/').rpartition('/')[2]}-report"
+        out.print(f"fetch:  {report_command(study, '--to', here)}")
     return report
+
+
+def say_next(
+    study: Study, report: "Report", *, is_running: bool = False, resuming: Sequence[str] = ()
+) -> None:
+    """Say what to do next, and below it the command alone, so that it can be copied whole.
+
+    Args:
+        study: with a complete trial.
+        report: of the study.
+        is_running: whether a process runs the study now.
+        resuming: further options of `resume`, where the study was searched with them.
+    """
+    from nas_evidence.reporting.next_step import next_step
+
+    step = next_step(
+        report.study, report.headline, study.place, is_running=is_running,
+        is_refit=report.refit_of is not None, data_root=study.data_root,
+    )  # fmt: skip
+    _, verb, *words = shlex.split(step.command)
+    if verb == "resume":
+        words += [word for word in resuming if word not in words]
+    out.print(f"next:   {step.words}\n{typed(verb, *words)}")
 
 
 def exit_if_unranked(report: "Report") -> None:
@@ -237,10 +273,10 @@ def as_named(study: "Study | WorkingCopy", path: Path) -> str:
     return f"{study.place}/{path.relative_to(study.folder).as_posix()}"
 
 
-def report_command(study: Study) -> str:
-    """Return the command that writes the report."""
+def report_command(study: Study, *more: str) -> str:
+    """Return the command that writes the report, with more words."""
     root = () if study.data_root is None else ("--data-root", study.data_root)
-    return typed("report", study.place, *root)
+    return typed("report", study.place, *more, *root)
 
 
 def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
@@ -271,7 +307,6 @@ def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
 def say_export(folder: Path, place: str) -> None:
     """Say what an export holds, and of an ensemble what it gains; `place` is what it is called."""
     from nas_evidence.exporting.soundness import ENSEMBLE, read_json
-    from nas_evidence.reporting.study_tables import architecture_text
 
     if not (folder / ENSEMBLE).is_file():
         written = read_json(folder, "evidence.json")

@@ -70,8 +70,9 @@ def reproduce(
         ("what", "published", "ours", "spread", "why they differ"),
         [tuple(row.values()) for row in found["rows"]],
     )
-    share = published.share_of(published.kept_cells(found))
-    out.print(f"{found['status']}, {share} cells: {found['why']}")
+    agree = published.agreement(found, published.kept_cells(found))
+    cells = "" if published.is_picture(found) else " cells"
+    out.print(f"{found['status']}, {agree}{cells}: {found['why']}")
     err.print(f"{name}.md, .json and the figure are in {to}")
 
 

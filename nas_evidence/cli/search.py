@@ -26,13 +26,13 @@ from nas_evidence.cli.report import (
     exit_if_unranked,
     say_export,
     say_forecast,
+    say_next,
     say_results,
 )
 from nas_evidence.cli.submit import resubmit
 from nas_evidence.cli.terminal import LiveTable, err, out, typed
 from nas_evidence.cli.validate import dry_run
-from nas_evidence.jobs.jobs import study_of_this_job
-from nas_evidence.plumbing.foreign_text import shell_word
+from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter
 from nas_evidence.plumbing.time_limit import TimeLimit, seconds_of, seconds_running
 from nas_evidence.plumbing.user_error import UserError
@@ -221,7 +221,7 @@ class _Terminal(Audience):
             raise SystemExit(130) from None
 
     def go_on(self, place: str, run: Run) -> str:
-        return typed("resume", place) + _options(run)
+        return typed("resume", place, *_options(run))
 
     def ends(self, study: "Study", run: Run, ran: bool) -> None:
         """Say what a limit has left out; then print the ranking, and write report and export."""
@@ -246,14 +246,13 @@ class _Terminal(Audience):
         report = _conclude(study, run)
         counts = ", ".join(f"{n} {word}" for word, n in sorted(statuses.items()))
         raced = len(study.trials) - n_stored
-        race = f" ({raced} of them in the race of the best)" * (raced > 0)
-        out.print(f"trials: {counts}{race}")
-        more = typed("resume", study.place, "--trials", 2 * spec.n_trials)
-        out.print(f"more:   {more}{_options(run)}")
+        race = f"{n_stored} of the search and {raced} retrainings of the best: " * (raced > 0)
+        out.print(f"trials: {race}{counts}")
         if not complete:
             why = report.problems[0].detail if report.problems else f"see {study.place}/logs"
             err.print(f"error: no trial is complete, most often because: {why}")
             raise typer.Exit(1)
+        say_next(study, report, resuming=_options(run))
         exit_if_unranked(report)
 
 
@@ -300,19 +299,19 @@ def _plan_the_end(limit: TimeLimit) -> None:
     Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 
-def _options(run: Run) -> str:
-    """Return the options that the next run also needs, as text for whoever reads it.
+def _options(run: Run) -> list[str]:
+    """Return the options that the next run also needs, for whoever reads them.
 
     A job knows the address of its own cluster. Whoever reads its output on another machine needs
-    the address as an option.
+    the address at which it was submitted.
     """
     words = as_arguments(
         data_root=run.data_root, address=run.address, track=run.track, allow_code=run.allow_code
     )
-    if run.address == "auto" and (name := study_of_this_job()):
+    if run.address == "auto" and (found := submission_of_this_job()):
         at = words.index("--address")
-        words[at : at + 2] = ["--address", "URL", "--name", name]
-    return "".join(f" {shell_word(word)}" for word in words)
+        words[at : at + 2] = ["--address", found.address or "URL", "--name", found.name]
+    return words
 
 
 class _Log(logging.FileHandler):

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from nas_evidence.api.control import opened
-from nas_evidence.api.progress import score_text
+from nas_evidence.api.progress import number_text, score_text
 from nas_evidence.cli.terminal import out, print_json, print_line, print_rows
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.parsing import parsed_json
@@ -152,9 +152,9 @@ def _print_screen(tables: _Tables, log_loss: str) -> None:
     print_line("architecture", f"{trial['family']} {architecture}".strip())
     for words, key in _FACTS.items():
         if trial.get(key) is not None:
-            print_line(words, f"{trial[key]:,.4g}" if key in _REAL else f"{trial[key]:,}")
+            print_line(words, number_text(trial[key]) if key in _REAL else f"{trial[key]:,}")
     if trial["test_nll_per_datum"] is not None:
-        print_line(f"test {log_loss}", f"{trial['test_nll_per_datum']:,.4g}")
+        print_line(f"test {log_loss}", number_text(trial["test_nll_per_datum"]))
     if trial["total_seconds"] is not None:
         print_line("worker time", duration(trial["total_seconds"]))
     rows = [

@@ -11,6 +11,7 @@ from nas_evidence.api.runs import Audience
 from nas_evidence.cli.options import Dashboard, JobName, Place, with_parameters_of, words_of_place
 from nas_evidence.cli.terminal import err, out, print_foreign, typed
 from nas_evidence.jobs.jobs import Submitted
+from nas_evidence.storage.kept_submission import FILE, resume_words
 
 
 class _Told(Audience):
@@ -61,8 +62,17 @@ def cancel(place: Place = None, address: Dashboard = None, name: JobName = None)
         told = cancelled(at, trial_id)
     print_foreign(f"{told}\n")
     if trial_id is None:
-        store = [at.store] * (at.job is not None)
-        out.print(f"resume: {typed('resume', *store, *where(folder, address, name))}")
+        words = [at.store, *where(folder, address, name)]
+        out.print(f"resume: {typed('resume', *(words if at.job else _resume_words(at.store)))}")
+
+
+def _resume_words(place: str) -> tuple[str, ...]:
+    """Return what continues a study that was cancelled by its folder or URI."""
+    from nas_evidence.driver.mirror import working_copy
+
+    store = working_copy(place)
+    store.look(FILE)
+    return resume_words(place, store.folder)
 
 
 def where(place: object, address: str | None, name: str | None) -> list[str]:

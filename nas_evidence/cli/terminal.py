@@ -22,6 +22,7 @@ from nas_evidence.reporting.words import words_of
 from nas_evidence.spec.domains import ParameterValue, value_text
 from nas_evidence.spec.likelihoods import TARGET_KINDS
 from nas_evidence.spec.parameters import columns_of, searched_in
+from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 
 if TYPE_CHECKING:  # these import pandas, which slows the start
@@ -129,9 +130,9 @@ def trust_line(report: "Report") -> str:
     """Return one line on how far the ranking can be trusted; the report has the details."""
     said = f"trust:  {report.verdict}"
     free = report.free_scores_ahead(report.study.targets[0])
-    if free:
+    if free and not report.verdict[0].isdigit():  # of too few architectures no order is told
         better = ", ".join(f"{score} {rho:.2f}" for score, rho in free.items())
-        said += f" Without extra trainings these order as well or better (rho): {better}."
+        said += f" Scores that need no extra training order as well or better (rho): {better}."
     return said
 
 
@@ -169,8 +170,10 @@ class LiveTable(Progress):
             table.add_row(*self._cells(row, time.monotonic() - row.started))
         end = self.left() or "estimating the end"
         elapsed = duration(time.monotonic() - self.started)
+        raced = [row.trial_id for row in self.rows.values() if is_race(row.trial_id)]
+        race = f"{self.retraining(max(raced))}, " if raced else ""
         head = Text(
-            f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials, "
+            f"{self.study.name}: {self.n_done} of {self.study.n_trials} trials, {race}"
             f"{elapsed} elapsed, {end}   (Ctrl-C stops; nothing is lost)"
         )
         return Group(head, table)

@@ -75,7 +75,9 @@ def dry_run(data: str, **given: Any) -> None:
 
         root = None if data_root is None else str(data_root)
         try:
-            arrays = load(spec.dataset, seed=spec.seed, data_root=root)
+            arrays = load(
+                spec.dataset, seed=spec.seed, data_root=root, download=given.get("download", False)
+            )
         except ValueError as error:
             err.print(f"data not checked: {error}")
             return
@@ -105,7 +107,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
     megabytes = arrays.n_train * 4 * prod(arrays.input_shape) / 1e6
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")
     race = budget_of(spec) if spec.n_finalists else 0
-    more = f" and up to {race} in the race of the finalists" if race else ""
+    more = f", then up to {race} retrainings of the best" if race else ""
     where = executor
     if where == "auto":
         where, _ = chosen_executor(spec.resources, joins=address is not None)
@@ -113,7 +115,8 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
     plan = with_numbers(spec.plan, arrays.n_train)
     time = rough_duration(forecast_seconds(spec.model_copy(update={"plan": plan}), arrays))
     at_once = f"{workers} worker{'s' * (workers > 1)}" if workers else "workers as there is room"
-    out.print(f"time: {time} on idle cores for {spec.n_trials} trials{more}, {at_once}")
+    end = f"{';' if more else ','} {at_once}"
+    out.print(f"time: {time} on idle cores for {spec.n_trials} trials{more}{end}")
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -11,8 +11,6 @@ CPU can compute its evidence again. What a GPU forms from a batch has a bound of
 `maths.at_once`.
 """
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +25,8 @@ FEWEST_ROWS, MOST_ROWS = 128, 512
 
 def rows_at_once(model: nn.Module, inputs: Tensor) -> int:
     """Return the number of rows for a pass over `inputs` [n, ...]: 128, 256 or 512."""
+    if is_perceptron(model):
+        return _rows(sum(m.in_features for m in model.modules() if isinstance(m, nn.Linear)))
     elements = 0
 
     def count(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -37,13 +37,17 @@ def rows_at_once(model: nn.Module, inputs: Tensor) -> int:
         layers = layers_of(model)
     except UnsupportedLayerError:  # then data are processed one at a time anyway
         return FEWEST_ROWS
-    as_it_is = nullcontext() if is_perceptron(model) else undisturbed(model)
     handles = [layer.module.register_forward_pre_hook(count) for layer in layers]
     try:
-        with as_it_is, torch.no_grad():
+        with undisturbed(model), torch.no_grad():
             model(inputs[:1].clone())
     finally:
         for handle in handles:
             handle.remove()
+    return _rows(elements)
+
+
+def _rows(elements: int) -> int:
+    """Return the number of rows for so many elements of all layer inputs of a row."""
     power = 1 << (_ELEMENTS // max(1, elements)).bit_length() >> 1
     return max(FEWEST_ROWS, min(MOST_ROWS, power))

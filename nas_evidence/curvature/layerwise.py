@@ -37,7 +37,7 @@ from nas_evidence.maths.blocks import Block, Dense, Diagonal, FewInputs, Kroneck
 from nas_evidence.maths.structured import BlockDiagonal
 from nas_evidence.plumbing.user_error import UserError
 
-_DOUBLE = torch.finfo(torch.float64).eps
+DOUBLE = torch.finfo(torch.float64).eps
 #: Terms summed in the model's dtype before they are added in float64. Adding a large matrix in
 #: float64 for each batch would cost a third of the pass; 16 terms lose no more accuracy than a
 #: 16 times larger batch.
@@ -45,10 +45,10 @@ FLUSH_EVERY = 16
 
 #: Inputs of a linear layer above which SA is summed in float64. A hidden layer of 256 smooth
 #: inputs loses up to 0.2 nats in float32 at a prior precision of 0.01, one of 600 3.8 nats.
-_WIDE_INPUTS = 256
+WIDE_INPUTS = 256
 #: Outputs of a linear layer up to which SB is summed in float64. Most networks end in such a
 #: layer, and the gradients of a softmax sum to 0. Products of so few columns cost little.
-_FEW_OUTPUTS = 32
+FEW_OUTPUTS = 32
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Inputs:
             return
         is_batch = self._is_batch(a)
         if layer.path not in self.double:  # the first layer called reads the data, or nearly so
-            wide = isinstance(layer.module, nn.Linear) and layer.module.in_features > _WIDE_INPUTS
+            wide = isinstance(layer.module, nn.Linear) and layer.module.in_features > WIDE_INPUTS
             self.double[layer.path] = not self.double or is_batch or wide
         if self.kept is not None and not reduced and is_batch:
             key = self._key(layer, a)
@@ -299,7 +299,7 @@ class KroneckerCollector(Collector):
             _rounding_of_gradients(layer),
             once,
             n_rows=self.n_data * n_positions,
-            rounding_of_inputs=_DOUBLE if self.inputs.double[layer.path] else _rounding(layer),
+            rounding_of_inputs=DOUBLE if self.inputs.double[layer.path] else _rounding(layer),
         )
 
     def _embedding_block(self, layer: EmbeddingLayer) -> Kronecker:
@@ -395,12 +395,12 @@ def _rounding(layer: Layer) -> float:
 
 def _rounding_of_gradients(layer: Layer) -> float:
     """Return ε of the dtype that SB is summed in."""
-    return _DOUBLE if _few_outputs(layer) else _rounding(layer)
+    return DOUBLE if _few_outputs(layer) else _rounding(layer)
 
 
 def _few_outputs(layer: Layer) -> bool:
     module = layer.module
-    return isinstance(module, nn.Linear) and module.out_features <= _FEW_OUTPUTS
+    return isinstance(module, nn.Linear) and module.out_features <= FEW_OUTPUTS
 
 
 def _sides(layer: Layer, parameter: Tensor, n_data: int) -> tuple[int, ...]:

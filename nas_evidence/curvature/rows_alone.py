@@ -127,16 +127,16 @@ def check_padding(model: nn.Module, shorter: Tensor, padded: Tensor) -> None:
     if gap:
         raise UserError(
             f"the outputs for a row differ, by {gap:.3g}, when its batch is padded to "
-            f"{list(padded.shape[1:])} in place of {list(shorter.shape[1:])}, so that they depend "
-            "on the other rows of the batch; mask the padding in `forward`, or pad all rows to "
-            "one length in the data set"
+            f"{list(padded.shape[1:])} in place of {list(shorter.shape[1:])}. So they depend on "
+            "the other rows of the batch; mask the padding in `forward`, or pad all rows to one "
+            "length in the data set"
         ).with_code("loader-padding-seen")
 
 
 def _dependent(how: str) -> UserError:
     return UserError(
         f"the output for a datum depends on the other data of its batch{how}, in evaluation mode "
-        "too, so that the likelihood is no product over the data. Use fixed statistics instead of "
+        "too: so the likelihood is no product over the data. Use fixed statistics instead of "
         "those of the batch, and let softmax, sums and normalisation name an axis other than the "
         "first"
     ).with_code("data-of-batch-depend")

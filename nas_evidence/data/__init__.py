@@ -1,16 +1,15 @@
 """Data sets as numpy arrays: reading, subsampling, and the scaling of the training set.
 
-Only `tensors` needs torch. There are no worker processes: data sets fit in memory, or are files
-whose rows are read as needed (`mapped`).
+Only `tensors` needs torch. What reads data needs pandas, and is imported by `load`. There are no
+worker processes: data sets fit in memory, or are files whose rows are read as needed (`mapped`).
 """
 
 from pathlib import Path
 
 from nas_evidence.data.arrays import ArrayData
-from nas_evidence.data.source import DATASETS, stored_source
 from nas_evidence.spec.study import DatasetSpec
 
-__all__ = ["DATASETS", "ArrayData", "load"]
+__all__ = ["ArrayData", "load"]
 
 
 def load(
@@ -33,5 +32,7 @@ def load(
     Raises:
         ValueError: If files are missing or damaged, or there are fewer examples than requested.
     """
+    from nas_evidence.data.source import stored_source  # late: it imports pandas
+
     source = stored_source(spec, base=base, data_root=data_root, download=download)
     return source.arrays(seed=seed)

@@ -6,7 +6,7 @@ categories, are fitted again. Where rows do not fit, one sentence says which do 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from nas_evidence.data.source import (
     Source,
     StoredRows,
     array_source,
+    called,
     table_source,
 )
 from nas_evidence.data.unicode_forms import in_known_forms
@@ -136,9 +137,15 @@ def other_rows(before: ReadBefore, data: Any, y: Any = None) -> Source:
         ValueError: if they are of another kind, or lack columns, targets or classes.
     """
     path = Path(data).expanduser() if isinstance(data, str | Path) else None
-    given = GIVEN if path is None else str(path)
-    if path is not None and not path.exists():
+    if path is None:
+        return replace(_other_rows(before, data, y, None), called=called(data))
+    if not path.exists():
         raise no_such_file(path)
+    return _other_rows(before, data, y, path)
+
+
+def _other_rows(before: ReadBefore, data: Any, y: Any, path: Path | None) -> Source:
+    given = GIVEN if path is None else str(path)
     if before.is_table:
         return _of_table(before, _table(before, data, y), given if path is None else path.name)
     if path is not None and are_images(path):

@@ -247,8 +247,12 @@ class Preparation:
                 numbers = pd.Series(_as_numbers(present, column.base), present.index)
                 far = column.far_outside(numbers)
                 far = present[far.index] if column.base else far
-                seen = f"far outside {column.range}, the range of training"
-                yield from _told(column, far, seen, "as it is" if len(far) == 1 else "as they are")
+                if len(far):
+                    is_are = "is" if len(far) == 1 else "are"
+                    yield (
+                        f"column {column.name!r}: {_cells(len(far))} ({_first(far)}) {is_are} far "
+                        f"outside all training values ({column.range}); used unchanged"
+                    )
             n_missing = len(values) - len(present)
             if n_missing and len(present) and not column.part and not column.may_miss:
                 taken = "the median" if column.kind == "number" else "the category '(other)'"
@@ -295,9 +299,14 @@ def unread(values: pd.Series, column: Column) -> pd.Series:
 
 def _told(column: Column, cells: pd.Series, what: str, taken: str) -> Iterator[str]:
     if len(cells):
-        few = cells.unique()[:3].tolist()
-        shown = ", ".join(repr(str(one) if isinstance(one, pd.Timestamp) else one) for one in few)
+        shown = _first(cells)
         yield f"column {column.name!r}: {_cells(len(cells))} {what} ({shown}), treated {taken}"
+
+
+def _first(cells: pd.Series) -> str:
+    """Return the first different cells, at most three."""
+    few = cells.unique()[:3].tolist()
+    return ", ".join(repr(str(one) if isinstance(one, pd.Timestamp) else one) for one in few)
 
 
 def _told_zones(column: Column, present: pd.Series) -> Iterator[str]:

@@ -45,8 +45,10 @@ from nas_evidence.spec.likelihoods import TARGET_KINDS
 
 #: Folder of a study that holds its data.
 KEPT = "data"
-#: The study of data in memory is named so, as they have no name; the argument of `search`.
-NAME, GIVEN = "memory", "data"
+#: The argument of `search` that holds data in memory; messages call them so.
+GIVEN = "data"
+#: What some of their types are called; others by the names of the types.
+_CALLED = {"ndarray": "array", "Tensor": "tensor"}
 #: Options that may be arrays with a value for each row, and how they are then stored.
 _OF_ROWS = {"groups": "groups", "time_column": "times", "weights": "weights"}
 
@@ -67,18 +69,20 @@ class Source:
     files  what to write below the study folder, by name; nothing if the data stay in place
     given  the name under which the user gave the data, for messages
     raw    returns all rows as arrays, called as `raw(spec, seed=)`
+    called what data in memory are, "a DataFrame"; "" of a file
     """
 
     spec: DatasetSpec
     files: Mapping[str, bytes]
     given: str
     raw: Callable[..., RawArrays] = field(compare=False, repr=False)
+    called: str = ""
     _taken: dict[int, ArrayData] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
-        """Return what the data are called: the name of their file."""
-        return "data in memory" if self.given == GIVEN else Path(self.given).name
+        """Return what the data are called: the name of their file, or what they are."""
+        return self.called or Path(self.given).name
 
     def arrays(self, *, seed: int) -> ArrayData:
         """Return the data set for a seed of the study, prepared when it is first asked for.
@@ -444,6 +448,17 @@ def _are_classes(task: object) -> bool:
 # --- data in memory
 
 
+def called(data: Any) -> str:
+    """Return what data in memory are, for those who read about them.
+
+    >>> called(np.zeros(3)), called(pd.DataFrame())
+    ('an array', 'a DataFrame')
+    """
+    kind = type(data).__name__.strip("_")
+    kind = _CALLED.get(kind, kind)
+    return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
+
+
 def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     """Return data in memory as the source of a study.
 
@@ -456,6 +471,10 @@ def source_in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     Raises:
         ValueError: if data and targets do not fit together.
     """
+    return replace(_in_memory(data, y, keys), called=called(data))
+
+
+def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     of_rows = {
         key: as_array(plain(keys[key]))
         for key in _OF_ROWS

@@ -50,7 +50,7 @@ from nas_evidence.plumbing.removal import forget_removals, is_below, noted_remov
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
-from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.holding import Holder, announced
 from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.log import (
@@ -63,7 +63,7 @@ from nas_evidence.storage.log import (
     taken_over,
     without_copies,
 )
-from nas_evidence.storage.store import Stamp, Store, StoreError, is_uri
+from nas_evidence.storage.store import Stamp, Store, is_uri
 from nas_evidence.storage.study_folder import holder_of
 from nas_evidence.storage.study_names import is_removable
 from nas_evidence.workers.executor import Event, Executor, Launch, Lost, Verdict
@@ -98,7 +98,7 @@ _RESULTS = (
 )  # fmt: skip
 _SEEN = {
     "results": ("study.toml", "trials/", "evidence/", *_RESULTS),
-    "status": ("study.toml", "trials/", "evidence/"),
+    "status": ("study.toml", "submitted.json", "trials/", "evidence/"),
     "logs": ("study.toml",),
 }
 
@@ -146,6 +146,9 @@ class WorkingCopy:
         """Check that no link leads out of the folder, which is protected by its own lock."""
         refuse_links(self.folder, self.place)
         yield
+
+    def look_for_requests(self) -> None:
+        """Fetch the requests of other processes."""
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that keeps the store up to date; for a folder the given one."""

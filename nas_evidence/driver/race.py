@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, islice, zip_longest
 
 from nas_evidence.driver.plan import plan_race
-from nas_evidence.maths.finalists import MIN_REPEATS, next_replicates, posterior_of
 from nas_evidence.spec.record import RACE_IDS, TrialStatus, is_race, n_searched
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec, derive_seed
 from nas_evidence.storage.best import Standings, ranked_value
@@ -83,10 +82,12 @@ def next_round(
         done: every finished trial.
         chosen: every race trial so far.
     """
-    racing = finalists(study, done)
     left = budget_of(study) - len(chosen)
-    if len(racing) < 2 or left <= 0:
+    racing = finalists(study, done) if left > 0 else []
+    if len(racing) < 2:
         return {}
+    from nas_evidence.maths.finalists import MIN_REPEATS  # late: it imports scipy
+
     values = _values(study, done)
     keys = [row.architecture_key for row in racing]
     tried = Counter(architecture.key for architecture in chosen.values())
@@ -131,6 +132,8 @@ def _contested(
     done: Mapping[int, TrialRow],
 ) -> list[int]:
     """Return which finalists run next, by position; none if the first is sure."""
+    from nas_evidence.maths.finalists import next_replicates, posterior_of
+
     keys = list(values)
     families = {row.architecture_key: row.family for row in done.values()}
     posterior = posterior_of(

@@ -167,7 +167,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
 
     def move(rows: TensorData) -> None:
         alone.data = rows
-        update_hyperparameters(passes_of(alone))
+        update_hyperparameters([passes_of(alone)])
 
     def timed(work: Callable[[TensorData], object], most: int) -> float:
         def seconds(n_rows: int) -> float:

@@ -47,6 +47,11 @@ class StudyStatus:
     holder: Holder | None = None
 
     @property
+    def waits_for(self) -> str:
+        """Return what it waits for without a trial that can run, in words; "" otherwise."""
+        return "" if self.holder is None else self.holder.waits_for
+
+    @property
     def n_finished(self) -> int:
         """Return the number of trials of the search with a final status."""
         return sum(self.by_status.values()) - self.n_raced

@@ -17,6 +17,9 @@ groups coupled by a full matrix γ_l = P_l − δ_l tr[(H + Δ)⁻¹]_ll; see `S
 x + a v only, which gives every second derivative. Large spectra of blocks are binned; one last
 step is on the full ones.
 
+Networks of one architecture are maximised side by side: every operation of a Newton step is one
+for all, and each stops where it would stop alone.
+
 With bounds on precisions and noise the maximum is still unique. Coordinates at a bound that F
 pushes against stay fixed, and the Newton step uses the others.
 
@@ -35,7 +38,13 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass
-from nas_evidence.maths.structured import Binned, BlockDiagonal, Slopes, Structured
+from nas_evidence.maths.structured import (
+    Binned,
+    BlockDiagonal,
+    Slopes,
+    Structured,
+    binned_together,
+)
 from nas_evidence.spec.registry import CURVATURES
 
 Array = npt.NDArray[np.float64]
@@ -97,9 +106,9 @@ def noise_of(kind: str, pass_: CurvaturePass, noise_std: float) -> Noise:
 
 
 class Derivatives(NamedTuple):
-    """F in nats, its gradient and its Hessian in (x, v)."""
+    """F in nats [K], its gradients [K, D] and its Hessians [K, D, D] in (x, v)."""
 
-    value: float
+    value: Array
     gradient: Array
     hessian: Array
 
@@ -122,62 +131,123 @@ class MeanOfDraws:
 
 @dataclass(frozen=True)
 class Objective:
-    """F and its derivatives."""
+    """F of one network: what it is a function of, see `SideBySide`."""
 
-    curvature: Structured | Binned | MeanOfDraws
+    curvature: Structured | MeanOfDraws
     squared_norms: Tensor  # [G]
     members: tuple[int, ...]  # the group of each tensor [G]
     noise: Noise
     likelihood_power: float = 1.0
 
-    def at(self, z: Array) -> Derivatives:
-        """Return the derivatives at z = (x of each group, v)."""
-        exponent, start = self.noise.exponent, 2 * math.log(self.noise.pass_std)
-        scale = self.likelihood_power * math.exp(-exponent * (z[-1] - start))
-        precision = self.precision(z)
-        slopes = self.curvature.slopes(precision / scale)
-        groups = self.membership
-        effective = groups.T @ slopes.effective.cpu().numpy()
-        slope = groups.T @ slopes.hessian.cpu().numpy() @ groups  # of γ in x
-        scatter = groups.T @ (precision * self.squared_norms.cpu()).numpy()
-        value = -0.5 * (float(scatter.sum()) + float(slopes.log_det_ratio))
-        gradient, hessian = 0.5 * (effective - scatter), 0.5 * (slope - np.diag(scatter))
-        fit = self.likelihood_power * self.noise.squared_error * math.exp(-z[-1])
-        count = self.likelihood_power * self.noise.n_targets
-        mixed = 0.5 * exponent * slope.sum(1)
-        corner = 0.5 * (-fit + exponent**2 * slope.sum())
-        return Derivatives(
-            value - 0.5 * fit - 0.5 * count * (z[-1] + math.log(2 * math.pi)),
-            np.append(gradient, 0.5 * (fit - count + exponent * effective.sum())),
-            np.block([[hessian, mixed[:, None]], [mixed[None, :], np.array([[corner]])]]),
-        )
 
-    def precision(self, z: Array) -> Tensor:
-        """Return δ_l of each tensor [G]."""
-        return torch.from_numpy(z[list(self.members)]).exp()
-
-    @property
-    def membership(self) -> Array:
-        """One column for each group, one row for each tensor; entries 0 and 1."""
-        member = np.array(self.members)
-        columns: Array = np.eye(member.max() + 1)[member]
-        return columns
+#: The terms of the likelihood where they are constant: those of a noise of 1 and no data.
+NO_NOISE = Noise(squared_error=0.0, n_targets=0, exponent=1, pass_std=1.0)
 
 
 @dataclass(frozen=True)
-class AtFixedNoise:
-    """F as a function of x alone: what remains of an objective at one v."""
+class SideBySide:
+    """F of K networks of one architecture and their derivatives.
 
-    whole: Objective
-    v: float
+    curvature      of each, or the binned spectra of all tensors of all
+    squared_norms  θ_lᵀθ_l [K, G]
+    membership     one column for each group, one row for each tensor [G, groups]
+    squared_error, n_targets, pass_std, power  of each [K]; see `Noise`
+    exponent       a
+    learns_noise   F is a function of (x, v), else of x alone at the noise of the pass
+    """
 
-    def at(self, z: Array) -> Derivatives:
-        """Return the derivatives at x [groups]."""
-        value, gradient, hessian = self.whole.at(np.append(z, self.v))
-        return Derivatives(value, gradient[:-1], hessian[:-1, :-1])
+    curvature: Sequence[Structured | MeanOfDraws] | Binned
+    squared_norms: Array
+    membership: Array
+    squared_error: Array
+    n_targets: Array
+    pass_std: Array
+    power: Array
+    exponent: int
+    learns_noise: bool
+
+    @classmethod
+    def of(cls, objectives: Sequence[Objective], *, learns_noise: bool) -> "SideBySide":
+        """Return some objectives side by side, with the spectra as they are."""
+        noises, member = [one.noise for one in objectives], np.array(objectives[0].members)
+        norms = torch.stack([one.squared_norms for one in objectives])
+        return cls(
+            [one.curvature for one in objectives],
+            norms.detach().cpu().double().numpy(),
+            np.eye(member.max() + 1)[member],
+            np.array([noise.squared_error for noise in noises]),
+            np.array([noise.n_targets for noise in noises]),
+            np.array([noise.pass_std for noise in noises]),
+            np.array([one.likelihood_power for one in objectives]),
+            noises[0].exponent,
+            learns_noise,
+        )
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups, which are the first coordinates."""
+        return self.membership.shape[1]
+
+    def at(self, z: Array, which: Mask | None = None) -> Derivatives:
+        """Return the derivatives at z = (x of each group, v), or at x [K, D].
+
+        Those of networks not in `which` [K] may be anything.
+        """
+        n = self.n_groups
+        v = z[:, -1] if self.learns_noise else 2 * np.log(self.pass_std)
+        scale = self.power * np.exp(-self.exponent * (v - 2 * np.log(self.pass_std)))
+        precision = np.exp(z[:, :n] @ self.membership.T)
+        log_dets, of_tensors, slopes = self._slopes(precision / scale[:, None], which)
+        effective = of_tensors @ self.membership
+        slope = self.membership.T @ slopes @ self.membership  # of γ in x
+        scatter = (precision * self.squared_norms) @ self.membership
+        value = -0.5 * (scatter.sum(1) + log_dets)
+        gradient, hessian = 0.5 * (effective - scatter), 0.5 * (slope - _diagonal(scatter))
+        if not self.learns_noise:
+            return Derivatives(value, gradient, hessian)
+        fit = self.power * self.squared_error * np.exp(-v)
+        count = self.power * self.n_targets
+        whole = np.empty((len(z), n + 1, n + 1))
+        whole[:, :n, :n] = hessian
+        whole[:, :n, n] = whole[:, n, :n] = 0.5 * self.exponent * slope.sum(2)
+        whole[:, n, n] = 0.5 * (-fit + self.exponent**2 * slope.sum((1, 2)))
+        in_noise = 0.5 * (fit - count + self.exponent * effective.sum(1))
+        return Derivatives(
+            value - 0.5 * fit - 0.5 * count * (v + math.log(2 * math.pi)),
+            np.concatenate([gradient, in_noise[:, None]], 1),
+            whole,
+        )
+
+    def traces(self) -> Array:
+        """Return the traces of the tensors [K, G]."""
+        given = self.curvature
+        found = given.trace() if isinstance(given, Binned) else torch.stack(
+            [one.trace() for one in given]
+        )  # fmt: skip
+        return found.cpu().numpy().reshape(self.squared_norms.shape)
+
+    def _slopes(self, delta: Array, which: Mask | None) -> tuple[Array, Array, Array]:
+        """Return log determinants [K], γ [K, G] and its derivatives [K, G, G] at δ [K, G]."""
+        given, shape = self.curvature, delta.shape
+        if isinstance(given, Binned):
+            of_all = given.by_tensor(delta.ravel())
+            log_dets, effective, second = (found.reshape(shape) for found in of_all)
+            return log_dets.sum(1), effective, _diagonal(second)
+        n, g = shape
+        log_dets, effective, hessian = np.zeros(n), np.zeros((n, g)), np.zeros((n, g, g))
+        for k in range(n) if which is None else np.flatnonzero(which):
+            found = given[k].slopes(torch.from_numpy(delta[k]))
+            log_dets[k] = float(found.log_det_ratio)
+            effective[k], hessian[k] = found.effective.cpu(), found.hessian.cpu()
+        return log_dets, effective, hessian
 
 
-Concave = Objective | AtFixedNoise
+def _diagonal(rows: Array) -> Array:
+    """Return diagonal matrices [K, n, n] of rows [K, n]."""
+    found = np.zeros((*rows.shape, rows.shape[1]))
+    at = np.arange(rows.shape[1])
+    found[:, at, at] = rows
+    return found
 
 
 def fit_prior(
@@ -206,17 +276,42 @@ def fit_prior(
         steps: of Adam.
         learning_rate: of Adam.
     """
-    # The terms of the likelihood are constant: those of a noise of 1 and no data.
-    constant = Noise(squared_error=0.0, n_targets=0, exponent=1, pass_std=1.0)
-    objective = Objective(curvature, squared_norms, members, constant, curvature_scale)
-    x = log_precision_of_groups(prior_precision, members)
-    free, most = np.full_like(x, -np.inf), _highest(x, highest, members)
-    stages = [AtFixedNoise(one, 0.0) for one in _stages(objective)]
+    objective = Objective(curvature, squared_norms, members, NO_NOISE, curvature_scale)
+    (found,) = fit_priors(
+        [objective], [prior_precision], highest=[highest],
+        method=method, steps=steps, learning_rate=learning_rate,
+    )  # fmt: skip
+    return found
+
+
+def fit_priors(
+    objectives: Sequence[Objective],
+    prior_precision: Sequence[Tensor],
+    *,
+    highest: Sequence[Tensor | None],
+    method: Method = "newton",
+    steps: int = 100,
+    learning_rate: float = 1.0,
+) -> list[Tensor]:
+    """Return `fit_prior` of networks of one architecture, side by side.
+
+    Args:
+        objectives: whose noise is not moved, so that its terms are constant.
+        prior_precision: starting values [G] of each.
+        highest: upper bounds [G] of each, or None.
+        method: as of `fit_prior`.
+        steps: of Adam.
+        learning_rate: of Adam.
+    """
+    members = objectives[0].members
+    x = _log_precisions(prior_precision, members)
+    most = _highest(x, highest, members)
     if method == "adam":
-        x = np.minimum(_adam(stages[0], x, steps, learning_rate), most)
+        coarse = _binned(SideBySide.of(objectives, learns_noise=False))
+        x = np.minimum(_adam(coarse, x, steps, learning_rate), most)
     else:
-        x = _maximum(stages, x, (free, most))
-    return objective.precision(np.append(x, 0.0))
+        x = _maximum(objectives, x, (np.full_like(x, -np.inf), most), learns_noise=False)
+    return list(_precisions(x, members))
 
 
 def fit_prior_and_noise(
@@ -246,36 +341,76 @@ def fit_prior_and_noise(
         highest_std: upper bound of the standard deviation of the noise.
     """
     objective = Objective(curvature, squared_norms, members, noise, likelihood_power)
-    x = log_precision_of_groups(prior_precision, members)
-    least = np.append(np.full_like(x, -np.inf), _log_variance(least_std))
-    most = np.append(_highest(x, highest, members), _log_variance(highest_std))
-    start = np.append(x, _log_variance(noise.pass_std))
-    z = _maximum(_stages(objective), start, (least, most))
-    return objective.precision(z), math.exp(0.5 * z[-1])
+    (found,) = fit_priors_and_noises(
+        [objective], [prior_precision], highest=[highest],
+        least_std=[least_std], highest_std=[highest_std],
+    )  # fmt: skip
+    return found
 
 
-def _highest(x: Array, highest: Tensor | None, members: Sequence[int]) -> Array:
-    return (
-        np.full_like(x, np.inf) if highest is None else log_precision_of_groups(highest, members)
-    )
+def fit_priors_and_noises(
+    objectives: Sequence[Objective],
+    prior_precision: Sequence[Tensor],
+    *,
+    highest: Sequence[Tensor | None],
+    least_std: Sequence[float],
+    highest_std: Sequence[float],
+) -> list[tuple[Tensor, float]]:
+    """Return `fit_prior_and_noise` of networks of one architecture, side by side.
+
+    Args:
+        objectives: of each.
+        prior_precision: starting values [G] of each.
+        highest: as of `fit_prior_and_noise`, for each, and so are the others.
+        least_std: of each.
+        highest_std: of each.
+    """
+    members = objectives[0].members
+    x = _log_precisions(prior_precision, members)
+
+    def with_noise(of_x: Array, stds: Sequence[float]) -> Array:
+        return np.concatenate([of_x, np.array([[_log_variance(std)] for std in stds])], 1)
+
+    least = with_noise(np.full_like(x, -np.inf), least_std)
+    most = with_noise(_highest(x, highest, members), highest_std)
+    start = with_noise(x, [one.noise.pass_std for one in objectives])
+    z = _maximum(objectives, start, (least, most), learns_noise=True)
+    stds = np.exp(0.5 * z[:, -1]).tolist()
+    return list(zip(_precisions(z[:, :-1], members), stds, strict=True))
+
+
+def _log_precisions(precisions: Sequence[Tensor], members: Sequence[int]) -> Array:
+    """Return log δ of each group of each network [K, groups]."""
+    return np.stack([log_precision_of_groups(one, members) for one in precisions])
+
+
+def _precisions(x: Array, members: Sequence[int]) -> Tensor:
+    """Return δ of each tensor of each network [K, G] for log δ of groups."""
+    return torch.from_numpy(x[:, list(members)]).exp()
+
+
+def _highest(x: Array, highest: Sequence[Tensor | None], members: Sequence[int]) -> Array:
+    found = np.full_like(x, np.inf)
+    for row, bound in zip(found, highest, strict=True):
+        if bound is not None:
+            row[:] = log_precision_of_groups(bound, members)
+    return found
 
 
 def _log_variance(std: float) -> float:
     return 2 * math.log(std) if std else -math.inf
 
 
-def _stages(objective: Objective) -> list[Objective]:
-    """Return the objective with binned spectra, then with the full ones where these differ."""
-    curvature = objective.curvature
-    if not isinstance(curvature, BlockDiagonal):
-        return [objective]
-    binned = curvature.binned
-    coarse = replace(objective, curvature=binned)
-    return [coarse] if len(binned.values) == curvature.n_parameters else [coarse, objective]
+def _binned(whole: SideBySide) -> SideBySide:
+    """Return the same with the spectra of blocks in bins, as one for all networks."""
+    given = whole.curvature
+    assert not isinstance(given, Binned)
+    blocks = [one for one in given if isinstance(one, BlockDiagonal)]
+    return replace(whole, curvature=binned_together(blocks)) if blocks else whole
 
 
-def _adam(objective: AtFixedNoise, x: Array, steps: int, learning_rate: float) -> Array:
-    """Return log δ after ascending with Adam (Kingma & Ba 2015)."""
+def _adam(objective: SideBySide, x: Array, steps: int, learning_rate: float) -> Array:
+    """Return log δ [K, groups] after ascending with Adam (Kingma & Ba 2015)."""
     first_decay, second_decay, epsilon = 0.9, 0.999, 1e-8
     x = np.clip(x, *LOG_PRECISION_RANGE)
     mean, square = np.zeros_like(x), np.zeros_like(x)
@@ -289,65 +424,78 @@ def _adam(objective: AtFixedNoise, x: Array, steps: int, learning_rate: float) -
     return x
 
 
-def _maximum(stages: Sequence[Concave], z: Array, bounds: tuple[Array, Array]) -> Array:
-    """Return the maximum of the last stage, each from that of the one before, the first from z."""
-    for stage, last_gain in zip(stages, (_LAST_GAIN, _LAST_GAIN_OF_BINS), strict=False):
-        z = _maximum_of_one(stage, z, bounds, last_gain)
+def _maximum(
+    objectives: Sequence[Objective], z: Array, bounds: tuple[Array, Array], *, learns_noise: bool
+) -> Array:
+    """Return the maxima [K, D] from z, first with binned spectra, then where these differ."""
+    whole = SideBySide.of(objectives, learns_noise=learns_noise)
+    coarse = _binned(whole)
+    z = _maximum_of_one(coarse, z, bounds, _LAST_GAIN)
+    if not isinstance(coarse.curvature, Binned):
+        return z
+    counts = np.bincount(coarse.curvature.tensor.numpy(), minlength=whole.squared_norms.size)
+    kept = counts.reshape(len(z), -1).sum(1)
+    for k, objective in enumerate(objectives):
+        curvature = objective.curvature
+        assert isinstance(curvature, BlockDiagonal)
+        if kept[k] < curvature.n_parameters:
+            alone = SideBySide.of([objective], learns_noise=learns_noise)
+            low, high = (bound[k : k + 1] for bound in bounds)
+            z[k] = _maximum_of_one(alone, z[k : k + 1], (low, high), _LAST_GAIN_OF_BINS)[0]
     return z
 
 
 def _maximum_of_one(
-    objective: Concave, z: Array, bounds: tuple[Array, Array], last_gain: float
+    objective: SideBySide, z: Array, bounds: tuple[Array, Array], last_gain: float
 ) -> Array:
-    """Return the maximum, starting from z, within the ranges and the bounds."""
-    whole = objective if isinstance(objective, Objective) else objective.whole
-    n_groups = max(whole.members) + 1
+    """Return the maxima [K, D], starting from z, within the ranges and the bounds."""
+    n = objective.n_groups
     low, high = np.full_like(z, LOG_PRECISION_RANGE[0]), np.full_like(z, LOG_PRECISION_RANGE[1])
-    low[n_groups:], high[n_groups:] = LOG_VARIANCE_RANGE
+    low[:, n:], high[:, n:] = LOG_VARIANCE_RANGE
     low = np.clip(bounds[0], low, high)
     high = np.clip(bounds[1], low, high)
     z = np.clip(z, low, high)
-    norms = whole.membership.T @ whole.squared_norms.cpu().double().numpy()
-    traces = whole.membership.T @ whole.curvature.trace().cpu().numpy()
-    live = np.ones(len(z), dtype=bool)
-    live[:n_groups] = (norms > 0) & (traces > 0)
-    z[:n_groups] = np.where((norms == 0) & (traces > 0), high[:n_groups], z[:n_groups])
-    z[:n_groups] = np.where((norms > 0) & (traces == 0), low[:n_groups], z[:n_groups])
+    norms = objective.squared_norms @ objective.membership
+    traces = objective.traces() @ objective.membership
+    live = np.ones(z.shape, dtype=bool)
+    live[:, :n] = (norms > 0) & (traces > 0)
+    z[:, :n] = np.where((norms == 0) & (traces > 0), high[:, :n], z[:, :n])
+    z[:, :n] = np.where((norms > 0) & (traces == 0), low[:, :n], z[:, :n])
     return _newton(objective, z, live, (low, high), last_gain)
 
 
 def _newton(
-    objective: Concave, z: Array, live: Mask, bounds: tuple[Array, Array], last_gain: float
+    objective: SideBySide, z: Array, live: Mask, bounds: tuple[Array, Array], last_gain: float
 ) -> Array:
-    """Return the maximum over the live coordinates within the bounds."""
+    """Return the maxima [K, D] over the live coordinates within the bounds."""
     low, high = bounds
-    here = objective.at(z)
+    here, active = objective.at(z), np.ones(len(z), dtype=bool)
     for _ in range(_MAX_ITERATIONS):
         pushed = ((z <= low) & (here.gradient < 0)) | ((z >= high) & (here.gradient > 0))
-        free = live & ~pushed
-        if not free.any():
-            return z
+        free = live & ~pushed & active[:, None]
+        active &= free.any(1)
         step = _newton_step(here, free, z <= low, z >= high)
-        gain = 0.5 * float(here.gradient @ step)
-        if gain < last_gain and float(np.abs(step).max()) < 0.1:
-            return np.clip(z + step, low, high)
-        step *= min(1.0, _MAX_STEP / float(np.abs(step).max()))
-        moved, there = _rise(objective, z, here, step, low, high)
-        if there is here:
+        gain, longest = 0.5 * (here.gradient * step).sum(1), np.abs(step).max(1)
+        last = active & (gain < last_gain) & (longest < 0.1)
+        z = np.where(last[:, None], np.clip(z + step, low, high), z)
+        active &= ~last
+        if not active.any():
             return z
-        z, here = moved, there
+        step *= np.minimum(1.0, _MAX_STEP / np.maximum(longest, _MAX_STEP))[:, None]
+        z, here, active = _rise(objective, z, here, step, bounds, active)
+        if not active.any():
+            return z
     return z
 
 
 def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> Array:
-    """Return the Newton step in the free coordinates that stays within the bounds.
+    """Return the Newton steps [K, D] in the free coordinates that stay within the bounds.
 
     A step that crosses a bound through the coupling with other coordinates would be clipped, and
     F need not rise along the clipped step; that coordinate stays fixed instead.
     """
     while True:
-        step = np.zeros_like(here.gradient)
-        step[free] = _solve(-here.hessian[np.ix_(free, free)], here.gradient[free])
+        step = _solve(-here.hessian, here.gradient, free)
         leaving = free & ((at_low & (step < 0)) | (at_high & (step > 0)))
         if not leaving.any():
             return step
@@ -355,25 +503,39 @@ def _newton_step(here: Derivatives, free: Mask, at_low: Mask, at_high: Mask) -> 
 
 
 def _rise(
-    objective: Concave,
+    objective: SideBySide,
     z: Array,
     here: Derivatives,
     step: Array,
-    low: Array,
-    high: Array,
-) -> tuple[Array, Derivatives]:
-    """Return the first of z + step, z + step/2, ... at which F rises, else z."""
+    bounds: tuple[Array, Array],
+    active: Mask,
+) -> tuple[Array, Derivatives, Mask]:
+    """Return the first of z + step, z + step/2, ... at which F rises, and where there is one."""
+    risen, left = np.zeros_like(active), active
     for _ in range(30):
-        moved = np.clip(z + step, low, high)
-        there = objective.at(moved)
-        if there.value > here.value:
-            return moved, there
+        moved = np.where(left[:, None], np.clip(z + step, *bounds), z)
+        there = objective.at(moved, left)
+        rises = left & (there.value > here.value)
+        z = np.where(rises[:, None], moved, z)
+        here = Derivatives(*(_chosen(rises, *both) for both in zip(there, here, strict=True)))
+        risen, left = risen | rises, left & ~rises
+        if not left.any():
+            break
         step = 0.5 * step
-    return z, here
+    return z, here, risen
 
 
-def _solve(matrix: Array, vector: Array) -> Array:
+def _chosen(which: Mask, these: Array, others: Array) -> Array:
+    """Return rows of some arrays: of the first where `which`, else of the second."""
+    return np.where(which.reshape(-1, *[1] * (these.ndim - 1)), these, others)
+
+
+def _solve(matrices: Array, vectors: Array, free: Mask) -> Array:
+    """Return the solutions [K, D] in the free coordinates, 0 in the others."""
+    both = free[:, :, None] & free[:, None, :]
+    matrices = np.where(both, matrices, 0.0)
     # A saturated coordinate has almost no curvature: its step is large and gets capped.
-    ridge = 1e-14 * float(np.trace(matrix)) + 1e-300
-    solution = np.linalg.solve(matrix + ridge * np.eye(len(matrix)), vector)
-    return solution.astype(np.float64)
+    ridge = 1e-14 * np.trace(matrices, axis1=1, axis2=2) + 1e-300
+    matrices = matrices + _diagonal(np.where(free, ridge[:, None], 1.0))
+    solution: Array = np.linalg.solve(matrices, np.where(free, vectors, 0.0)[:, :, None])[:, :, 0]
+    return solution

@@ -176,8 +176,8 @@ class Prediction:
             return ""
         at_end = np.less_equal(self.low, self.density.least).any(axis=1)
         n = int(at_end.sum())
-        said = f"{n} of {len(at_end)} intervals {'begins' if n == 1 else 'begin'} at 0"
-        return f"{said}: no training target is below" if n else ""
+        where = f"the lower end was set to 0 in {n} of {len(at_end)} rows"
+        return f"{where}, since no training target is negative" if n else ""
 
     @property
     def doubt(self) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.soundness import check_code, check_files
 from nas_evidence.likelihoods import Likelihood, likelihood
-from nas_evidence.maths.ranking import Floats
+from nas_evidence.maths.metrics import Floats
 from nas_evidence.maths.target_scale import CURVES
 from nas_evidence.models import build
 from nas_evidence.models.number_layers import stored_bins

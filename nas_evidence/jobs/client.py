@@ -50,7 +50,7 @@ class RayClient:
         self.address = address.rstrip("/")
         _check_address(self.address)
         pass_proxies_by(self.address)
-        logging.getLogger("ray").setLevel(logging.ERROR)  # it tells of every upload
+        _quieten()
         token = read_token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._has_token, self._is_one = bool(token), False
@@ -185,6 +185,17 @@ class RayClient:
             raise _about_connection(
                 self.address, error, is_one=self._is_one, proxy=self.proxy
             ) from None
+
+
+def _quieten() -> None:
+    """Keep off the screen what Ray's client logs of each upload and of the end of each stream.
+
+    Its modules set levels of their own, so that of `ray` alone changes nothing.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    for name, logger in [*logging.root.manager.loggerDict.items()]:
+        if name.startswith("ray.dashboard") and isinstance(logger, logging.Logger):
+            logger.setLevel(logging.ERROR)
 
 
 async def _next(lines: AsyncIterator[str]) -> str:

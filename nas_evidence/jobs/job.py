@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from nas_evidence.plumbing.user_error import UserError
 
 _ALIVE = ("PENDING", "RUNNING")
-#: The keys of a job's metadata that say of which study it is, and where that is stored.
-STUDY, STORE = "nas_evidence_study", "nas_evidence_store"
+#: The keys of a job's metadata that say of which study it is, where that is stored, and at which
+#: address it was submitted.
+STUDY, STORE, ADDRESS = "nas_evidence_study", "nas_evidence_store", "nas_evidence_address"
 
 
 class UnreachableError(UserError):

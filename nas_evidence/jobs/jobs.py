@@ -15,9 +15,18 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from nas_evidence.jobs.job import STORE, STUDY, IdTakenError, Job, NotReadyError, UnreachableError
+from nas_evidence.jobs.job import (
+    ADDRESS,
+    STORE,
+    STUDY,
+    IdTakenError,
+    Job,
+    NotReadyError,
+    UnreachableError,
+)
 from nas_evidence.plumbing.parsing import parsed_json
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.storage.kept_submission import Submission
 
 if TYPE_CHECKING:
     from nas_evidence.jobs.client import RayClient
@@ -26,6 +35,10 @@ if TYPE_CHECKING:
 STOP_SECONDS = 120
 #: Seconds between two looks at a job, and seconds without an answer before following gives up.
 LOOK_EVERY, PATIENCE = 1.0, 60.0
+#: What Ray itself prints into the log of a job; warnings and errors are for whoever follows it.
+_OF_RAY = re.compile(
+    r"^(?:[\d-]+ [\d:,]+\t(?:INFO|DEBUG) \w+\.py:\d+ -- |Running entrypoint for job ).*\n", re.M
+)
 
 
 class Submitted(NamedTuple):
@@ -80,6 +93,7 @@ def submit_study(
     *,
     arguments: Sequence[str],
     folder: str | None,
+    address: str = "",
     sleep: Callable[[float], None] = time.sleep,
 ) -> Submitted:
     """Start the job of a study unless one is alive.
@@ -90,6 +104,7 @@ def submit_study(
         store: Study folder or URI, as the nodes see it.
         arguments: Arguments of `nas-evidence`, which create or resume the study.
         folder: Folder with the files to send, or None.
+        address: Of the dashboard, for the hints of the job.
         sleep: Called between two tries.
 
     Raises:
@@ -112,7 +127,7 @@ def submit_study(
                 job_id=job.id,
                 folder=folder,
                 environment={"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
-                metadata={STUDY: name, STORE: store},
+                metadata={STUDY: name, STORE: store, ADDRESS: address},
             )
         except (IdTakenError, NotReadyError):  # somebody was faster: the next try finds that job
             n_tries += 1
@@ -134,10 +149,20 @@ def _about_name(job: Job, store: str) -> str:
 
 def study_of_this_job() -> str | None:
     """Return the name on the cluster of the study whose job this process is; None elsewhere."""
+    found = submission_of_this_job()
+    return None if found is None else found.name
+
+
+def submission_of_this_job() -> Submission | None:
+    """Return how the study whose job this process is was submitted; None elsewhere.
+
+    Its address is "" if an older version submitted it.
+    """
     try:
         job = parsed_json(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-        return str(job["metadata"][STUDY])
-    except (ValueError, LookupError, TypeError):
+        facts = job["metadata"]
+        return Submission(str(facts.get(ADDRESS, "")), str(facts[STUDY]), str(facts[STORE]))
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
@@ -152,7 +177,7 @@ def follow(
     """Yield what a job prints, whole lines as they arrive, and finally the ended job.
 
     The cluster streams it. If the connection breaks, it is opened again, and what was yielded
-    before is skipped.
+    before is skipped. What Ray itself prints there is left out; `RayClient.logs` has it.
 
     Raises:
         UnreachableError: no answer for a minute.
@@ -169,7 +194,8 @@ def follow(
                 lines, newline, rest = (rest + new).rpartition("\n")
                 if newline:
                     n_seen, n_failed = n_seen + len(lines) + 1, 0
-                    yield lines + newline
+                    if said := _OF_RAY.sub("", lines + newline):
+                        yield said
             now = _now(client, job)
         except UnreachableError:
             n_failed += 1

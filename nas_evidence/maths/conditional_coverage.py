@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betaincinv, chdtrc
 
 from nas_evidence.maths.density import Density, Floats
 from nas_evidence.maths.metrics import LEVEL
@@ -190,6 +189,8 @@ def has_another_shape(pit: Sequence[int], *, alpha: float = _ALPHA / _TESTS) -> 
     expected = n / len(counts)
     chi_squared = float((np.square(counts - expected) / expected).sum())
     away = float(np.abs(counts / n - 1 / len(counts)).sum() / 2)
+    from scipy.special import chdtrc  # late: who predicts reads stored comparisons alone
+
     return away > TOLERATED_SHAPE and float(chdtrc(len(counts) - 1, chi_squared)) < alpha
 
 
@@ -199,6 +200,8 @@ def clopper_pearson(k: float, n: int, level: float) -> tuple[float, float]:
     >>> [round(end, 4) for end in clopper_pearson(8, 10, 0.95)]
     [0.4439, 0.9748]
     """
+    from scipy.special import betaincinv
+
     tail = (1 - level) / 2
     low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
     return low, float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0

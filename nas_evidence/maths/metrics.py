@@ -35,7 +35,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from nas_evidence.maths.crps import crps
 from nas_evidence.maths.decisions import NONE, accuracy, decided
@@ -312,9 +311,12 @@ def auroc(inside: NDArray[Any], outside: NDArray[Any]) -> float:
     >>> auroc(np.array([0.1, 0.2]), np.array([0.2, 0.9]))
     0.875
     """
-    ranks = rankdata(np.concatenate([inside, outside]))[len(inside) :]
-    n_in, n_out = len(inside), len(outside)
-    return float((ranks.sum() - n_out * (n_out + 1) / 2) / (n_in * n_out))
+    if np.isnan(inside).any() or np.isnan(outside).any():
+        return math.nan
+    ordered = np.sort(inside)
+    below = np.searchsorted(ordered, outside)
+    upto = np.searchsorted(ordered, outside, "right")
+    return float((below + upto).sum() / 2 / (len(inside) * len(outside)))
 
 
 def entropy(probabilities: Floats) -> Floats:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, ndtr, ndtri
-from scipy.stats import norm
 
 Floats = NDArray[np.float64]
+#: Log of the root of 2 π.
+_LOG_ROOT_2_PI = np.log(np.sqrt(2 * np.pi))
 #: Halvings of a bracket of a quantile: to 2⁻⁶⁰ of its width.
 _HALVINGS = 60
 
@@ -89,12 +89,19 @@ class Normals:
 
     def log_density(self, targets: Floats) -> Floats:
         """Return the joint log density of the outputs of each datum [n], nats."""
-        each = norm.logpdf(targets, self.means, self.stds).sum(2)
+        z = (targets - self.means) / self.stds
+        each: Floats = (-(z**2) / 2 - _LOG_ROOT_2_PI - np.log(self.stds)).sum(2)
+        if len(each) == 1:
+            return np.asarray(each[0] + np.log(self.weights[0]))
+        from scipy.special import logsumexp  # late: workers have one component, and do without
+
         found: Floats = logsumexp(each, axis=0, b=self.weights[:, None])
         return found
 
     def cdf(self, values: Floats) -> Floats:
         """Return the probability of less than `values`, for each output alone [n, C]."""
+        from scipy.special import ndtr  # late, as all of scipy here
+
         found: Floats = np.tensordot(self.weights, ndtr((values - self.means) / self.stds), 1)
         return found
 
@@ -105,6 +112,8 @@ class Normals:
         >>> round(float(one.quantile(0.975)[0, 0]), 3)
         7.88
         """
+        from scipy.special import ndtri
+
         each = self.means + ndtri(probability) * self.stds
         if len(self.weights) == 1:
             return np.asarray(np.maximum(each[0], self.least))

@@ -23,7 +23,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp, ndtri, stdtrit
 
 from nas_evidence.maths.metrics import LEAST, Floats, Labels
 
@@ -56,6 +55,8 @@ def paired_interval(differences: Floats, *, expected_variance: float = 0.0) -> P
     n, mean = len(differences), float(differences.mean())
     if n < 2:
         return Paired(mean, -math.inf, math.inf)
+    from scipy.special import ndtri, stdtrit  # late: who predicts compares nothing
+
     error, skewness = float(differences.std(ddof=1) / math.sqrt(n)), _skewness(differences)
     t = float(stdtrit(n - 1, (1 + LEVEL) / 2))
     at_least = float(ndtri((1 + LEVEL) / 2)) * math.sqrt(expected_variance / n)
@@ -105,6 +106,8 @@ def expected_variance_of_classes(one: Floats, other: Floats, labels: Labels) -> 
 
 def _weight(own: Floats, others: Floats) -> float:
     """Return the posterior mean of w, given what each model said of the truth [n]."""
+    from scipy.special import logsumexp
+
     mixed = _WEIGHTS[:, None] * own + (1 - _WEIGHTS[:, None]) * others
     # Products of 16 of at least 2.2e-16 do not underflow, and cost fewer logarithms.
     logs = np.log(np.multiply.reduceat(mixed, np.arange(0, len(own), 16), axis=1)).sum(1)

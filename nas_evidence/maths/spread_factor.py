@@ -15,8 +15,9 @@ likeliest, it stays.
 
 import math
 
-from scipy.optimize import brentq
 from torch import Tensor
+
+from nas_evidence.maths.root_finding import root
 
 #: m by kind of target.
 ROWS_OF_CLASSES, ROWS_OF_REALS = 160, 10
@@ -59,7 +60,7 @@ def class_factor(logits: Tensor, labels: Tensor, *, rows: float = ROWS_OF_CLASSE
         return 1 / MOST
     if slope(1 / MOST) <= 0:
         return MOST
-    return 1 / float(brentq(slope, 1 / MOST, MOST, xtol=1e-13))
+    return 1 / root(slope, 1 / MOST, MOST, xtol=1e-13)
 
 
 def real_factor(residuals: Tensor, *, rows: float = ROWS_OF_REALS) -> float:

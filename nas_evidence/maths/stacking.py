@@ -31,8 +31,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import logsumexp
 
 Floats = NDArray[np.float64]
 #: Parts of the data for the cross-fitted gain.
@@ -104,6 +102,8 @@ def mixture(log_densities: Floats, weights: Floats) -> Floats:
     >>> float(mixture(np.log([[0.5, 0.25]]), np.array([0.5, 0.5]))[0]) == math.log(0.375)
     True
     """
+    from scipy.special import logsumexp  # late: predictions need no weights
+
     found: Floats = logsumexp(log_densities, axis=1, b=weights)
     return found
 
@@ -192,6 +192,8 @@ def _slope(p: Floats, weights: Floats) -> Floats:
 
 def _sequential_quadratic(p: Floats) -> Floats:
     """Return nearly optimal weights, none of them 0, from which EM can reach any others."""
+    from scipy.optimize import minimize
+
     n_members = p.shape[1]
 
     def cost(weights: Floats) -> tuple[float, Floats]:

@@ -37,7 +37,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from nas_evidence.maths.normals import Normals
 
@@ -98,6 +97,8 @@ def _most_likely(
         grids: of each coordinate, increasing.
         parameters: of the curve, from the coordinates.
     """
+    from scipy.optimize import minimize  # late: half a second, for a scale that is fitted alone
+
     points = np.stack(np.meshgrid(*grids, indexing="ij"), -1).reshape(-1, len(grids))
     losses = [_profiled(name, y, parameters(point)) for point in points]
     best = points[int(np.argmin(losses))]

@@ -20,9 +20,7 @@ from torch import Tensor, nn
 
 from nas_evidence.models.fixup import FixupBias, FixupScale
 from nas_evidence.spec.domains import ParameterValue
-
-#: Rows and columns of the grid before the head, by depth.
-CELLS: Mapping[int, tuple[int, int]] = {1: (4, 4), 2: (3, 3), 3: (2, 2), 4: (1, 2), 5: (1, 1)}
+from nas_evidence.spec.pooling import CELLS, feature_map, shortage
 
 
 class CellMean(nn.Module):
@@ -63,7 +61,7 @@ def construct(
             layers[f"pool{i}"] = nn.MaxPool2d(2)
         c_in = c_out
     rows, columns = CELLS[depth]
-    layers["mean"] = CellMean(_feature_map(depth, height, width), (rows, columns))
+    layers["mean"] = CellMean(feature_map(depth, height, width), (rows, columns))
     layers["flatten"] = nn.Flatten()
     layers["head"] = nn.Linear(c_in * rows * columns, n_outputs)
     return nn.Sequential(layers)
@@ -74,35 +72,17 @@ def obstacle(values: Mapping[str, ParameterValue], input_shape: tuple[int, ...])
     if len(input_shape) != 3:
         return f"cnn needs images [channels, height, width], but an input is {list(input_shape)}"
     _, height, width = input_shape
-    fitting = [depth for depth in CELLS if _shortage(depth, height, width) is None]
-    shortage = _shortage(int(values["depth"]), height, width)
-    if shortage is None:
+    fitting = [depth for depth in CELLS if shortage(depth, height, width) is None]
+    lacks = shortage(int(values["depth"]), height, width)
+    if lacks is None:
         return None
     remedy = f"depths that fit are {fitting}" if fitting else "no depth fits"
-    return f"cnn {shortage}; {remedy}"
+    return f"cnn {lacks}; {remedy}"
 
 
 def gain(name: str, values: Mapping[str, ParameterValue]) -> float:
     """Return the factor on He's standard deviation for the weight called `name`."""
     return 0.0 if name == "head.weight" else 1.0
-
-
-def _feature_map(depth: int, height: int, width: int) -> tuple[int, int]:
-    return height >> (depth - 1), width >> (depth - 1)
-
-
-def _shortage(depth: int, height: int, width: int) -> str | None:
-    """Return which requirement of the pooling layers fails, or None."""
-    after, cells = _feature_map(depth, height, width), CELLS[depth]
-    at = f"at depth {depth}, but the input is {height}x{width}"
-    if min(after) < 1:
-        return f"pools {depth - 1} times and must stay at 1x1 or more {at}"
-    if after[0] < cells[0] or after[1] < cells[1]:
-        return (
-            f"needs a feature map of at least {cells[0]}x{cells[1]} before its head {at} "
-            f"and leaves {after[0]}x{after[1]}"
-        )
-    return None
 
 
 def _averages(size: int, cells: int) -> Tensor:

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 
@@ -33,8 +34,9 @@ def try_again(
     Raises:
         BaseException: the last error of the action, unchanged.
     """
+    from tenacity import Retrying, retry_if_exception, wait_exponential  # late: with asyncio
 
-    def is_over(state: RetryCallState) -> bool:
+    def is_over(state: "RetryCallState") -> bool:
         gone = max(state.seconds_since_start or 0.0, state.idle_for)
         return gone + state.upcoming_sleep > patience
 

@@ -8,7 +8,6 @@ import ipaddress
 import os
 import socket
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass
 
 _KINDS = ("http_proxy", "https_proxy", "all_proxy")
 #: What every client's reading of `no_proxy` understands; it compares the ends of names.
@@ -81,6 +80,8 @@ def proxy_of(url: str) -> str | None:
 
     The proxy is written without its user and password.
     """
+    from urllib.request import getproxies_environment, proxy_bypass  # late: each command
+
     parts, proxies = urlsplit(url), getproxies_environment()
     host = parts.hostname or ""
     kind = parts.scheme if parts.scheme in proxies else "all"

@@ -4,14 +4,18 @@ The page, its text as Markdown, JSON, CSV, the figures and the terminal are view
 """
 
 import math
+import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TypeVar
 
 from nas_evidence.baselines.comparison import Comparison
 from nas_evidence.maths.ranking import MIN_PAIRS
+from nas_evidence.reporting.about import about
 from nas_evidence.reporting.certainty import certainty_of
 from nas_evidence.reporting.correlations import ALL, Trust, early_trust, trust
 from nas_evidence.reporting.headline import Headline, headline, usual_metric
@@ -19,6 +23,7 @@ from nas_evidence.reporting.importance import (
     importance_sentence,
     importances,
 )
+from nas_evidence.reporting.next_step import NextStep, next_step
 from nas_evidence.reporting.problems import (
     flags,
     problems,
@@ -36,7 +41,8 @@ from nas_evidence.spec.origin import Origin
 from nas_evidence.spec.registry import FREE_SCORES, SCORES, declared
 
 Fact = TypeVar("Fact")
-#: Names of all metrics, in the order in which they are shown.
+#: Width of the first screen in words, lines of each of its sentences, and warnings on it.
+_ACROSS, _MOST_LINES, _MOST_ADVICE = 100, 3, 3
 
 
 def trust_of(study: RankedStudy) -> Trust:
@@ -65,7 +71,7 @@ def _fact(function: Callable[[RankedStudy], Fact]) -> StoredFact[Fact]:
     return StoredFact(lambda report: function(report.study))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """The results of a study in tables, statistics and sentences.
 
@@ -75,6 +81,7 @@ class Report:
     metric      of the winner's predictions, shown after the log loss; None if none was named
     how_read    how the data were read; None where that is unknown
     refit_of    the study that found its architectures; None for a search
+    data_root   the folder of the data sets, None if none was named
     """
 
     study: RankedStudy
@@ -83,6 +90,7 @@ class Report:
     metric: str | None = None
     how_read: HowRead | None = None
     refit_of: Origin | None = None
+    data_root: Path | None = None
 
     #: How sure the first rank is; None with fewer than two architectures.
     certainty = _fact(certainty_of)
@@ -103,10 +111,66 @@ class Report:
     #: Warning signs in valid estimates.
     flags = _fact(flags)
 
+    def __repr__(self) -> str:
+        """Return the first screen in words."""
+        lines = [self._title]
+        wide = 1 + max((len(word) for word, _ in self.screen), default=0)
+        for word, sentence in self.screen:
+            own = textwrap.wrap(sentence, _ACROSS, initial_indent=word.ljust(wide),
+                                subsequent_indent=" " * wide)  # fmt: skip
+            lines += own if len(own) <= _MOST_LINES else [*own[:_MOST_LINES], " " * wide + "..."]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        said = "".join(
+            f"<dt><b>{escape(word)}</b></dt><dd>{escape(sentence)}</dd>"
+            for word, sentence in self.screen
+        )
+        return f"<p>{escape(self._title)}</p><dl>{said}</dl>"
+
+    @property
+    def _title(self) -> str:
+        study = self.study
+        done = f"{study.n_searched} of {study.spec.n_trials} trials"
+        return f"Report of {self.name}: {done}, ranked by {study.ranks_by}"
+
+    @property
+    def screen(self) -> tuple[tuple[str, str], ...]:
+        """The first screen: what each sentence is about, and the sentence."""
+        said = self.headline
+        further = len(said.advice) - _MOST_ADVICE
+        found = (
+            ("Answer", said.answer), ("Worth it?", said.worth), ("How sure", said.sure),
+            ("If wrong", said.cost), ("Search more?", said.together), ("Measured", said.measured),
+            ("Intervals", said.intervals), ("Trust", self.verdict),
+            *(("Note", sentence) for sentence in said.advice[:_MOST_ADVICE]),
+            ("Note", f"{further} more: see headline.advice" if further > 0 else ""),
+            ("Values", "headline, metrics, trust, importances, how_read, problems, ... of this "
+                       "object; study.report() writes the page"),
+        )  # fmt: skip
+        return tuple((word, sentence) for word, sentence in found if sentence)
+
     @property
     def name(self) -> str:
         """What the study is called."""
         return named(self.study.spec.name, self.place)
+
+    @property
+    def where(self) -> str:
+        """The folder or URI of the study, as it is typed; a `Path` joins the slashes of a URI."""
+        return re.sub(r"^(\w{2,}):/(?!/)", r"\1://", str(self.place))
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """Its data, rows, dates, versions, and the command that repeats it, by name."""
+        return about(self.study, self.how_read, self.where, self.data_root)
+
+    def next_step(self, *, is_running: bool = False) -> NextStep:
+        """Return what to do next; `is_running` says whether a process runs the study now."""
+        return next_step(
+            self.study, self.headline, self.where, is_running=is_running,
+            is_refit=self.refit_of is not None, data_root=self.data_root,
+        )  # fmt: skip
 
     @property
     def kind(self) -> TargetKind:
@@ -134,7 +198,8 @@ class Report:
         """The sentences of the first screen."""
         return headline(
             self.study, self.certainty, self.judged, recommendation(self.study),
-            metric=self.metric, trust=self.trust,
+            metric=self.metric, trust=self.trust, place=self.place,
+            shape=() if self.how_read is None else self.how_read.shape,
         )  # fmt: skip
 
     @StoredFact
@@ -245,6 +310,7 @@ def report_on(
     metric: str | None = None,
     how_read: HowRead | None = None,
     refit_of: Origin | None = None,
+    data_root: Path | None = None,
 ) -> Report:
     """Return the report of a study, for any number of trials.
 
@@ -255,13 +321,14 @@ def report_on(
         metric: of the winner's predictions, to say on the first screen; by default the study's.
         how_read: how its data were read, if known.
         refit_of: the study that found its architectures, if one did.
+        data_root: the folder of the data sets, if one was named.
 
     Raises:
         ValueError: the metric does not fit the targets; names those that do.
     """
     metric = metric or study.spec.metric
     check_metric(metric, study.spec.plan.likelihood)
-    return Report(study, comparison, place, metric, how_read, refit_of)
+    return Report(study, comparison, place, metric, how_read, refit_of, data_root)
 
 
 def trust_verdict(study: RankedStudy, judged: Trust, refit_of: Origin | None = None) -> str:

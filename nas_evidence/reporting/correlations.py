@@ -89,6 +89,23 @@ class Trust:
     warnings: tuple[str, ...]
     scale: Scale  # of the first target
 
+    @property
+    def told(self) -> tuple[tuple[str, str], ...]:
+        """The verdicts on the scores beside the main one; those that are too few to tell at once.
+
+        The verdict on the main score is said on its own.
+        """
+        others = [one for one in self.sentences if one[0] != self.main]
+        unclear = [score for score, said in others if said[0].isdigit()]
+        clear = [one for one in others if one[0] not in unclear]
+        if not unclear:
+            return tuple(clear)
+        last = (
+            "the 95 % interval of rho includes 0, so this order may be chance; the table below "
+            "has the numbers."
+        )
+        return (*clear, (", ".join(unclear), last))
+
     def defined(self, target: str) -> bool:
         """Return whether any correlation with `target` is defined."""
         return any(row.target == target and not row.statistics.reason for row in self.rows)
@@ -199,16 +216,19 @@ def _sentence(row: Correlation, scale: Scale, noun: str) -> str:
             verdict = f"orders the {noun} only loosely like {words}"
     else:
         verdict = "has too few distinct values for an interval"
-    choice = f"also has the best {words}"
+    rows = "these test rows" if row.target in WORDS else "these rows"
+    choice = f"On {rows} its first choice also has the best {words}"
     if s.regret[1] > 0:
-        choice = f"has a {words} {scale.text(s.regret[1])} worse than the best"
-    choice += " on these test rows" if row.target in WORDS else " of these rows"
+        choice = (
+            f"On {rows} the {words} of its first choice is {scale.text(s.regret[1])} worse than "
+            "the best"
+        )
     risk = (s.regret_intervals or {}).get(1)
     if risk is not None and risk.high > 0:
         least = scale.text(risk.low).split()[0]
-        choice += f" ({least} to {scale.text(risk.high)} worse in resamples)"
+        choice += f" ({least} to {scale.text(risk.high)} in resamples)"
     count = "" if verdict.startswith(str(s.n)) else f", {s.n} {noun}"
-    return f"{verdict} (rho {s.rho:.2f}, {interval}{count}); its first choice {choice}."
+    return f"{verdict} (rho {s.rho:.2f}, {interval}{count}). {choice}."
 
 
 def _rivals_ahead(

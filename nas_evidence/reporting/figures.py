@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from nas_evidence.baselines.comparison import (
@@ -30,8 +29,10 @@ from nas_evidence.reporting.headline import rivals_as_judged
 from nas_evidence.reporting.intervals import MOST_LISTED
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy, usable
 from nas_evidence.reporting.svg import (
+    COLOURS,
     GREY,
     Axis,
+    Drawing,
     Key,
     Panel,
     axis_of,
@@ -66,7 +67,7 @@ _ACROSS = 60  # characters below a picture
 # --- the winner beside simple models -------------------------------------------------------------
 
 
-def measured(report: Report) -> Markup | None:
+def measured(report: Report) -> Drawing | None:
     """Return how far each simple model is behind the winner: what "worth it?" tests.
 
     Paired differences of the log losses of the same data, with the intervals of that sentence.
@@ -82,24 +83,29 @@ def measured(report: Report) -> Markup | None:
         f"{one.behind:.3f} ({least:.3f} to {most:.3f})" for one, (least, most) in tested.values()
     ]
     words = f"{report.kind.metrics['log_loss']} above the winner's, nats per datum"
+    said = "; ".join(f"{name} {text}" for name, text in zip(tested, texts, strict=True))
     panel = Panel(
         Axis("log loss above the winner's, nats per datum", low, high), named_axis([*tested]),
         height=48 + 1.35 * _ROW * len(texts), right=14 + 7.5 * max(map(len, texts)),
     )  # fmt: skip
     panel.line([(0.0, -0.6), (0.0, len(texts) - 0.4)], colour=GREY, width=1, title="the winner")
     for i, ((one, interval), text) in enumerate(zip(tested.values(), texts, strict=True)):
-        said = f"{one.name}: {text}"
+        label = f"{one.name}: {text}"
         least, most = (min(max(end, low), high) for end in interval)
         shade = GREY if least <= 0 <= most else colour(0)
-        panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=said)
+        panel.line([(least, i), (most, i)], colour="var(--ink)", width=2, title=label)
         panel.line(
-            [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=said
+            [(one.behind, i - 0.3), (one.behind, i + 0.3)], colour=shade, width=5, title=label
         )
         panel.text(most, i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words}, of simple models")
+    rows = [
+        {"model": one.name, "behind": one.behind, "low": least, "high": most}
+        for one, (least, most) in tested.values()
+    ]
+    return plot([panel], name=f"{words}, with 95 % intervals: {said}", rows=rows)
 
 
-def columns(report: Report) -> Markup | None:
+def columns(report: Report) -> Drawing | None:
     """Return the importance of the columns of a table to the winner."""
     judged = report.judged
     if judged is None or judged.importance is None:
@@ -107,7 +113,7 @@ def columns(report: Report) -> Markup | None:
     return drawn_columns(judged.importance, report.kind)
 
 
-def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
+def drawn_columns(found: Importance, kind: TargetKind) -> Drawing:
     """Return the most important columns; in colour those two standard deviations above 0."""
     shown, metric = found.columns[: MOST["columns"]], found.metric
     rows = [(one.column, one.mean, one.std, one.mean > 2 * one.std) for one in shown]
@@ -115,13 +121,19 @@ def drawn_columns(found: Importance, kind: TargetKind) -> Markup:
     words = f"{side} in {kind.metrics[metric]}"
     if metric == "coverage":
         words = "coverage of the 90 % intervals: further from 90 %"
-    digits = decimals([one.mean for one in shown], 2)
-    return _bars(rows, digits, words=words, name="by column")
+    digits = decimals([one.mean for one in shown], 3)
+    values = [{"column": one.column, "mean": one.mean, "std": one.std} for one in shown]
+    return _bars(rows, digits, words=words, name="by column", values=values)
 
 
 def _bars(
-    rows: Sequence[tuple[str, float, float | None, bool]], digits: int, *, words: str, name: str
-) -> Markup:
+    rows: Sequence[tuple[str, float, float | None, bool]],
+    digits: int,
+    *,
+    words: str,
+    name: str,
+    values: Sequence[Mapping[str, Any]],
+) -> Drawing:
     texts = [f"{value:z.{digits}f}" + (f" ± {error:.{digits}f}" if error is not None else "")
              for _, value, error, _ in rows]  # fmt: skip
     ends = [value + (error or 0.0) for _, value, error, _ in rows]
@@ -139,10 +151,11 @@ def _bars(
             spread = [(value - error, i), (value + error, i)]
             panel.line(spread, colour="var(--ink)", width=2, title=said)
         panel.text(max(0.0, ends[i]), i, text, anchor="start", dx=6)
-    return plot([panel], name=f"{words} {name}")
+    listed = "; ".join(f"{row[0]} {text}" for row, text in zip(rows, texts, strict=True))
+    return plot([panel], name=f"{words} {name}: {listed}", rows=values)
 
 
-def calibration(report: Report) -> Markup | None:
+def calibration(report: Report) -> Drawing | None:
     """Return the share that is right, or inside an interval, against its stated probability."""
     if report.judged is None:
         return None
@@ -156,12 +169,12 @@ def _drawn_targets(judged: Comparison) -> Sequence[OneTarget]:
     return judged.by_target[:MOST_LISTED]
 
 
-def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Markup:
+def calibration_of(points: Sequence[CalibrationPoint], words: Calibrated) -> Drawing:
     """Return shares against stated probabilities, or against those of intervals."""
     return _calibration({"": points}, words)
 
 
-def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Markup:
+def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibrated) -> Drawing:
     """Return the same of each target by its name."""
     x_title, y_title = words.probability, words.share
     panel = Panel(Axis(x_title, -0.02, 1.02), Axis(y_title, -0.02, 1.02))
@@ -180,10 +193,25 @@ def _calibration(found: Mapping[str, Sequence[CalibrationPoint]], words: Calibra
         radius = 3 + 6 * (point.n / most) ** 0.5
         panel.dot(point.confidence, point.accuracy, colour=colour(k), radius=radius, title=said)
     legend = [Key(shortened(name, 30), colour(k)) for k, name in enumerate(found)]
-    return plot([panel], name=f"{y_title} by {x_title}", legend=legend)
+    said = "; ".join(
+        f"{f'{name}, ' * bool(name)}{words.stated} {point.confidence:.0%}: "
+        f"{point.accuracy:.0%} {words.found}"
+        for name, own in found.items()
+        for point in own[-3:]
+    )
+    rows = [
+        _of_target(name) | {"stated": one.confidence, "found": one.accuracy, "n": one.n}
+        for _, name, one in marks
+    ]
+    return plot([panel], name=f"{y_title} by {x_title}: {said}", legend=legend, rows=rows)
 
 
-def quarters(report: Report) -> Markup | None:
+def _of_target(name: str) -> dict[str, str]:
+    """Return the cell that names one of several targets."""
+    return {"target": name} if name else {}
+
+
+def quarters(report: Report) -> Drawing | None:
     """Return the coverage of intervals in each quarter of the rows, beside what it should be."""
     if report.judged is None:
         return None
@@ -209,7 +237,16 @@ def quarters(report: Report) -> Markup | None:
             panel.line([(low, down), (high, down)], colour=colour(at), width=2, title=said)
             panel.dot(share, down, colour=colour(at), symbol=at, title=said, opacity=1)
     legend = [Key("50 % intervals", colour(0), 0), Key("90 % intervals", colour(1), 1)]
-    return plot([panel], name="coverage by quartile of the prediction", legend=legend)
+    listed = "; ".join(
+        f"{name} quarter {one.inside_50:.2f} and {one.inside_90:.2f}" for name, one in parts
+    )
+    name = f"share of targets inside the 50 % and the 90 % intervals: {listed}"
+    rows = [
+        {"quarter": name, "low": one.low, "high": one.high, "n": one.n,
+         "inside_50": one.inside_50, "inside_90": one.inside_90}
+        for name, one in parts
+    ]  # fmt: skip
+    return plot([panel], name=name, legend=legend, rows=rows)
 
 
 def _range_of(one: Quarter) -> str:
@@ -217,7 +254,7 @@ def _range_of(one: Quarter) -> str:
     return f": {short(one.low)} to {short(one.high)}" if known else ""
 
 
-def pit(report: Report) -> Markup | None:
+def pit(report: Report) -> Drawing | None:
     """Return the histogram of the PIT, beside two standard errors of a uniform one."""
     if report.judged is None:
         return None
@@ -231,7 +268,18 @@ def pit(report: Report) -> Markup | None:
         _pit(shortened(name), counts, top=8 + (height + 10) * k, height=height)
         for k, (name, counts) in enumerate(found.items())
     ]
-    return plot(panels, name="histogram of the probability integral transform")
+    shares = "; ".join(
+        f"{shortened(name)}: {min(counts) / sum(counts):.0%} to {max(counts) / sum(counts):.0%} "
+        f"of the targets in each of {len(counts)} bars, {1 / len(counts):.0%} would be even"
+        for name, counts in found.items()
+    )
+    rows = [
+        _of_target(name.partition("PIT of ")[2])
+        | {"low": i / len(counts), "high": (i + 1) / len(counts), "n": n}
+        for name, counts in found.items()
+        for i, n in enumerate(counts)
+    ]
+    return plot(panels, name=f"histogram of the {shares}", rows=rows)
 
 
 def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Panel:
@@ -250,7 +298,7 @@ def _pit(name: str, counts: Sequence[int], *, top: float, height: float) -> Pane
     return panel
 
 
-def confusion(report: Report) -> Markup | None:
+def confusion(report: Report) -> Drawing | None:
     """Return counts of true against predicted classes; shades are shares of the true class."""
     judged = report.judged
     if judged is None or not judged.confusion:
@@ -271,10 +319,26 @@ def confusion(report: Report) -> Markup | None:
             )  # fmt: skip
             if len(counts) <= MOST_NUMBERED:
                 panel.text(j, i, str(n))
-    return plot([panel], name="counts of true and predicted classes")
+    n, right = sum(map(sum, counts)), sum(row[i] for i, row in enumerate(counts))
+    wrong = max(
+        ((n, i, j) for i, row in enumerate(counts) for j, n in enumerate(row) if i != j),
+        default=(0, 0, 0),
+    )
+    said = f"{right:,} of {n:,} rows have their true class predicted"
+    if wrong[0]:
+        said += (
+            f"; most often wrong: {classes[wrong[1]]} as {classes[wrong[2]]}, {wrong[0]:,} times"
+        )
+    labels = judged.classes or [str(i) for i in range(len(counts))]
+    rows = [
+        {"true": labels[i], "predicted": labels[j], "n": n}
+        for i, row in enumerate(counts)
+        for j, n in enumerate(row)
+    ]
+    return plot([panel], name=said, rows=rows)
 
 
-def pairs(report: Report) -> Markup | None:
+def pairs(report: Report) -> Drawing | None:
     """Return predicted against true values, beside the diagonal."""
     found = report.judged.pairs if report.judged else ()
     if not found:
@@ -285,13 +349,17 @@ def pairs(report: Report) -> Markup | None:
     for a, b in found:
         said = f"true {a:.4g}, predicted {b:.4g}"
         panel.dot(a, b, colour=colour(0), radius=2.6, title=said, opacity=0.6)
-    return plot([panel], name="predicted against true values")
+    said = f"predicted against true values of {len(found):,} rows"
+    if len(set(true)) > 1 and len(set(predicted)) > 1:
+        said += f": their correlation is {np.corrcoef(true, predicted)[0, 1]:.2f}"
+    rows = [{"true": a, "predicted": b} for a, b in found]
+    return plot([panel], name=said, rows=rows)
 
 
 # --- architectures -------------------------------------------------------------------------------
 
 
-def scatter(report: Report) -> Markup | None:
+def scatter(report: Report) -> Drawing | None:
     """Return score against the first target, after Immer et al. (2021), Fig. 2."""
     study = report.study
     target = study.targets[0]
@@ -316,9 +384,33 @@ def scatter(report: Report) -> Markup | None:
         panel.dot(
             x[i], y[i], colour=colour(at), radius=size / 2, symbol=at, family=one.family,
             hollow=beyond_x[i] or beyond_y[i], title="\n".join(_details(one, study)),
-            opacity=0.75,
+            opacity=0.75, trial=one.trial_id,
         )  # fmt: skip
-    return plot([panel], name=f"{y_title} by {x_title}", legend=_families(study, shown))
+    said = f"{y_title} by {x_title} of {len(found)} architectures: {_agreement(report, target)}"
+    rows = [
+        architecture_cells(one) | {"score": score, target: sign * value}
+        for one, score, value in found
+    ]
+    return plot([panel], name=said, legend=_families(study, shown), rows=rows)
+
+
+def _agreement(report: Report, target: str) -> str:
+    """Return how well the score that ranks orders a target, in a few words."""
+    rows = (row for row in report.trust.rows if (row.target, row.group) == (target, ALL))
+    known = [row.statistics for row in rows if row.score == report.trust.main]
+    if not known or known[0].rho is None:
+        return "whether they agree is unknown"
+    ends = known[0].rho_interval
+    interval = f" (95 % interval {ends.low:.2f} to {ends.high:.2f})" if ends else ""
+    return f"rho {known[0].rho:.2f}{interval}"
+
+
+def architecture_cells(one: RankedArchitecture) -> dict[str, Any]:
+    """Return what names an architecture in the values of a figure."""
+    return {
+        "rank": one.rank, "trial_id": one.trial_id, "family": one.family,
+        "architecture": one.architecture, "n_parameters": one.n_parameters,
+    }  # fmt: skip
 
 
 def within(values: Sequence[float]) -> tuple[list[float], list[bool]]:
@@ -380,7 +472,7 @@ def _details(one: RankedArchitecture, study: RankedStudy) -> list[str]:
     return [line for line in lines if line]
 
 
-def front(report: Report, cost: str) -> Markup | None:
+def front(report: Report, cost: str) -> Drawing | None:
     """Return the objective against a cost, with the front as larger markers on a line."""
     study = report.study
     known = [
@@ -404,12 +496,20 @@ def front(report: Report, cost: str) -> Markup | None:
             max(price, x.low), value, colour=colour(at), symbol=at,
             radius=7 if one.on_front else 3.5, opacity=1.0 if one.on_front else 0.45,
             family=one.family, title="\n".join([*_details(one, study), f"{cost} {price:.4g}"]),
+            trial=one.trial_id,
         )  # fmt: skip
     legend = _families(study, [one for one, _, _ in known])
-    return plot([panel], name=f"{y_title} by {cost}", legend=legend)
+    n = sum(bool(one.on_front) for one, _, _ in known)
+    said = f"{y_title} by {cost}: {n} of {len(known)} architectures are on the Pareto front"
+    rows = [
+        architecture_cells(one)
+        | {study.spec.objective: value, cost: price, "on_front": one.on_front}
+        for one, value, price in known
+    ]
+    return plot([panel], name=said, legend=legend, rows=rows)
 
 
-def importance(report: Report) -> Markup | None:
+def importance(report: Report) -> Drawing | None:
     """Return how much each parameter of the architecture decides, most important first."""
     found = sorted(report.importances, key=lambda one: -one.divergence)
     if not found:
@@ -420,10 +520,12 @@ def importance(report: Report) -> Markup | None:
     for i, (label, one) in enumerate(zip(labels, found, strict=True)):
         said = f"{label}: {one.of_best} among the best {one.n_best}"
         panel.box((0.0, one.divergence), (i - 0.32, i + 0.32), fill=colour(0), title=said)
-    return plot([panel], name="importance of each parameter")
+    said = "; ".join(f"{one.name} {one.divergence:.2f}" for one in found[:5])
+    rows = [{"parameter": one.name, "divergence": one.divergence} for one in found]
+    return plot([panel], name=f"how much the best differ from all, most first: {said}", rows=rows)
 
 
-def history(report: Report) -> Markup | None:
+def history(report: Report) -> Drawing | None:
     """Return the score of each trial in order of completion, and the best one until then.
 
     Trials without a score lie at the lower edge.
@@ -462,9 +564,11 @@ def history(report: Report) -> Markup | None:
             cause = one.cause if isinstance(one.cause, str) else ""
             said = f"{place}\n{one.status} after {one.epochs} epochs\n{cause}".rstrip()
             mark = {"radius": 3.5, **_ENDED.get(str(one.status), _FAILED)}
-        panel.dot(one.x, one.y, title=said, family=one.family, opacity=0.75, **mark)
+        mark |= {"title": said, "family": one.family, "trial": one.trial_id}
+        panel.dot(one.x, one.y, opacity=0.75, **mark)
         if one.raced and one.score == one.score:
-            panel.dot(one.x, one.y, colour="var(--ink)", radius=7, hollow=True, title=said)
+            ring = {"colour": "var(--ink)", "radius": 7, "hollow": True, "symbol": 0}
+            panel.dot(one.x, one.y, **(mark | ring))
     drawn = {one.family: one for one in study.ranking}
     legend = _families(study, list(drawn.values()))
     if (rows["raced"] & known).any():
@@ -475,7 +579,15 @@ def history(report: Report) -> Markup | None:
     if (ended != "pruned").any():
         legend.append(Key("without a score", **_FAILED))
     legend.append(Key("best so far", "var(--ink)", None))
-    return plot([panel], name=f"{title} by trial", legend=legend)
+    last = steps.iloc[-1]
+    said = (
+        f"{title} of {len(rows)} trials: the best, {last.best:.4f}, came as number {last.x} "
+        f"(trial {last.trial_id}, {last.architecture})"
+    )
+    values = rows.assign(trial=rows["x"])[
+        ["trial", "trial_id", "family", "architecture", "status", "score", "best", "raced"]
+    ]
+    return plot([panel], name=said, legend=legend, rows=values.to_dict("records"))
 
 
 #: The markers of trials without a score.
@@ -492,14 +604,54 @@ def thinned(n: int) -> NDArray[np.bool_]:
 # --- along training ------------------------------------------------------------------------------
 
 
-def loss_curves(report: Report) -> Markup | None:
+def loss_curves(report: Report) -> Drawing | None:
     """Return the training loss of the best architectures, epoch by epoch."""
     rows = report.study.curves
     rows = rows[rows["train_nll_per_datum"].notna()]
     return _lines(report.study, rows, "train_nll_per_datum", "training loss, nats per datum")
 
 
-def score_curves(report: Report) -> Markup | None:
+def under_way(report: Report, trials: Sequence[Mapping[str, Any]]) -> Drawing | None:
+    """Return the training loss of trials that are running, beside that of the best so far."""
+    shown = [one for one in trials if one.get("losses")][: len(COLOURS)]
+    if not shown:
+        return None
+    study, winner = report.study, report.study.winner
+    rows = study.curves.iloc[:0]
+    if winner is not None:
+        rows = study.curves[study.curves["trial_id"] == winner.trial_id]
+        rows = rows[rows["train_nll_per_datum"].notna()]
+    best = [(float(a), float(b)) for a, b in zip(rows["epoch"], rows["train_nll_per_datum"],
+                                                 strict=True)]  # fmt: skip
+    curves = [[(float(a), float(b)) for a, b in one["losses"]] for one in shown]
+    points = [point for curve in [best, *curves] for point in curve]
+    panel = Panel(
+        axis_of("epoch", [epoch for epoch, _ in points], whole=True),
+        axis_of("training loss, nats per datum", [loss for _, loss in points]),
+    )
+    legend = []
+    if best and winner is not None:
+        panel.line(best, colour=GREY, width=3.5, title=f"the best so far: {winner.architecture}")
+        legend.append(Key("best so far", GREY, None))
+    for i, (one, curve) in enumerate(zip(shown, curves, strict=True)):
+        label = f"trial {one['trial']}: {one['architecture']}"
+        said = f"{label}\nat epoch {curve[-1][0]:g} of {one['epochs']}: {curve[-1][1]:.4f}"
+        panel.line(curve, colour=colour(i), title=said, width=1.8)
+        panel.dot(*curve[-1], colour=colour(i), radius=3.5, title=said)
+        legend.append(Key(label, colour(i), None))
+    ends = "; ".join(
+        f"trial {one['trial']} {curve[-1][1]:.3f} at epoch {curve[-1][0]:g}"
+        for one, curve in zip(shown, curves, strict=True)
+    )
+    rows = [
+        {"trial_id": one["trial"], "epoch": epoch, "train_nll_per_datum": loss}
+        for one, curve in zip(shown, curves, strict=True)
+        for epoch, loss in curve
+    ]
+    return plot([panel], name=f"training loss of running trials: {ends}", legend=legend, rows=rows)
+
+
+def score_curves(report: Report) -> Drawing | None:
     """Return the objective of the best architectures; None if it was stored once in each."""
     study = report.study
     own = usable(study.evidence[study.evidence["estimator"] == study.spec.objective])
@@ -510,7 +662,8 @@ def score_curves(report: Report) -> Markup | None:
     return _lines(study, own, "shown", f"{study.spec.objective}, {study.objective_unit}")
 
 
-def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Markup | None:
+def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> Drawing | None:
+    named = study.spec.objective if column == "shown" else column
     ranked = study.ranking[: MOST["lines"]]
     by_trial = dict(tuple(rows[rows["trial_id"].isin([o.trial_id for o in ranked])]
                           .groupby("trial_id")))  # fmt: skip
@@ -527,18 +680,27 @@ def _lines(study: RankedStudy, rows: pd.DataFrame, column: str, title: str) -> M
         said += f"\nat the end: {points[-1][1]:.4f}"
         wide, opacity = (3.5, 1.0) if one is study.winner else (1.3, 0.6)
         if len(points) == 1:
-            panel.dot(*points[0], colour=shade, title=said, family=one.family)
+            panel.dot(*points[0], colour=shade, title=said, family=one.family, trial=one.trial_id)
         panel.line(
-            points, colour=shade, width=wide, title=said, family=one.family, opacity=opacity
-        )
+            points, colour=shade, width=wide, title=said, family=one.family, opacity=opacity,
+            trial=one.trial_id,
+        )  # fmt: skip
     legend = _families(study, [one for one, _ in found], lines=True)
-    return plot([panel], name=f"{title} by epoch", legend=legend)
+    best, own = found[0]
+    ends = f"{float(own[column].iloc[0]):.3f} to {float(own[column].iloc[-1]):.3f}"
+    said = f"{title} by epoch: {best.architecture}, the first, from {ends}; {len(found)} are drawn"
+    cells = [
+        architecture_cells(one) | {"epoch": int(epoch), named: float(value)}
+        for one, own in found
+        for epoch, value in zip(own["epoch"], own[column], strict=True)
+    ]
+    return plot([panel], name=said, legend=legend, rows=cells)
 
 
 # --- how well scores rank ------------------------------------------------------------------------
 
 
-def trust(report: Report) -> Markup | None:
+def trust(report: Report) -> Drawing | None:
     """Return rho with its interval for each score, best at the top."""
     judged, target = report.trust, report.study.targets[0]
     pooled = [row for row in judged.rows if (row.target, row.group) == (target, ALL)]
@@ -558,8 +720,15 @@ def trust(report: Report) -> Markup | None:
             panel.line(ends, colour=shade, width=2.5, title=said)
         panel.dot(s.rho or 0.0, i, colour=shade, title=said, opacity=1)
     legend = [Key(kind, colour(i)) for i, kind in enumerate(_KINDS) if kind in kinds]
-    name = f"rank correlation of each score with {words_of(target)}"
-    return plot([panel], name=name, legend=legend)
+    listed = "; ".join(f"{row.score} {row.statistics.rho or 0.0:.2f}" for row in rows)
+    name = f"rank correlation of each score with {words_of(target)}, best first: {listed}"
+    values = [
+        {"score": row.score, "rho": row.statistics.rho,
+         "low": getattr(row.statistics.rho_interval, "low", None),
+         "high": getattr(row.statistics.rho_interval, "high", None), "role": kind}
+        for row, kind in zip(rows, kinds, strict=True)
+    ]  # fmt: skip
+    return plot([panel], name=name, legend=legend, rows=values)
 
 
 def _kind(judged: Trust, score: str) -> str:
@@ -567,7 +736,7 @@ def _kind(judged: Trust, score: str) -> str:
     return main if score == judged.main else baseline if score in judged.rivals else other
 
 
-def epochs(report: Report) -> Markup | None:
+def epochs(report: Report) -> Drawing | None:
     """Return rho above and regret below, over the epochs, one line per score."""
     judged, target = report.trust, words_of(report.study.targets[0])
     by_score = dict(tuple(report.early.groupby("score", sort=False)))
@@ -596,11 +765,16 @@ def epochs(report: Report) -> Markup | None:
                 panel.dot(*points[0], colour=shade, radius=3, title=said)
             width = 3.5 if kind == _KINDS[0] else 1.6
             panel.line(points, colour=shade, width=width, dash=dash, title=said)
-    return plot(panels, name="rank correlation and regret by epoch", legend=legend)
+    own = by_score[scores[-1]]
+    ends = f"{own['rho'].iloc[0]:.2f} at epoch {own['epoch'].iloc[0]} to {own['rho'].iloc[-1]:.2f}"
+    said = f"rank correlation and regret by epoch: rho of {scores[-1]} from {ends} at the end"
+    values = report.early.assign(regret=factor * report.early["regret"])
+    rows = values[["score", "epoch", "rho", "regret"]].to_dict("records")
+    return plot(panels, name=said, legend=legend, rows=rows)
 
 
 #: All figures but the fronts, by their names on the page.
-FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
+FIGURES: Mapping[str, Callable[[Report], Drawing | None]] = {
     "measured": measured, "scatter": scatter, "history": history,
     "training": loss_curves, "calibration": calibration,
     "quarters": quarters, "pit": pit, "confusion": confusion, "pairs": pairs, "columns": columns,
@@ -608,8 +782,14 @@ FIGURES: Mapping[str, Callable[[Report], Markup | None]] = {
 }  # fmt: skip
 
 
-def figures_of(report: Report) -> dict[str, Markup]:
-    """Return the figures of a report that have something to show, by name."""
+def figures_of(report: Report, running: Sequence[Mapping[str, Any]] = ()) -> dict[str, Drawing]:
+    """Return the figures of a report that have something to show, by name.
+
+    Args:
+        report: of a study.
+        running: its trials under way, as `Live` has them.
+    """
     found = {name: draw(report) for name, draw in FIGURES.items()}
+    found["under_way"] = under_way(report, running)
     found |= {f"front_{cost}": front(report, cost) for cost in report.study.spec.minimise}
     return {name: figure for name, figure in found.items() if figure is not None}

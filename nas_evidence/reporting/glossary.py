@@ -38,16 +38,22 @@ def explained(text: object) -> Markup:
     """
     seen: set[str] = set()
 
-    def asked(found: re.Match[str]) -> str:
-        word = found.group()
+    def shown(found: re.Match[str]) -> str:
+        code, option, word = found["code"], found["option"], found["word"]
+        if code:
+            return f"<code>{escape(code)}</code>"
+        if option:  # whole, also where its value is a term
+            return f'<code class="nowrap">{escape(option)}</code>'
         if word in seen:
-            return word
+            return str(escape(word))
         seen.add(word)
         return str(term(word))
 
-    code = _CODE.sub(r"<code>\1</code>", str(escape(text)))
-    words = _TERMS.sub(asked, code)
-    return Markup(_OPTION.sub(r'<code class="nowrap">\g<0></code>', words))
+    parts, at = [], 0
+    for found in _SHOWN.finditer(given := str(text)):
+        parts += [str(escape(given[at : found.start()])), shown(found)]
+        at = found.end()
+    return Markup("".join([*parts, str(escape(given[at:]))]))
 
 
 def term(word: str) -> Markup:
@@ -55,18 +61,20 @@ def term(word: str) -> Markup:
     meaning = TERMS.get(word) or (SCORES[word].summary if word in SCORES else "")
     if not meaning:
         return escape(word)
+    said = Markup(_CODE.sub(r"<code>\1</code>", str(escape(meaning))))
     return Markup(
         '<span class="term" tabindex="0">{0}<span role="tooltip"><b>{0}</b>: {1}</span></span>'
-    ).format(word, meaning)
+    ).format(word, said)
 
 
 #: What is typed, as a sentence for the terminal marks it.
 _CODE = re.compile("`([^`]+)`")
-#: A key or an option with its value.
-_OPTION = re.compile(r"[a-z][\w.]*=[\w.]*\w")
-#: Longer terms first: "balanced accuracy" is not "accuracy".
-_TERMS = re.compile(
-    r"(?<![\w.])(?:"
+#: The same; a key with its value, or an option; and a term, longer ones first, since "balanced
+#: accuracy" is not "accuracy".
+_SHOWN = re.compile(
+    "`(?P<code>[^`]+)`"
+    r"|(?P<option>\b[a-z][\w.]*=[\w.]*\w|(?<!\S|\w)--[a-z][a-z-]*[a-z]|(?<=\()--[a-z][a-z-]*[a-z])"
+    r"|(?<![\w.])(?P<word>"
     + "|".join(map(re.escape, sorted({*TERMS, *SCORES}, key=len, reverse=True)))
     + r")(?!\w)"
 )

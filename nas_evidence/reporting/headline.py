@@ -7,6 +7,7 @@ sentence is a fact, or says what to do.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -27,12 +28,14 @@ from nas_evidence.proposing.further import FURTHER
 from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.correlations import ALL, Trust
 from nas_evidence.reporting.intervals import coverage_warning, intervals_sentence
-from nas_evidence.reporting.problems import unranked_sentence
+from nas_evidence.reporting.problems import unfinished_sentence, unranked_sentence
 from nas_evidence.reporting.recommendation import Recommendation
 from nas_evidence.reporting.study_tables import LOSSES, RankedArchitecture, RankedStudy
-from nas_evidence.reporting.words import NATS, counted, loss_text, percent
+from nas_evidence.reporting.words import NATS, counted, loss_text, metric_value, percent
 from nas_evidence.spec.domains import FloatRange, IntRange
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
+from nas_evidence.spec.pooling import CELLS, shortage
+from nas_evidence.spec.record import is_race
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.study import domains_of_family
 
@@ -89,11 +92,24 @@ def headline(
     *,
     metric: str | None = None,
     trust: Trust | None = None,
+    place: Path | str = "",
+    shape: tuple[int, ...] = (),
 ) -> Headline:
-    """Return the first screen of a study, with the named metric."""
+    """Return the first screen of a study at a place, with the named metric.
+
+    Args:
+        study: with its ranking.
+        sure: how sure the first is.
+        comparison: the winner beside simple models.
+        recommended: what to do next.
+        metric: that is shown; the usual one where it is None.
+        trust: how far the scores can be trusted.
+        place: where the study lies, for the command that goes on.
+        shape: of an input.
+    """
     winner = study.winner
     if winner is None:
-        return Headline(answer=unranked_sentence(study))
+        return Headline(answer=unranked_sentence(study) or unfinished_sentence(study, place))
     measured = metric_sentence(
         comparison, metric or usual_metric(study), study, asked=metric is not None
     )
@@ -106,7 +122,7 @@ def headline(
         worth=worth_sentence(study, comparison),
         measured=f"{measured} {class_weights_sentence(study, comparison)}".strip(),
         intervals=intervals_sentence(comparison),
-        advice=tuple(advice(study, comparison, trust)),
+        advice=tuple(advice(study, comparison, trust, shape, sure)),
     )
 
 
@@ -124,7 +140,8 @@ def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
     so_far, done = "", ""
     if study.n_searched < study.spec.n_trials:
         so_far, done = " so far", f", with {study.n_searched} of {study.spec.n_trials} trials done"
-    return f"Take {winner.architecture} (trial {winner.trial_id}){so_far}: {of}{done}."
+    again = ", a retraining" if is_race(winner.trial_id) else ""
+    return f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}."
 
 
 def guessing_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
@@ -202,8 +219,8 @@ def certainty_sentence(study: RankedStudy, sure: Certainty | None) -> str:
     noise = _in_unit(study, sure.noise or 0.0)
     if sure.tied:
         return (
-            f"{_tied(study, sure)} by {score}: they differ by less than one seed from the next, "
-            f"which is about {noise}. The best of all tried is among them with a probability of "
+            f"{_tied(study, sure)} by {score}: they differ by less than one seed does, about "
+            f"{noise}. The best of all tried is among them with a probability of "
             f"{percent(sure.together)}, {from_seeds}."
         )
     text = (
@@ -343,9 +360,11 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
         within += f", corrected for {rivals} simple models" * (rivals > 1)
         return f"No: clearly worse than {best.name} on {rows} ({losses}{within}). {rest}"
     cheaper = "" if linear is winner else " The simple model is cheaper."
-    lead = f"{loss_text(abs(best.behind))} ({losses}), which may be chance on {rows}"
-    ahead = ": it is ahead by" if best.behind > 0 else ": that is ahead by"
-    return f"Not clearly better than {best.name}{ahead} {lead}.{cheaper}"
+    how = "ahead" if best.behind > 0 else "behind"
+    return (
+        f"No clear gain over {best.name}. The winner is {how} by {loss_text(abs(best.behind))} "
+        f"({losses}), but {rows.removeprefix('these ')} cannot rule out chance.{cheaper}"
+    )
 
 
 def _linear_first(study: RankedStudy, losses: str, best: Baseline, rows: str) -> str:
@@ -405,9 +424,9 @@ def metric_sentence(
         return f"{words[0].upper()}{words[1:]} unknown: {why}."
     where = f"{comparison.n:,} test rows" if comparison.on == "test" else "rows not trained on"
     value = comparison.metrics[metric]
-    said = f"On {where}, {words} {value:.3f}"
+    said = f"On {where}, {words} {metric_value(value)}"
     if metric in comparison.errors:
-        said += f" ± {comparison.errors[metric]:.3f}"
+        said += f" ± {metric_value(comparison.errors[metric])}"
     notes = [f"mean of {counted(comparison.seeds, 'seed')}"] if comparison.seeds > 1 else []
     notes += filter(None, [_choice(comparison).removeprefix("; ")])
     if notes:
@@ -415,10 +434,11 @@ def metric_sentence(
     if rivals := [one for one in comparison.baselines if metric in one.metrics]:
         best = max(rivals, key=lambda one: _merit(metric, one.metrics[metric]))
         of = "computed so far" if comparison.lacks else "by it"
-        said += f"; {best.name}, the best simple model {of}, {best.metrics[metric]:.3f}"
+        said += f"; {best.name}, the best simple model {of}, {metric_value(best.metrics[metric])}"
         constant = comparison.kind.constant
         plain = [one for one in rivals if one.name == constant and one is not best]
-        said += "".join(f"; the {one.name} alone {one.metrics[metric]:.3f}" for one in plain)
+        alone = (f"; the {one.name} alone {metric_value(one.metrics[metric])}" for one in plain)
+        said += "".join(alone)
     if asked and metric in comparison.thresholds:
         second = repr(comparison.classes[1]) if comparison.classes else "the second class"
         usual = "the more probable class is predicted"
@@ -484,59 +504,91 @@ def rivals_as_judged(comparison: Comparison) -> dict[str, tuple[Baseline, tuple[
     return {one.name: (one, limits_of(one, n, rivals=rivals)) for one in each}
 
 
-def advice(study: RankedStudy, judged: Comparison | None, trust: Trust | None = None) -> list[str]:
+def advice(
+    study: RankedStudy,
+    judged: Comparison | None,
+    trust: Trust | None = None,
+    shape: tuple[int, ...] = (),
+    sure: Certainty | None = None,
+) -> list[str]:
     """Return warnings that change what to do, each with the remedy.
 
     Args:
         study: with a winner.
         judged: the winner beside simple models, if known.
         trust: how well scores rank the test results, if known.
+        shape: of an input, if known.
+        sure: how sure the first rank is, if known.
     """
-    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study)]
+    found = [*filter(None, [coverage_warning(study, judged)]), *_at_edges(study, shape, sure)]
     n_failed = len(study.trials) - int(study.trials["status"].isin(["complete", "pruned"]).sum())
     if len(study.trials) and n_failed / len(study.trials) > _MANY_FAILED:
         found.append(
             f"{n_failed} of {len(study.trials)} trials failed, so the search saw only part of the "
-            "space. “What went wrong” has the causes."
+            "space. The section “What went wrong” has the causes."
         )
     rejected = _misranked(study, trust)
     return found + ([rejected] if rejected else [])
 
 
-def _at_edges(study: RankedStudy) -> list[str]:
+def _at_edges(study: RankedStudy, shape: tuple[int, ...], sure: Certainty | None) -> Iterator[str]:
+    """Yield what is said of each parameter of the winner that is at an end of its range.
+
+    Nothing where another of its family, tied with it, is not at that end: then the score does not
+    ask for more.
+    """
     winner = study.winner
     assert winner is not None
     n_data = study.complete["n_data"].dropna()
     usual = proposed_domains(int(n_data.max())) if len(n_data) else {}
-    found: list[str] = []
+    tied = [study.ranking[i] for i in (sure.tied if sure is not None else ())]
     for name, domain in study.spec.family.get(winner.family, {}).items():
         value = winner.values.get(name)
         if domain == usual.get(winner.family, {}).get(name):
             continue
         if isinstance(domain, IntRange | FloatRange) and isinstance(value, int | float):
-            found += _at_edge(winner.family, name, domain, value)
-    return found
+            end = _end(domain, value)
+            others = [one.values.get(name) for one in tied if one.family == winner.family]
+            ends = [_end(domain, one) for one in others if isinstance(one, int | float)]
+            if end and not {*ends} - {end}:
+                yield from _at_edge(winner.family, name, domain, value, shape)
 
 
-def _at_edge(family: str, name: str, domain: IntRange | FloatRange, value: float) -> Iterator[str]:
-    """Say that a parameter is at an end of its range, where a study may ask for more."""
+def _end(domain: IntRange | FloatRange, value: float) -> str:
+    """Return at which end of a range a value is, "" if at none.
+
+    >>> [_end(IntRange(low=4, high=16), value) for value in (4, 15, 16)]
+    ['low', '', 'high']
+    """
     low, high = domain.low, domain.high
-    if not low < high:
-        return
     step = domain.step if isinstance(domain, IntRange) else 0.01 * (high - low)
+    if value + step > high:
+        return "high" if low < high else ""
+    return "low" if value - step < low and (low > 0 or value > 0) else ""
+
+
+def _at_edge(
+    family: str, name: str, domain: IntRange | FloatRange, value: float, shape: tuple[int, ...]
+) -> Iterator[str]:
+    """Say that a parameter is at an end of its range, where a study may ask for more.
+
+    A convolutional network is no deeper than the images of that shape carry.
+    """
+    low, high, end = domain.low, domain.high, _end(domain, value)
     whole = int if isinstance(domain, IntRange) else float
     widest = domains_of_family(family).get(name)
-    if value + step > high:
+    if end == "high":
         most = getattr(widest, "high", math.inf)
-        word, end, beyond = "largest", "high", whole(min(2 * high, most))
-    elif value - step < low and (low > 0 or value > 0):
-        word, end, beyond = "smallest", "low", whole(max(low / 2, getattr(widest, "low", 0)))
+        if (family, name) == ("cnn", "depth") and len(shape) == 3:
+            height, width = shape[1:]
+            most = max((d for d in CELLS if not shortage(d, height, width)), default=0)
+        word, beyond = "largest", whole(min(2 * high, most))
     else:
-        return
-    if low <= beyond <= high:
+        word, beyond = "smallest", whole(max(low / 2, getattr(widest, "low", 0)))
+    if low <= beyond <= high or (end == "high" and beyond < high):
         return
     yield (
-        f"The winner has the {word} {name} that was allowed, {value:g}; a better one may lie "
+        f"The winner has the {word} {name} that was allowed, {value:g}, so a better one may lie "
         f"beyond. Set family.{family}.{name}.{end}={beyond:g} and search again with another "
         "`out`."
     )

@@ -9,17 +9,16 @@ from nas_evidence.driver.status import study_status
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.reporting.contents import Report, report_on
 from nas_evidence.reporting.page import Live, ReportPaths, write_report
-from nas_evidence.reporting.study_tables import architecture_text, ranked_study
+from nas_evidence.reporting.study_tables import ranked_study
+from nas_evidence.spec.domains import architecture_text
+from nas_evidence.storage.checkpoint_losses import last_checkpoint, losses_so_far
 from nas_evidence.storage.events import AttemptLost, Began, Ended, Launched, Parked, Stopped
 from nas_evidence.storage.kept_how_read import read_how_read
 from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.log import ReadLog, events_since
 from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
-from nas_evidence.storage.tables import TABLES, read_study_tables
-
-#: The state of a folder: its result files with their times and sizes.
-Stamp = frozenset[tuple[str, int, int]]
+from nas_evidence.storage.tables import Stamp, read_study_tables, stamp
 
 
 class Followed:
@@ -107,17 +106,19 @@ def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
         one = log.state.architecture(trial_id, study.replicates)
         trials.append({
             "trial": trial_id, "architecture": architecture_text(one.family, one.values),
-            "epoch": last_epoch(folder, trial_id), "epochs": study.plan.epochs,
+            **_progress(folder, trial_id), "epochs": study.plan.epochs, "family": one.family,
             "seconds": max(0.0, now - since), "attempt": log.state.under_way[trial_id],
         })  # fmt: skip
     return Live(reload_seconds, now, str(holder), trials)
 
 
-def last_epoch(folder: Path, trial_id: int) -> int:
-    """Return the epoch of the last checkpoint of a trial, 0 without one."""
-    home = folder / "checkpoints" / f"{trial_id:06d}"
-    found = (path.stem.removeprefix("epoch-") for path in home.glob("attempt-*/epoch-*.pt"))
-    return max((int(epoch) for epoch in found if epoch.isdecimal()), default=0)
+def _progress(folder: Path, trial_id: int) -> dict[str, object]:
+    """Return the epoch of the last checkpoint of a trial and its losses until then."""
+    found = last_checkpoint(folder / "checkpoints" / f"{trial_id:06d}")
+    if found is None:
+        return {"epoch": 0, "losses": []}
+    epoch, path = found
+    return {"epoch": epoch, "losses": losses_so_far(path)}
 
 
 def watch(
@@ -162,16 +163,3 @@ def watch(
             return
         took = clock() - started
         sleep(max(every_seconds - took, took))
-
-
-def stamp(folder: Path) -> Stamp:
-    """Return the state of a study's results, to detect changes."""
-    found = set()
-    for table in TABLES:
-        for path in (folder / table).glob("*.parquet"):
-            try:
-                state = path.stat()
-            except FileNotFoundError:  # just merged into a larger file
-                continue
-            found.add((f"{table}/{path.name}", state.st_mtime_ns, state.st_size))
-    return frozenset(found)

@@ -46,7 +46,8 @@ class Live:
     reload_seconds  after which an open page loads itself again
     now             when this was so, s since 1970
     holder          the process that runs the study, in words; "" while none does
-    trials          under way: trial, architecture, epoch, epochs, seconds and attempt of each
+    trials          under way: trial, family, architecture, epoch, epochs, seconds and attempt of
+                    each, and its losses: (epoch, nats per datum)
     """
 
     reload_seconds: int
@@ -65,8 +66,9 @@ def write_report(report: Report, to: Path, *, live: Live | None = None) -> Repor
     remove(to / NAME)  # until all is written anew
     values = {
         "report": report,
-        "figures": figures_of(report),
+        "figures": figures_of(report, () if live is None else live.trials),
         "live": live,
+        "next": report.next_step(is_running=live is not None and bool(live.holder)),
     }
     write_page(paths.html, "study.html.j2", values)
     write_markdown(paths.markdown, "study.md.j2", values)

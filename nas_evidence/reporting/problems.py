@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.reporting.study_tables import RankedStudy, last_evaluations
 from nas_evidence.spec.record import TrialStatus
+from nas_evidence.storage.kept_submission import resume_call, resume_command
 
 _LISTED = 8  # trial ids listed per cause
 
@@ -96,6 +98,26 @@ def unranked_sentence(study: RankedStudy) -> str:
         f"{' and '.join(names)}{because}. Search again with another score (set objective=...), "
         "or with a smaller learning rate (set plan.learning_rate=...), and another `out`."
     )
+
+
+def unfinished_sentence(study: RankedStudy, place: Path | str, folder: Path | None = None) -> str:
+    """Say that no trial is complete, and what goes on; "" if one is complete.
+
+    Args:
+        study: the study as it is stored.
+        place: of the study, as its user named it.
+        folder: where it is here, if that is another.
+    """
+    if len(study.complete):
+        return ""
+    none = f"0 of {study.spec.n_trials} trials are complete"
+    folder = folder or Path(place)
+    if study.n_searched < study.spec.n_trials:
+        go_on, command = resume_call(place, folder), resume_command(place, folder)
+        return f"{none}; {go_on} goes on ({command})"
+    why = next((f", most often because: {one.detail}" for one in problems(study)), "")
+    again = resume_call(place, folder, ", retry_failed=True")
+    return f"{none}{why}; retry_failed=True (--retry-failed) runs them again: {again}"
 
 
 def _cause(trial: dict[str, object]) -> str:

@@ -18,12 +18,12 @@ import pandas as pd
 
 from nas_evidence.maths.pareto import on_front
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.spec.domains import ParameterValue, value_text
+from nas_evidence.spec.domains import ParameterValue, architecture_text
 from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
 from nas_evidence.storage.tables import (
     COLUMNS,
@@ -155,13 +155,13 @@ class RankedStudy:
             if not self.is_estimated:
                 return f"{before}Ranked by {self.ranks_by}, best first."
             return (
-                f"{before}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)} that all "
-                "trials together say of an architecture; one lucky seed counts less."
+                f"{before}Ranked by `estimate`: the mean of {' and '.join(ESTIMATED)}, smoothed "
+                "over similar architectures, so that one lucky seed counts less."
             )
         if 0 < raced < len(ranked):
             return (
-                f"The {first} trained several times and ranked by the mean {score}; the others "
-                "follow by a single training, where a lucky score can exceed a mean above it."
+                f"The {first} trained several times and ranked by the mean {score}. The others "
+                "follow by one training each, whose score may be higher by luck."
             )
         means = any(len(one.trial_ids) > 1 for one in ranked)
         return f"Ranked by {f'the mean {score} over seeds' if means else score}, best first."
@@ -470,22 +470,6 @@ def _front(
         return {}
     gains = [(objective[key], *(-costs[key][name] for name in minimise)) for key in keys]
     return dict(zip(keys, on_front(gains), strict=True))
-
-
-def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
-    """Return an architecture in words; layers of one width go without saying.
-
-    >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
-    'mlp, depth 2, width 64'
-    >>> architecture_text("linear", {"numbers": "piecewise"})
-    'linear, piecewise numbers'
-    """
-    said = (
-        f"{value} {name}" if name == NUMBERS else f"{name} {value_text(value)}"
-        for name, value in values.items()
-        if (name, value) not in (("shape", "constant"), (NUMBERS, PLAIN))
-    )
-    return ", ".join([family, *said])
 
 
 def _known(rows: list[Row], name: str) -> list[float]:

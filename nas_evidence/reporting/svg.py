@@ -6,8 +6,9 @@ shows to a mouse and the page's script to a finger. All text from outside is esc
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from markupsafe import Markup, escape
 
@@ -133,24 +134,29 @@ class Panel:
     def dot(
         self, x: float, y: float, *, colour: str, radius: float = 5.0, symbol: int = 0,
         title: str = "", family: str = "", hollow: bool = False, opacity: float = 0.85,
+        trial: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a marker of a radius, in the shape of the family at position `symbol`."""
+        """Add a marker of a radius, in the shape of the family at position `symbol`.
+
+        A click on one of a `trial` opens the row of that trial, where the page has it.
+        """
         shape = _symbol(symbol, *self.at(x, y), radius)
         self.marks.append(
             f'<{shape} class="dot" {_fill(colour, hollow=hollow)} opacity="{opacity:g}"'
-            f"{_of(family)}>{_title(title)}</{shape.split()[0]}>"
+            f"{_of(family)}{_row_of(trial)}>{_title(title)}</{shape.split()[0]}>"
         )
 
     def line(
         self, points: Sequence[tuple[float, float]], *, colour: str, width: float = 1.5,
         title: str = "", family: str = "", dash: str = "", opacity: float = 1.0,
+        trial: int | None = None,
     ) -> None:  # fmt: skip
-        """Add a line through points."""
+        """Add a line through points; of a `trial` as a marker of one."""
         places = " ".join(f"{a:.1f},{b:.1f}" for a, b in (self.at(*point) for point in points))
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         self.marks.append(
             f'<polyline class="line" points="{places}" fill="none" stroke="{colour}" '
-            f'stroke-width="{width:g}" opacity="{opacity:g}"{dashed}{_of(family)}>'
+            f'stroke-width="{width:g}" opacity="{opacity:g}"{dashed}{_of(family)}{_row_of(trial)}>'
             f"{_title(title)}</polyline>"
         )
 
@@ -236,6 +242,10 @@ def _of(family: str) -> Markup:
     return Markup(' data-family="{}"').format(family) if family else Markup()
 
 
+def _row_of(trial: int | None) -> str:
+    return "" if trial is None else f' data-trial="{trial}"'
+
+
 @dataclass(frozen=True)
 class Key:
     """One entry of a legend: a marker, or a line with its dashes."""
@@ -247,21 +257,41 @@ class Key:
     hollow: bool = False
 
 
-def plot(panels: Sequence[Panel], *, name: str, legend: Sequence[Key] = ()) -> Markup:
+class Drawing(Markup):
+    """A figure as SVG, with the values that it shows.
+
+    rows  one mapping for each value or each marker, the same names in all
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+
+    def __new__(cls, base: object = "", rows: Sequence[Mapping[str, Any]] = ()) -> Self:
+        """Return SVG with the values that it shows."""
+        made = super().__new__(cls, base)
+        made.rows = tuple(rows)
+        return made
+
+
+def plot(
+    panels: Sequence[Panel], *, name: str, rows: Sequence[Mapping[str, Any]],
+    legend: Sequence[Key] = (),
+) -> Drawing:  # fmt: skip
     """Return panels as one figure, its legend above.
 
     Args:
         panels: below each other; each has its own place.
         name: what the figure shows, for those who hear the page.
+        rows: the values that it shows, see `Drawing`.
         legend: not drawn for fewer than two entries.
     """
     height = max(panel.top + panel.height for panel in panels)
     keys = "".join(map(_key, legend)) if len(legend) > 1 else ""
     above = f'<div class="legend">{keys}</div>' if keys else ""
     body = "".join(panel.drawn() for panel in panels)
-    return Markup(
+    return Drawing(
         f'{above}<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(name)}">'
-        f"{body}</svg>"
+        f"{body}</svg>",
+        rows,
     )
 
 

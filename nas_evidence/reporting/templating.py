@@ -16,7 +16,7 @@ from markupsafe import Markup
 from nas_evidence.plumbing import foreign_text
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.files import write_whole
-from nas_evidence.plumbing.foreign_text import csv_cell, python_text
+from nas_evidence.plumbing.foreign_text import csv_cell, on_one_line, python_text
 from nas_evidence.reporting.glossary import explained
 from nas_evidence.reporting.words import (
     MISSING,
@@ -26,6 +26,7 @@ from nas_evidence.reporting.words import (
     amount,
     clock,
     count,
+    metric_value,
     number,
     percent,
     short,
@@ -37,11 +38,29 @@ from nas_evidence.spec.metric_names import LESS_IS_BETTER
 _TEMPLATES = Path(__file__).parent / "templates"
 #: A flag of the command line within a sentence.
 _FLAG = re.compile(r"(?<=\()(--[a-z][a-z-]*[a-z])(?=\))")
+#: What a sentence for the terminal marks as typed, where Markdown may show it as it is.
+_TYPED = re.compile(r"`([\w .,:=/+-]+)`")
+#: A word of the glossary that the keyboard stops at.
+_STOP = re.compile('<span class="term" tabindex="0">([^<]*)<')
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object]) -> None:
-    """Write a self-contained HTML page."""
-    _write(path, environment().get_template(template).render(values))
+    """Write a self-contained HTML page; the keyboard stops at each term once."""
+    _write(path, _stopped_at_once(environment().get_template(template).render(values)))
+
+
+def _stopped_at_once(page: str) -> str:
+    """Return a page on which Tab skips terms that it has stopped at; a tap still asks them."""
+    seen: set[str] = set()
+
+    def stop(found: re.Match[str]) -> str:
+        word = found[1]
+        if word in seen:
+            return found[0].replace('"0"', '"-1"')
+        seen.add(word)
+        return found[0]
+
+    return _STOP.sub(stop, page)
 
 
 def write_markdown(path: Path, template: str, values: Mapping[str, object]) -> None:
@@ -73,6 +92,24 @@ def markdown(text: object) -> Markup:
     a\|b &lt;i&gt;\_x\_
     """
     return Markup(foreign_text.markdown(text))
+
+
+def said_in_markdown(sentence: object) -> Markup:
+    r"""Return a sentence for the terminal in Markdown, what is typed as code.
+
+    >>> print(said_in_markdown("`report DIR` shows a_b, `<b>` too"))
+    `report DIR` shows a\_b, \`&lt;b&gt;\` too
+    """
+    parts = _TYPED.split(" ".join(str(sentence).split()))
+    return Markup("").join(
+        Markup(f"`{part}`") if i % 2 else _spaced(part) for i, part in enumerate(parts)
+    )
+
+
+def _spaced(part: str) -> Markup:
+    """Return a part of a sentence in Markdown, with the spaces at its ends."""
+    before, after = " " * part.startswith(" "), " " * part.endswith(" ")
+    return Markup(before) + markdown(part) + Markup(after) if part.strip() else Markup(part)
 
 
 def flags_marked(sentence: str) -> Markup:
@@ -121,6 +158,8 @@ def environment() -> Environment:
     environment.filters["parameter"] = lambda value: None if value is None else value_text(value)
     environment.filters["python_text"] = lambda text: Markup(python_text(text))
     environment.filters |= {"short": short, "duration": duration, "amount": amount}
+    environment.filters |= {"metric": metric_value, "said": said_in_markdown}
+    environment.filters["code_line"] = lambda text: Markup(on_one_line(text))
     environment.filters["flags_marked"] = flags_marked
     environment.filters |= {"percent": percent, "explained": explained, "clock": clock}
     environment.filters["words"] = words_of

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from nas_evidence.reporting.study_tables import RankedStudy, architecture_text, last_evaluations
+from nas_evidence.reporting.study_tables import RankedStudy, last_evaluations
+from nas_evidence.spec.domains import architecture_text
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import declared
 from nas_evidence.storage.tables import architecture_values

@@ -61,8 +61,8 @@ CALIBRATED: Mapping[Confidence, Calibrated] = {
 def named(name: str, folder: Path) -> str:
     """Return what to call a study: with its folder, where that has another name.
 
-    >>> named("memory", Path("runs/wine")), named("wine", Path("runs/wine")), named("a", Path())
-    ('memory (wine)', 'wine', 'a')
+    >>> named("array", Path("runs/wine")), named("wine", Path("runs/wine")), named("a", Path())
+    ('array (wine)', 'wine', 'a')
     """
     return name if folder.name in ("", name) else f"{name} ({folder.name})"
 
@@ -100,6 +100,15 @@ def scale_of(target: str) -> Scale:
 def number(value: float | None, digits: int = 3) -> str:
     """Return a number with `digits` decimals, or a dash where it is missing or NaN."""
     return MISSING if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def metric_value(value: float | None, digits: int = 3) -> str:
+    """Return a metric with `digits` decimals, and a large one with its leading digits.
+
+    >>> [metric_value(x) for x in (0.98765, -0.5, 85866.176, 123.456, None)]
+    ['0.988', '-0.500', '85,866', '123.5', '–']
+    """
+    return number(value, digits) if value is None or abs(value) < 100 else amount(value)
 
 
 def count(value: int | None) -> str:

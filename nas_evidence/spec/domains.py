@@ -197,6 +197,22 @@ def value_text(value: ParameterValue) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def architecture_text(family: str, values: Mapping[str, ParameterValue]) -> str:
+    """Return an architecture in words; layers of one width and plain numbers go without saying.
+
+    >>> architecture_text("mlp", {"depth": 2, "width": 64, "shape": "constant"})
+    'mlp, depth 2, width 64'
+    >>> architecture_text("linear", {"numbers": "piecewise"})
+    'linear, piecewise numbers'
+    """
+    said = (
+        f"{value} numbers" if name == "numbers" else f"{name} {value_text(value)}"
+        for name, value in values.items()
+        if (name, value) not in (("shape", "constant"), ("numbers", "plain"))
+    )
+    return ", ".join([family, *said])
+
+
 def described(domain: Domain) -> str:
     """Return the members of a domain in readable form.
 

@@ -58,8 +58,12 @@ class HowRead:
 
         >>> HowRead((), n_train=8, n_test=2, given="flats.csv").size
         'flats.csv, 10 rows'
+        >>> HowRead((), n_train=8, n_test=2, given="a DataFrame").size
+        'a DataFrame of 10 rows'
         """
-        return ", ".join(filter(None, [self.given, f"{self.n_train + self.n_test} rows"]))
+        of_memory = self.given.startswith(("a ", "an "))
+        rows = f"{self.n_train + self.n_test} rows"
+        return (" of " if of_memory else ", ").join(filter(None, [self.given, rows]))
 
     @classmethod
     def from_json(cls, text: str) -> "HowRead":

@@ -473,6 +473,9 @@ class ResourceSpec(Frozen):
     slice_timeout_seconds: Seconds = 300.0
     """Silence after which a worker counts as hung, or five times the longest slice so far if that
     is longer."""
+    wait_seconds: Literal["auto"] | Seconds = "auto"
+    """How long a study waits for room for a worker, then it stops. "auto" waits without limit on a
+    cluster, and 900 s on one machine. `--time` ends it, too."""
 
     @field_validator("workers", mode="before")
     @classmethod

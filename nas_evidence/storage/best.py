@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from statistics import fmean
 
-from nas_evidence.spec.coordinates import Space
 from nas_evidence.spec.record import TrialStatus, is_race
 from nas_evidence.spec.study import ESTIMATED, ArchitectureSpec, StudySpec
 from nas_evidence.storage.trial_row import TrialRow
@@ -147,16 +146,16 @@ class Standings:
 
     def _with_estimates(self) -> list[Standing]:
         """Return all standings, with estimates if there are enough and all are in the space."""
-        space = Space(self._study.family)
         found = sorted(self._by_key.values(), key=lambda one: min(one.values))
         tried = [one.architecture for one in found]
-        if not (
-            FEWEST <= len(found) <= MOST
-            and self._study.rank_by == "estimate"
-            and all(one in space for one in tried)
-        ):
+        if not (FEWEST <= len(found) <= MOST and self._study.rank_by == "estimate"):
             return found
-        # Not above: each driver imports this file, and few studies need scipy.
+        # Not above: each command imports this file, and few need numpy and scipy for it.
+        from nas_evidence.spec.coordinates import Space
+
+        space = Space(self._study.family)
+        if not all(one in space for one in tried):
+            return found
         from nas_evidence.maths.architecture_posterior import OF_NOISY_SEEDS, ArchitecturePosterior
 
         posterior = ArchitecturePosterior(

@@ -58,6 +58,10 @@ class StudyStoppedError(UserError):
     """The study cannot continue now; nothing is lost."""
 
 
+class StoreError(StudyStoppedError):
+    """The store cannot be used now; nothing of the study is lost."""
+
+
 def crash_point(name: str) -> None:
     """Pass a step after which a test may kill this process, by `NAS_EVIDENCE_CRASH_AT`."""
     assert name in CRASH_POINTS

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +20,10 @@ from nas_evidence.storage.faults import StudyStoppedError
 
 #: Seconds between two heartbeats, and seconds of silence after which a holder may be dead.
 BEAT_EVERY, SILENT_AFTER = 10.0, 60.0
+#: What the studies of this process wait for, by place; the next heartbeat of each says it.
+_WAITING = dict[str, str]()
+#: Characters of it: a file `lock` has a fixed size.
+_LONGEST = 120
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Holder:
     """Which process works on a study: when it was last heard of, and since when it has worked.
 
     Times are in seconds since 1970. A number of a process means something in one namespace of
-    processes only: containers of one host may share its name and its boot.
+    processes only: containers of one host may share its name and its boot. `waits_for` says for
+    what a study waits in which no trial can run; "" otherwise.
     """
 
     pid: int
@@ -36,6 +41,7 @@ class Holder:
     heard_of: float
     since: float
     namespace: str = ""
+    waits_for: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} of host {self.host}, since {_when(self.since)}"
@@ -102,7 +108,7 @@ def announced(
     def beat() -> None:
         while not over.wait(BEAT_EVERY):
             with contextlib.suppress(OSError, StudyStoppedError):  # the driver notices it
-                put(_text(since))
+                put(_text(since, _WAITING.get(str(place), "")))
 
     beating = threading.Thread(target=beat, daemon=True)
     beating.start()
@@ -111,10 +117,17 @@ def announced(
     finally:
         over.set()
         beating.join()
+        _WAITING.pop(str(place), None)
         with contextlib.suppress(OSError, StudyStoppedError):  # it falls silent
             last = holder_in(get() or b"")
             if last is not None and last.is_me:
                 put(b"")
+
+
+def say_waiting(places: Iterable[Path | str], what: str) -> None:
+    """Let the heartbeats of a study that is held at these places say what it waits for."""
+    for place in places:
+        _WAITING[str(place)] = what[:_LONGEST]
 
 
 def holder_in(content: bytes) -> Holder | None:
@@ -123,7 +136,8 @@ def holder_in(content: bytes) -> Holder | None:
         facts = read_sealed_json(content, Path("lock"))
         times = float(facts["heard_of"]), float(facts["since"])
         names = str(facts["host"]), str(facts["boot_id"])
-        return Holder(int(facts["pid"]), *names, *times, str(facts.get("namespace", "")))
+        more = (str(facts.get(name, "")) for name in ("namespace", "waits_for"))
+        return Holder(int(facts["pid"]), *names, *times, *more)
     except (DamagedError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -173,9 +187,9 @@ def namespace() -> str:
         return ""
 
 
-def _text(since: float) -> bytes:
+def _text(since: float, waits_for: str = "") -> bytes:
     host = socket.gethostname()
-    holder = Holder(os.getpid(), host, boot_id(), time.time(), since, namespace())
+    holder = Holder(os.getpid(), host, boot_id(), time.time(), since, namespace(), waits_for)
     return sealed_json(asdict(holder)).encode()
 
 

@@ -281,6 +281,18 @@ def events_since(folder: Path, past: ReadLog) -> tuple[list[tuple[float, Event]]
     return list(_scan(folder, past)), past
 
 
+def first_written(folder: Path) -> float | None:
+    """Return when the first line of a log was written, s since 1970; None without one.
+
+    Reads the beginning of the first file alone, whose lines nothing checks.
+    """
+    for path in log_files(folder):
+        with path.open("rb") as file:
+            if found := _HEAD.search(file.read(_TAIL)):
+                return float(found[2])
+    return None
+
+
 def last_written(folder: Path) -> float | None:
     """Return when the last line of a log was written, s since 1970; None without one.
 

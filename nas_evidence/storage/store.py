@@ -11,17 +11,14 @@ here.
 A store is never followed out of itself: before the first request a folder with a link out of it is
 refused, and each later request refuses a link on its way.
 
-Only this module imports fsspec. Each service's client finds its own credentials (environment,
-profile, role of the machine); they never pass through here.
+Only this module and `store_folder` import fsspec, when a store is opened. Each service's client
+finds its own credentials (environment, profile, role of the machine); none pass through here.
 """
 
 import contextlib
-import errno
 import logging
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from glob import has_magic
@@ -29,16 +26,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
-
 from nas_evidence.plumbing.backoff import try_again
-from nas_evidence.plumbing.files import hidden_beside
 from nas_evidence.plumbing.names import is_name
 from nas_evidence.plumbing.proxies import pass_proxies_by
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import refuse_password
-from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.links import link_on_the_way, refuse_links
 from nas_evidence.storage.study_names import is_removable
 
@@ -65,10 +58,6 @@ _HOPELESS = (
 _HOPELESS_NAMES = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
 
 T = TypeVar("T")
-
-
-class StoreError(StudyStoppedError):
-    """The store cannot be used now; nothing of the study is lost."""
 
 
 class Stamp(NamedTuple):
@@ -120,9 +109,13 @@ class Store:
         try:
             self._fs: Any
             if in_folder:
-                self._fs = _Folder(skip_instance_cache=True)
+                from nas_evidence.storage.store_folder import StoreFolder  # late: with fsspec
+
+                self._fs = StoreFolder(skip_instance_cache=True)
                 root = self._fs._strip_protocol(self.place)
             else:  # other processes write there too: do not cache listings
+                from fsspec.core import url_to_fs
+
                 pass_proxies_by(self.place)
                 how = {"skip_instance_cache": True, "use_listings_cache": False}
                 self._fs, root = url_to_fs(self.place, **how)
@@ -139,7 +132,7 @@ class Store:
             raise UserError(f"{self.place} cannot be opened: {error} (known: {known}).").with_code(
                 "store-not-opened"
             ) from None
-        self._root = str(root).rstrip("/")
+        self._root, self._in_folder = str(root).rstrip("/"), in_folder
         self._may_have_links = in_folder and not in_use  # until it was looked through
         #: Called before each try of a change, but for `if_absent`; what it raises ends the try.
         self.guard: Callable[[], None] = lambda: None
@@ -259,7 +252,7 @@ class Store:
         Raises:
             StoreError: if not.
         """
-        if isinstance(self._fs, _Folder):  # a folder of our own, as a study folder is
+        if self._in_folder:  # a folder of our own, as a study folder is
             self._try(lambda: Path(self._root).mkdir(0o700, parents=True, exist_ok=True))
         self._try(lambda: self._put(_PROBE, b""), patience=0.0)
         overwrites = self._try(lambda: self._put(_PROBE, b"", if_absent=True), patience=0.0)
@@ -321,7 +314,7 @@ class Store:
         Raises:
             StoreError: a link in a folder is on its way.
         """
-        if isinstance(self._fs, _Folder) and (link := link_on_the_way(Path(self._root), name)):
+        if self._in_folder and (link := link_on_the_way(Path(self._root), name)):
             raise StoreError(
                 f"{self.place}/{link} is a link, and a store is never followed through one; put "
                 "what it leads to in its place, or remove it."
@@ -373,83 +366,6 @@ class Store:
             f"the store {self.place} cannot be used: {why}. Check its address, that its bucket "
             "or folder exists, and the credentials of this machine. Nothing that it holds is lost."
         )
-
-
-class _Folder(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Local files, each of which is there completely or not at all; links are not followed."""
-
-    def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for place, _folders, files in os.walk(path):
-            for name in files:
-                with contextlib.suppress(FileNotFoundError):  # a driver has removed it
-                    facts = self.info(f"{place}/{name}")
-                    # A time in whole seconds does not tell a file from the one that replaced it.
-                    facts["ETag"] = f"{facts['mtime']}-{facts['ino']}"
-                    found[f"{place}/{name}"] = facts
-        return found
-
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        with self._whole(Path(path), create=mode == "create") as temporary:
-            temporary.write_bytes(value)
-
-    def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Copy a file; it and the folders made for it have the rights of those it comes from."""
-        _make_like(Path(rpath).parent, Path(lpath).parent)
-        with self._whole(Path(rpath)) as temporary:
-            _copy_like(Path(lpath), temporary)
-
-    def get_file(self, rpath: str, lpath: str, **_: Any) -> None:
-        """Copy a file to here, with its rights: data of a study stay private."""
-        _make_like(Path(lpath).parent, Path(rpath).parent)
-        _copy_like(Path(rpath), Path(lpath))
-
-    @contextlib.contextmanager
-    def _whole(self, path: Path, *, create: bool = False) -> Iterator[Path]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = hidden_beside(path)
-        try:
-            yield temporary
-            if create:
-                _link(temporary, path)  # which never replaces
-            else:
-                os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        raise StoreError(
-            f"{target.parent} is on a file system without hard links, such as FAT and exFAT, so "
-            "two drivers at file:// could not be told apart; give the path of the folder without "
-            "file:// if only this machine works there, or a store elsewhere."
-        ).with_code("store-without-hard-links") from None
-
-
-def _copy_like(source: Path, target: Path) -> None:
-    """Copy a file; at no moment may anybody read the copy who may not read the original."""
-    mode = source.stat().st_mode & 0o777
-    target.unlink(missing_ok=True)  # it may have other rights
-    with (
-        source.open("rb") as old,
-        open(target, "xb", opener=lambda name, how: os.open(name, how, mode | 0o200)) as new,
-    ):
-        shutil.copyfileobj(old, new, 1 << 20)
-
-
-def _make_like(folder: Path, pattern: Path) -> None:
-    """Make a folder, and those above it, each with the rights of the one of the same name."""
-    if folder.is_dir():
-        return
-    if folder.parent.name == pattern.parent.name:
-        _make_like(folder.parent, pattern.parent)
-    mode = pattern.stat().st_mode & 0o777 if folder.name == pattern.name else 0o777
-    folder.mkdir(mode, parents=True, exist_ok=True)
 
 
 def _stamp(facts: Mapping[str, Any]) -> Stamp:

@@ -19,12 +19,13 @@ from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import Override, StudyError, differences, dump_study, load_study
 from nas_evidence.storage.conditions import check_conditions, how_to_restore, keep_copy
 from nas_evidence.storage.holding import Holder, announced, boot_id, holder_in
+from nas_evidence.storage.kept_submission import read_submission
 from nas_evidence.storage.links import refuse_links
 from nas_evidence.storage.requests import withdraw
 
 _SUBFOLDERS = ("trials", "evidence", "terms", "curves", "models", "checkpoints", "logs")
 _HALF_WRITTEN = ".study.toml."
-_LOCK_BYTES = 512
+_LOCK_BYTES = 1024
 
 
 def default_folder(study: StudySpec) -> Path:
@@ -142,9 +143,11 @@ def locked(folder: Path, *, steal: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            found = read_submission(folder)
+            words = (str(folder),) if found is None else found.words
             raise UserError(
                 f"another process works on {folder} ({holder_of(folder) or 'unknown'}); wait for "
-                f"it, or stop it first: `nas-evidence cancel {shell_word(folder)}`."
+                f"it, or stop it first: `nas-evidence cancel {' '.join(map(shell_word, words))}`."
             ).with_code("folder-locked") from None
         except OSError as error:  # a file system without locks
             raise OSError(error.errno, error.strerror, str(folder / "lock")) from error

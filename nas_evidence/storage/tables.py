@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -57,6 +56,9 @@ from nas_evidence.storage.store import Store, is_uri
 from nas_evidence.storage.study_names import TableName, remove, remove_half_written
 from nas_evidence.storage.trial_row import COPIED, TrialRow
 
+if TYPE_CHECKING:  # imported where a table is read whole: `status` reads none
+    import pandas as pd
+
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
@@ -86,6 +88,8 @@ TABLES: tuple[TableName, ...] = ("evidence", "terms", "curves", "trials")
 _FILE_NAME = re.compile(r"(\d{6,})-a(\d+)\.parquet")
 _PART_NAME = re.compile(r"part-[0-9a-f]{32}\.parquet")
 FOREIGN = "foreign: not named <trial>-a<attempt>.parquet"
+#: The state of a folder: its result files with their times and sizes.
+Stamp = frozenset[tuple[str, int, int]]
 #: Number of single-attempt files in a table from which `compact` merges them.
 COMPACT_AT = 256
 #: Characters of the name of a column of a callback.
@@ -93,8 +97,6 @@ _LONGEST_NAME = 60
 #: The tables of attempts that this process stored last, by digest of their files: `compact` need
 #: not parse those again.
 _WRITTEN: dict[str, pa.Table] = {}
-#: pandas types that hold missing integers and booleans without conversion to float.
-_PANDAS_TYPES = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def read_stem(
             with the hash of others are of another study, and unsound.
         attempts: those that the files hold, if that is known; others are unsound.
     """
-    frames, torn = dict[TableName, pd.DataFrame](), dict[Path, str]()
+    frames, torn = dict[TableName, "pd.DataFrame"](), dict[Path, str]()
     for table in TABLES:
         one = _load(folder / table / f"{stem}.parquet")
         if isinstance(one, UnreadableFile):
@@ -212,7 +214,7 @@ def read_stem(
         elif conditions and not _hashes_in(one) <= {*conditions}:
             torn[folder / table / f"{stem}.parquet"] = "damaged: of another study"
         else:
-            frames[table] = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
+            frames[table] = _frame(one)
     if torn:
         return torn
     there = {table: _attempts_in(frame) for table, frame in frames.items()}
@@ -241,7 +243,7 @@ def rows_in(folder: Path, stem: str) -> tuple[TrialRow, ...]:
     one = _load(folder / "trials" / f"{stem}.parquet")
     if isinstance(one, UnreadableFile):
         return ()
-    frame = one.to_pandas(types_mapper=_PANDAS_TYPES.get)
+    frame = _frame(one)
     return tuple(rows_of(frame, _SCHEMAS["evidence"].empty_table().to_pandas()))
 
 
@@ -273,7 +275,7 @@ def per_datum_of(folder: Path, state: State, row: TrialRow, estimator: str) -> f
     return values[-1] if values else None
 
 
-def read_table(folder: str | Path, table: TableName) -> pd.DataFrame:
+def read_table(folder: str | Path, table: TableName) -> "pd.DataFrame":
     """Return one table of a study, with the last finished attempt of each trial.
 
     Integer and boolean columns are nullable; a missing float is NaN in pandas and null in the
@@ -321,7 +323,7 @@ def _at_hand(place: str, table: TableName) -> Iterator[Path]:
 
 def read_tables(
     folder: Path, tables: Sequence[TableName] = TABLES, wrong: Collection[Path] = ()
-) -> tuple[dict[TableName, pd.DataFrame], tuple[UnreadableFile, ...]]:
+) -> "tuple[dict[TableName, pd.DataFrame], tuple[UnreadableFile, ...]]":
     """Return several tables as `read_table` does, and the skipped files; `wrong` are not read."""
     trials, unreadable = _read(folder, "trials", wrong)
     final = trials["status"].isin([status.value for status in TrialStatus if status.is_final])
@@ -341,7 +343,7 @@ def read_tables(
     return {table: frames[table] for table in tables}, tuple(unreadable)
 
 
-def rows_of(trials: pd.DataFrame, evidence: pd.DataFrame) -> list[TrialRow]:
+def rows_of(trials: "pd.DataFrame", evidence: "pd.DataFrame") -> list[TrialRow]:
     """Return the rows of the attempts in two tables, in the order of `trials`."""
     last = evidence.drop_duplicates(["trial_id", "attempt", "estimator"], keep="last")
     last = last[last["valid"].fillna(False) & last["value"].notna()]
@@ -367,7 +369,7 @@ def own_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
     return {
         name: row[name].item() if hasattr(row[name], "item") else row[name]
         for name in own_columns(row)
-        if not pd.isna(row[name])
+        if not _is_missing(row[name])
     }
 
 
@@ -433,7 +435,7 @@ def architecture_values(row: Mapping[Any, Any]) -> dict[str, ParameterValue]:
     return {
         str(name).removeprefix(ARCHITECTURE): value.item() if hasattr(value, "item") else value
         for name, value in row.items()
-        if str(name).startswith(ARCHITECTURE) and not pd.isna(value)
+        if str(name).startswith(ARCHITECTURE) and not _is_missing(value)
     }
 
 
@@ -450,10 +452,10 @@ class StudyTables:
 
     folder: Path
     spec: StudySpec
-    trials: pd.DataFrame
-    evidence: pd.DataFrame
-    terms: pd.DataFrame
-    curves: pd.DataFrame
+    trials: "pd.DataFrame"
+    evidence: "pd.DataFrame"
+    terms: "pd.DataFrame"
+    curves: "pd.DataFrame"
     unreadable: tuple[UnreadableFile, ...]
     ended: tuple[int, ...] = ()
 
@@ -470,7 +472,7 @@ class StudyTables:
         """The finished trials, in order of trial id."""
         return rows_of(self.trials, self.evidence)
 
-    def row(self, trial_id: int) -> pd.Series:
+    def row(self, trial_id: int) -> "pd.Series":
         """Return the row of a finished trial in `trials`."""
         return self.trials[self.trials["trial_id"] == trial_id].iloc[0]
 
@@ -543,6 +545,19 @@ def remove_unnamed(folder: Path, state: State) -> None:
                 remove(folder, f"{table}/{path.name}")
 
 
+def stamp(folder: Path) -> Stamp:
+    """Return the state of a study's results, to detect changes."""
+    found = set()
+    for table in TABLES:
+        for path in (folder / table).glob("*.parquet"):
+            try:
+                state = path.stat()
+            except FileNotFoundError:  # just merged into a larger file
+                continue
+            found.add((f"{table}/{path.name}", state.st_mtime_ns, state.st_size))
+    return frozenset(found)
+
+
 def remove_torn(folder: Path) -> None:
     """Remove what a killed process has not finished writing in the tables."""
     for table in TABLES:
@@ -584,7 +599,7 @@ def compact(log: Log, folder: Path, at_least: int = COMPACT_AT) -> None:
 
 
 def _row(cells: Mapping[Hashable, Any], values: Mapping[Attempt, dict[str, float]]) -> TrialRow:
-    known = {str(name): cell for name, cell in cells.items() if not pd.isna(cell)}
+    known = {str(name): cell for name, cell in cells.items() if not _is_missing(cell)}
     return TrialRow(
         **{name: COLUMNS["trials"][name].kind(known[name]) for name in COPIED if name in known},
         architecture=ArchitectureSpec(family=known["family"], values=architecture_values(known)),
@@ -730,13 +745,28 @@ def _hashes_in(table: pa.Table) -> set[str]:
     return {one for one in (of, *rows) if one}
 
 
-def _attempts_in(frame: pd.DataFrame) -> set[Attempt]:
+def _frame(table: pa.Table) -> "pd.DataFrame":
+    """Return a table in which missing integers and booleans are not converted to float."""
+    import pandas as pd  # late, as everywhere here
+
+    types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    return table.to_pandas(types_mapper=types.get)
+
+
+def _is_missing(cell: object) -> bool:
+    """Return whether a cell of a table is missing: None, NaN or NA."""
+    import pandas as pd
+
+    return bool(pd.isna(cell))
+
+
+def _attempts_in(frame: "pd.DataFrame") -> set[Attempt]:
     return {(int(i), int(a)) for i, a in zip(frame["trial_id"], frame["attempt"], strict=True)}
 
 
 def _read(
     folder: Path, table: TableName, wrong: Collection[Path]
-) -> tuple[pd.DataFrame, list[UnreadableFile]]:
+) -> "tuple[pd.DataFrame, list[UnreadableFile]]":
     """Return all attempts in one table, with the files skipped."""
     parts = _parts(folder / table)
     there = sorted((folder / table).glob("[!._]*.parquet"))
@@ -749,8 +779,7 @@ def _read(
     # Without rows a table knows no types of the parameters.
     there = [one for one in (joined, single) if one.num_rows] or [joined]
     both = pa.concat_tables(there, promote_options="permissive")
-    frame = both.to_pandas(types_mapper=_PANDAS_TYPES.get)
-    return frame, unreadable + torn + torn_too
+    return _frame(both), unreadable + torn + torn_too
 
 
 def _concat(

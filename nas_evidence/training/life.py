@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from nas_evidence.spec.schedule import Stop
 from nas_evidence.training.loop import DivergedError, train_epochs
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import Passes, update, update_and_follow
+from nas_evidence.training.online import Passes, followed, passes_of_sample, updated
 from nas_evidence.training.settling import begin_settling, settle_slices
 
 
@@ -46,21 +46,28 @@ def advance(
     if training:
         n_epochs = stop.epoch - networks[training[0]].epoch
         errors = train_epochs([networks[k] for k in training], n_epochs=n_epochs)
+        fine = [k for k, error in zip(training, errors, strict=True) if error is None]
+        updates = updated([networks[k] for k in fine]) if stop.update and fine else []
         for k, error in zip(training, errors, strict=True):
-            found[k] = error if error is not None else _stopped(networks[k], stop, follow=follow)
+            found[k] = error
+        for k, passes in zip(fine, updates or [None] * len(fine), strict=True):
+            found[k] = _stopped(networks[k], stop, passes, follow=follow)
     return found
 
 
-def _stopped(network: Network, stop: Stop, *, follow: bool) -> Passes | DivergedError | None:
-    """Update the hyperparameters if due; after the last epoch begin to settle."""
+def _stopped(
+    network: Network, stop: Stop, updated: Passes | DivergedError | None, *, follow: bool
+) -> Passes | DivergedError | None:
+    """Evaluate after an update, or without one; after the last epoch begin to settle."""
     passes = None
-    try:
-        if stop.evaluate:
-            passes = update_and_follow(network, due=stop.update, follow=follow)
-        elif stop.update:
-            update(network)
-    except DivergedError as error:
-        return error
+    if isinstance(updated, DivergedError):
+        return updated
+    if stop.evaluate:
+        try:
+            sample = passes_of_sample(network) if updated is None else updated
+            passes = followed(sample, follow=stop.update or follow)
+        except DivergedError as error:
+            return error
     if stop.last:
         settling = begin_settling(network, network.plan.settle * network.epoch)
         settling.reported = stop.evaluate

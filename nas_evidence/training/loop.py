@@ -20,6 +20,7 @@ outputs, and κ means the same here as in the evidence.
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from torch import Tensor
 from nas_evidence.data.augmentation import moves_of_epoch
 from nas_evidence.likelihoods import Likelihood, Scale, likelihood, scales_of
 from nas_evidence.models.modes import in_training_mode
+from nas_evidence.models.number_layers import Piecewise
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import CurvePoint
 from nas_evidence.spec.study import TrainingPlan
@@ -117,60 +119,84 @@ def _train_group(networks: Sequence[Network], n_epochs: int) -> list[DivergedErr
     models = [in_training_mode(network.model) for network in chosen]
     program = Program(models, [network.optimiser for network in chosen], chosen[0].plan)
     with program:
-        for _ in range(n_epochs):
-            scale, batches = _begin_epoch(chosen, program)
+        constant = _Constant.of(chosen, program.theta)
+        for batches in _epochs_of(chosen, n_epochs, program.encoding):
+            _begin_epoch(chosen, program, constant)
             sums = torch.zeros(len(chosen), dtype=torch.float64, device=program.theta.device)
+            scale = constant.scale
             for batch in batches:
                 n = len(batch.sizes)
                 nll = program.step(batch, None if scale is None else scale[:n])
                 batch.add_sums(sums[:n], nll)
             seconds, started = time.perf_counter() - started, time.perf_counter()
-            for k, nll_sum in zip(places, sums.tolist(), strict=True):
+            for k, nll_sum, found in zip(places, sums.tolist(), constant.likelihoods, strict=True):
                 share = seconds * counts[k] / sum(counts)
-                errors[k] = _end_epoch(networks[k], nll_sum / counts[k], share)
+                errors[k] = _end_epoch(networks[k], found, nll_sum / counts[k], share)
             if any(errors.values()):
                 break
     return [errors[k] for k in range(len(networks))]
 
 
-def _begin_epoch(
-    networks: Sequence[Network], program: Program
-) -> tuple[Tensor | None, Iterator[Batch]]:
-    """Prepare the steps of an epoch; return the scales [K, 1], None if all are 1, and the data.
+@dataclass(frozen=True)
+class _Constant:
+    """What no epoch of a slice changes: K networks keep their hyperparameters.
 
-    Indices and scalars are copied to the device here, once per epoch.
+    likelihoods  of each
+    scale        of each [K, 1] or [K, C]; None if all are 1
+    decay        weight decay before its limit [K, G], float64, on the CPU
     """
-    plan = program.plan
-    orders = [_order(network) for network in networks]
-    rates = [learning_rate(plan, network.epoch + 1) for network in networks]
-    scales = [network.hyper.scale for network in networks]
-    # At most half the inverse learning rate: beyond it a step overshoots zero.
-    program.set_decay(
-        [
-            (network.hyper.precision * (scale**2 / (plan.likelihood_power * len(order)))).clamp(
-                max=0.5 / rate
-            )
-            for network, scale, rate, order in zip(networks, scales, rates, orders, strict=True)
+
+    likelihoods: list[Likelihood]
+    scale: Tensor | None
+    decay: Tensor
+
+    @classmethod
+    def of(cls, networks: Sequence[Network], like: Tensor) -> "_Constant":
+        """Return it; scalars are copied to the device of `like`."""
+        found, plan = [network.likelihood for network in networks], networks[0].plan
+        one = all(scale == 1 for each in found for scale in each.each_scale)
+        decay = [
+            network.hyper.precision
+            * (network.hyper.scale**2 / (plan.likelihood_power * len(network.data.x_train)))
+            for network in networks
         ]
-    )
-    program.begin_epoch(rates, [-(-len(order) // plan.batch_size) for order in orders])
-    given = [network.likelihood for network in networks]
-    one = all(scale == 1 for each in given for scale in each.each_scale)
-    scale = None if one else scales_of(given, program.theta)
-    seen = [network.data for network in networks]
-    moves = [moves_of_epoch(one.data, one, one.epoch + 1) for one in networks]
-    return scale, minibatches(seen, orders, plan.batch_size, moves, program.encoding)
+        return cls(found, None if one else scales_of(found, like), torch.stack(decay))
 
 
-def _order(network: Network) -> Tensor:
-    """Return the order of the data in the next epoch [n], the same for every device."""
-    seed = network.derived_seed("order", network.epoch + 1)
+def _epochs_of(
+    networks: Sequence[Network], n_epochs: int, encoding: Piecewise | None
+) -> Iterator[Iterator[Batch]]:
+    """Return the minibatches of the next epochs, with their numbers encoded."""
+    epochs = [[network.epoch + k for network in networks] for k in range(1, n_epochs + 1)]
+    data = [network.data for network in networks]
+    pairs = [list(zip(networks, at, strict=True)) for at in epochs]
+    orders = [[_order(network, epoch) for network, epoch in of_one] for of_one in pairs]
+    moves = [[moves_of_epoch(one.data, one, epoch) for one, epoch in of_one] for of_one in pairs]
+    return minibatches(data, orders, networks[0].plan.batch_size, moves, encoding)
+
+
+def _begin_epoch(networks: Sequence[Network], program: Program, constant: _Constant) -> None:
+    """Prepare the steps of an epoch; scalars are copied to the device here, once per epoch."""
+    plan = program.plan
+    rates = [learning_rate(plan, network.epoch + 1) for network in networks]
+    # At most half the inverse learning rate: beyond it a step overshoots zero.
+    limits = torch.tensor([[0.5 / rate] for rate in rates], dtype=torch.float64)
+    program.set_decay(torch.minimum(constant.decay, limits))
+    n_steps = [-(-len(network.data.x_train) // plan.batch_size) for network in networks]
+    program.begin_epoch(rates, n_steps)
+
+
+def _order(network: Network, epoch: int) -> Tensor:
+    """Return the order of the data in an epoch [n], the same for every device."""
+    seed = network.derived_seed("order", epoch)
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(len(network.data.x_train), generator=generator)
 
 
-def _end_epoch(network: Network, mean: float, seconds: float) -> DivergedError | None:
-    epoch, found = network.epoch + 1, network.likelihood
+def _end_epoch(
+    network: Network, found: Likelihood, mean: float, seconds: float
+) -> DivergedError | None:
+    epoch = network.epoch + 1
     limit = found.loss_limit(network.data.n_outputs)
     if not mean <= limit:
         return DivergedError(

@@ -15,20 +15,26 @@ The evidence of the online curvature is recorded at each evaluation, estimated f
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from scipy.optimize import brentq
+from torch import Tensor
 
 from nas_evidence.curvature import CurvaturePass, curvature_passes
 from nas_evidence.curvature.batch_rows import rows_at_once
+from nas_evidence.curvature.side_by_side import KIND, Member, can_join, kroneckers_side_by_side
 from nas_evidence.data.augmentation import data_of_evidence
 from nas_evidence.data.tensors import TensorData, select
 from nas_evidence.evidence.joint import (
     LOG_PRECISION_RANGE,
     LOG_VARIANCE_RANGE,
-    fit_prior,
-    fit_prior_and_noise,
+    NO_NOISE,
+    Noise,
+    Objective,
+    fit_priors,
+    fit_priors_and_noises,
     members_of,
     noise_of,
     tied_precision,
@@ -36,6 +42,8 @@ from nas_evidence.evidence.joint import (
 from nas_evidence.evidence.laplace import laplace_estimate, squared_norms
 from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.gaussian import gaussian
+from nas_evidence.maths.constants import free_parameters
+from nas_evidence.maths.root_finding import root
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.record import EvidenceEstimate
 from nas_evidence.spec.study import TrainingPlan, derive_seed
@@ -62,29 +70,45 @@ def update_and_follow(network: Network, *, due: bool = True, follow: bool = Fals
     Raises:
         DivergedError: if the log likelihood or a curvature is not finite.
     """
+    (found,) = updated([network]) if due else [passes_of_sample(network)]
+    if isinstance(found, DivergedError):
+        raise found
+    return followed(found, follow=due or follow)
+
+
+def updated(networks: Sequence[Network]) -> "list[Passes | DivergedError]":
+    """Update the hyperparameters of networks of one architecture and plan, side by side.
+
+    Returns:
+        For each the passes of its sample at the new hyperparameters, or why it diverged.
+    """
     started = time.perf_counter()
-    sample = passes_of_sample(network)
-    if due:
-        sample = update_hyperparameters(sample)
-    if due or follow:
-        followed = sample.followed
-        if network.best_evidence is None or followed.value > network.best_evidence:
-            network.best_epoch, network.best_evidence = network.epoch, followed.value
+    found = update_hyperparameters([passes_of_sample(network) for network in networks])
+    share = (time.perf_counter() - started) / max(1, len(networks))
+    for network in networks:
+        network.evidence_seconds += share
+    return found
+
+
+def followed(sample: "Passes", *, follow: bool) -> "Passes":
+    """Return the passes over all data; record the evidence of the online curvature if asked.
+
+    Args:
+        sample: the passes of the data that updates see.
+        follow: record the evidence.
+
+    Raises:
+        DivergedError: if the log likelihood or the curvature is not finite.
+    """
+    network, started = sample.network, time.perf_counter()
+    if follow:
+        value = sample.followed.value
+        if network.best_evidence is None or value > network.best_evidence:
+            network.best_epoch, network.best_evidence = network.epoch, value
     network.evidence_seconds += time.perf_counter() - started
     if len(network.data.x_train) <= network.plan.online.rows:
         return sample
     return passes_of(network)
-
-
-def update(network: Network) -> None:
-    """Update the hyperparameters; the evidence is not recorded.
-
-    Raises:
-        DivergedError: if the log likelihood or a curvature is not finite.
-    """
-    started = time.perf_counter()
-    update_hyperparameters(passes_of_sample(network))
-    network.evidence_seconds += time.perf_counter() - started
 
 
 def sample_of(data: TensorData, n: int) -> TensorData:
@@ -145,18 +169,19 @@ class Passes:
     likelihood: Likelihood
     power: float
     _done: dict[str, list[CurvaturePass]] = field(default_factory=dict)
+    _errors: dict[str, DivergedError] = field(default_factory=dict)
     _random: dict[str, torch.Generator] = field(default_factory=dict)
 
     def of(self, kind: str, n_draws: int = 1) -> list[CurvaturePass]:
-        """Return independent passes of a kind; the first does not depend on `n_draws`."""
-        if kind not in self._random:
-            seed = self.network.derived_seed(f"curvature:{kind}", self.network.epoch)
-            # On the CPU: the same draws on every device.
-            self._random[kind] = torch.Generator().manual_seed(seed)
-        done = self._done.setdefault(kind, [])
-        if len(done) < n_draws:
-            done += self._passes(kind, n_draws - len(done))
-        return done[:n_draws]
+        """Return independent passes of a kind; the first does not depend on `n_draws`.
+
+        Raises:
+            DivergedError: if a log likelihood or a curvature is not finite.
+        """
+        (error,) = compute([self], kind, n_draws)
+        if error is not None:
+            raise error
+        return self._done[kind][:n_draws]
 
     def estimate(self, kind: str, pass_: CurvaturePass) -> EvidenceEstimate:
         """Return the Laplace evidence from one pass, at the current hyperparameters."""
@@ -179,30 +204,87 @@ class Passes:
         """Return the pass of the online curvature."""
         return self.of(self.network.plan.online.curvature)[0]
 
-    def _passes(self, kind: str, n_draws: int) -> list[CurvaturePass]:
-        model = self.network.model
-        found = curvature_passes(
-            kind,
-            model,
-            self.data.x_train,
-            self.data.y_train,
-            self.likelihood,
-            batch_size=rows_at_once(model, self.data.x_train),
-            n_draws=n_draws,
-            generator=self._random[kind],
-            kept=self.data.made.setdefault("input factors", {}),
-        )
-        for one in found:
-            trace = one.curvature.trace()
-            if not (math.isfinite(one.log_likelihood) and bool(trace.isfinite().all())):
-                raise DivergedError(
-                    f"log likelihood {one.log_likelihood} or {kind} not finite after epoch "
-                    f"{self.network.epoch}"
-                )
+    def _random_of(self, kind: str) -> torch.Generator:
+        """Return the random numbers of a kind."""
+        if kind not in self._random:
+            seed = self.network.derived_seed(f"curvature:{kind}", self.network.epoch)
+            # On the CPU: the same draws on every device.
+            self._random[kind] = torch.Generator().manual_seed(seed)
+        return self._random[kind]
+
+    def _kept(self) -> dict[Any, Any]:
+        """Return the factors of the inputs, which belong to the data."""
+        found: dict[Any, Any] = self.data.made.setdefault("input factors", {})
         return found
 
 
-def update_hyperparameters(passes: Passes) -> Passes:
+def compute(passes: Sequence[Passes], kind: str, n_draws: int = 1) -> list[DivergedError | None]:
+    """Compute passes of a kind that are missing, side by side where the networks can be.
+
+    Args:
+        passes: of networks of one architecture and plan.
+        kind: of curvature.
+        n_draws: how many each is to have.
+
+    Returns:
+        For each why it diverged, if it did.
+    """
+    missing = [one for one in passes if len(one._done.get(kind, ())) < n_draws]
+    if missing:
+        n_new = n_draws - min(len(one._done.get(kind, ())) for one in missing)
+        for one, found in zip(missing, _found(missing, kind, n_new), strict=True):
+            one._done.setdefault(kind, []).extend(found)
+            if error := _divergence(one.network, kind, found):
+                one._errors[kind] = error
+    return [one._errors.get(kind) for one in passes]
+
+
+def _found(passes: Sequence[Passes], kind: str, n_draws: int) -> list[list[CurvaturePass]]:
+    """Return further draws of a kind of each network."""
+    first = passes[0]
+    model, n_rows = first.network.model, max(len(one.data.x_train) for one in passes)
+    batch_size = rows_at_once(model, first.data.x_train)
+    # A network of the user's may be anything: its pass checks what it does.
+    if kind == KIND and first.network.family and can_join(model, n_rows):
+        members = [
+            Member(
+                one.network.model, one.data.x_train, one.data.y_train, one.likelihood,
+                one._random_of(kind), one._kept(),
+            )
+            for one in passes
+        ]  # fmt: skip
+        return kroneckers_side_by_side(members, batch_size=batch_size, n_draws=n_draws)
+    return [
+        curvature_passes(
+            kind,
+            one.network.model,
+            one.data.x_train,
+            one.data.y_train,
+            one.likelihood,
+            batch_size=batch_size,
+            n_draws=n_draws,
+            generator=one._random_of(kind),
+            kept=one._kept(),
+        )
+        for one in passes
+    ]
+
+
+def _divergence(
+    network: Network, kind: str, found: Sequence[CurvaturePass]
+) -> DivergedError | None:
+    """Return the error of a network with a log likelihood or curvature that is not finite."""
+    for one in found:
+        traces = one.curvature.trace()
+        if not (math.isfinite(one.log_likelihood) and bool(traces.isfinite().all())):
+            return DivergedError(
+                f"log likelihood {one.log_likelihood} or {kind} not finite after epoch "
+                f"{network.epoch}"
+            )
+    return None
+
+
+def update_hyperparameters(passes: Sequence[Passes]) -> list[Passes | DivergedError]:
     """Move prior precisions and noise to the maximum of the evidence at fixed θ.
 
     A prior as narrow as the initial weights would prune a network that has not learned yet, since
@@ -227,59 +309,144 @@ def update_hyperparameters(passes: Passes) -> Passes:
     Either way the evidence at θ does not fall, with "newton", unless values outside the clamps are
     brought inside, or precisions of a group start untied and become tied.
 
-    Returns the passes at the new likelihood.
+    Args:
+        passes: of networks of one architecture and plan, which move side by side.
+
+    Returns:
+        For each the passes at the new likelihood, or why it diverged.
     """
-    network, plan, held = passes.network, passes.network.plan, passes.network.hyper
-    found, pass_ = _most_evidence(passes), passes.online
-    learned = plan.online.learn_noise
-    gain = passes.power * passes.likelihood.gain(pass_, passes.data.y_train, learned=learned)
-    if gain <= 0.5 * float((found.precision * squared_norms(network.model)).sum()):
-        members = members_of(plan.online.prior_groups, len(held.precision))
-        found = _most_evidence(passes, tied_precision(held.precision, members))
-    network.hyper = found
-    likelihood = network.likelihood
+    norms = _squared_norms(passes)
+    found = _most_evidence(passes, norms, [None] * len(passes))
+    held = [
+        k
+        for k, hyper in enumerate(found)
+        if isinstance(hyper, Hyper) and not _may_rise(passes[k], hyper, norms[k])
+    ]
+    if held:
+        below = [passes[k] for k in held]
+        again = _most_evidence(below, norms[held], [_tied(one) for one in below])
+        for k, hyper in zip(held, again, strict=True):
+            found[k] = hyper
+    return [_moved(one, hyper) for one, hyper in zip(passes, found, strict=True)]
+
+
+def _squared_norms(passes: Sequence[Passes]) -> Tensor:
+    """Return θ_lᵀθ_l of each tensor of each network [K, G], float64, on the CPU."""
+    networks = [free_parameters(one.network.model).values() for one in passes]
+    found = [
+        torch.stack([p.detach() for p in same]).double().square().flatten(1).sum(1)
+        for same in zip(*networks, strict=True)
+    ]
+    return torch.stack(found, 1).cpu()
+
+
+def _may_rise(passes: Passes, found: Hyper, squared_norms: Tensor) -> bool:
+    """Tell whether a network has learned enough for hyperparameters to rise to those found."""
+    learned = passes.network.plan.online.learn_noise
+    gain = passes.likelihood.gain(passes.online, passes.data.y_train, learned=learned)
+    return passes.power * gain > 0.5 * float((found.precision * squared_norms).sum())
+
+
+def _tied(passes: Passes) -> Tensor:
+    """Return the current precisions, tied by group [G]."""
+    held = passes.network.hyper.precision
+    return tied_precision(held, members_of(passes.network.plan.online.prior_groups, len(held)))
+
+
+def _moved(passes: Passes, found: Hyper | DivergedError) -> Passes | DivergedError:
+    """Give a network its hyperparameters; return the passes at the new likelihood."""
+    if isinstance(found, DivergedError):
+        return found
+    passes.network.hyper = found
+    likelihood = passes.network.likelihood
     if likelihood == passes.likelihood:
         return passes
-    return Passes(network, passes.data, likelihood, passes.power)
+    return Passes(passes.network, passes.data, likelihood, passes.power)
 
 
-def _most_evidence(passes: Passes, highest: torch.Tensor | None = None) -> Hyper:
-    """Return hyperparameters of more evidence at fixed θ.
+def _most_evidence(
+    passes: Sequence[Passes], norms: Tensor, highest: Sequence[Tensor | None]
+) -> list[Hyper | DivergedError]:
+    """Return hyperparameters of more evidence at fixed θ for each, or why it diverged.
 
     They are the maximum over the precisions and a factor on all noises. Then the noise of each of
     several outputs takes a step of its own, see `_noise_of_each`. With `highest` [G] no precision
     is above it, and a noise rises to `constant_noise` at most.
+
+    Args:
+        passes: of networks of one architecture and plan.
+        norms: θ_lᵀθ_l [K, G].
+        highest: upper bounds [G] of each, or None.
     """
-    network, plan, hyper = passes.network, passes.network.plan, passes.network.hyper
-    online, power, scale = plan.online, passes.power, hyper.scale
-    pass_, of_pass = passes.online, passes.power
-    given = (pass_.curvature, squared_norms(network.model), hyper.precision)
-    members = members_of(online.prior_groups, len(pass_.curvature.names))
+    errors = compute(passes, passes[0].network.plan.online.curvature)
+    fine = [k for k, error in enumerate(errors) if error is None]
+    found: list[Hyper | DivergedError] = [error for error in errors if error is not None]
+    if fine:
+        some = [passes[k] for k in fine], norms[fine], [highest[k] for k in fine]
+        hypers = iter(_maxima(*some))
+        found = [next(hypers) if error is None else error for error in errors]
+    return found
+
+
+def _maxima(
+    passes: Sequence[Passes], norms: Tensor, highest: Sequence[Tensor | None]
+) -> list[Hyper | DivergedError]:
+    """Return `_most_evidence` of networks whose passes are finite."""
+    plan, before = passes[0].network.plan, [one.network.hyper for one in passes]
+    online, starts = plan.online, [hyper.precision for hyper in before]
+    scales, of_pass = [hyper.scale for hyper in before], [one.power for one in passes]
+    members = members_of(online.prior_groups, len(starts[0]))
     learns_noise = declared(plan.likelihood).learned and online.learn_noise
-    precision: torch.Tensor | None = None
+
+    def objectives(noises: Sequence[Noise], powers: Sequence[float]) -> list[Objective]:
+        return [
+            Objective(one.online.curvature, of_one, members, noise, power)
+            for one, of_one, noise, power in zip(passes, norms, noises, powers, strict=True)
+        ]
+
+    precisions: list[Tensor] | None = None
     if learns_noise:
-        noise = noise_of(online.curvature, pass_, scale)
-        most = max(scale, _geometric_mean(network.constant_noise))
-        precision, scale = fit_prior_and_noise(
-            *given, members=members, noise=noise, likelihood_power=power, highest=highest,
-            least_std=passes.data.least_noise, highest_std=math.inf if highest is None else most,
+        noises = [
+            noise_of(online.curvature, one.online, scale)
+            for one, scale in zip(passes, scales, strict=True)
+        ]
+        most = [
+            math.inf if bound is None else max(scale, _geometric_mean(one.network.constant_noise))
+            for one, scale, bound in zip(passes, scales, highest, strict=True)
+        ]
+        both = fit_priors_and_noises(
+            objectives(noises, of_pass), starts, highest=highest,
+            least_std=[one.data.least_noise for one in passes], highest_std=most,
         )  # fmt: skip
-        of_pass *= (noise.pass_std / scale) ** (2 * noise.exponent)
-    if precision is None or online.hyper_step != "newton":
-        precision = fit_prior(
-            *given, members=members, curvature_scale=of_pass, highest=highest,
+        precisions, scales = [precision for precision, _ in both], [scale for _, scale in both]
+        of_pass = [
+            power * (noise.pass_std / scale) ** (2 * noise.exponent)
+            for power, noise, scale in zip(of_pass, noises, scales, strict=True)
+        ]
+    if precisions is None or online.hyper_step != "newton":
+        precisions = fit_priors(
+            objectives([NO_NOISE] * len(passes), of_pass), starts, highest=highest,
             method=online.hyper_step, steps=online.hyper_steps,
             learning_rate=online.hyper_learning_rate,
         )  # fmt: skip
-    if not (learns_noise and n_noise_passes(plan, pass_.n_outputs)):
-        return replace(hyper, precision=precision, scale=scale)
-    each = _noise_of_each(passes, precision, of_pass, scale)
-    if highest is not None:
-        before = _for_each(passes.likelihood.each_scale, len(each))
-        bounds = _for_each(network.constant_noise, len(each))
-        each = tuple(min(one, max(most)) for one, *most in zip(each, before, bounds, strict=True))
-    found = gaussian([max(one, passes.data.least_noise) for one in each])
-    return Hyper(precision, found.noise_std, found.unit)
+    if not (learns_noise and n_noise_passes(plan, passes[0].online.n_outputs)):
+        return [
+            replace(hyper, precision=precision, scale=scale)
+            for hyper, precision, scale in zip(before, precisions, scales, strict=True)
+        ]
+    found: list[Hyper | DivergedError] = []
+    stds = _noise_of_each(passes, precisions, of_pass, scales)
+    for one, each, precision, bound in zip(passes, stds, precisions, highest, strict=True):
+        if isinstance(each, DivergedError):
+            found.append(each)
+            continue
+        if bound is not None:
+            own = _for_each(one.likelihood.each_scale, len(each))
+            bounds = _for_each(one.network.constant_noise, len(each))
+            each = tuple(min(std, max(most)) for std, *most in zip(each, own, bounds, strict=True))
+        noise = gaussian([max(std, one.data.least_noise) for std in each])
+        found.append(Hyper(precision, noise.noise_std, noise.unit))
+    return found
 
 
 def n_noise_passes(plan: TrainingPlan, n_outputs: int) -> int:
@@ -293,8 +460,11 @@ def n_noise_passes(plan: TrainingPlan, n_outputs: int) -> int:
 
 
 def _noise_of_each(
-    passes: Passes, precision: torch.Tensor, of_pass: float, common: float
-) -> tuple[float, ...]:
+    passes: Sequence[Passes],
+    precisions: Sequence[Tensor],
+    of_pass: Sequence[float],
+    common: Sequence[float],
+) -> list[tuple[float, ...] | DivergedError]:
     """Return a noise of each output at which the evidence is no lower, at fixed θ and precisions.
 
         σ_c² <- (RSS_c + g_c σ_c² / κ) / N        g_c = −∂ log|κ H + Δ| / ∂ log σ_c²
@@ -310,28 +480,65 @@ def _noise_of_each(
     and each has the mean g of its group. The evidence may then fall, and ends below the maximum.
 
     Args:
-        passes: at the noises before.
-        precision: δ of each tensor [G].
+        passes: of each network, at the noises before.
+        precisions: δ of each tensor [G].
         of_pass: factor on the curvature of the pass, for `common`.
         common: geometric mean of the noises from which the step goes.
     """
+    kind = passes[0].network.plan.online.curvature
+    groups = [_groups(_noises(one)) for one in passes]
+    relative = [delta / power for delta, power in zip(precisions, of_pass, strict=True)]
+    shifts: list[list[float]] = [[] for _ in passes]  # differences of log determinants by group
+    errors: list[DivergedError | None] = [None] * len(passes)
+    for at in range(len(groups[0]) - 1):
+        others = [
+            _with_more_noise(one, of_one[at]) for one, of_one in zip(passes, groups, strict=True)
+        ]
+        failed = compute(others, kind)
+        errors = [error or other for error, other in zip(errors, failed, strict=True)]
+        for k, (one, other) in enumerate(zip(passes, others, strict=True)):
+            if errors[k] is None:
+                here, there = (
+                    float(each.online.curvature.log_det_ratio(relative[k]).sum())
+                    for each in (one, other)
+                )
+                shifts[k].append((here - there) / _DIFFERENCE)
+    return [
+        error or _one_step(one, of_one, relative=delta, slopes=slopes, common=std)
+        for one, of_one, delta, slopes, std, error in zip(
+            passes, groups, relative, shifts, common, errors, strict=True
+        )
+    ]
+
+
+def _noises(passes: Passes) -> tuple[float, ...]:
+    return _for_each(passes.likelihood.each_scale, passes.online.n_outputs)
+
+
+def _with_more_noise(passes: Passes, group: Sequence[int]) -> Passes:
+    """Return passes with the same random signs and slightly more noise of some outputs."""
+    more = math.exp(0.5 * _DIFFERENCE)
+    noises = tuple(std * (more if c in group else 1.0) for c, std in enumerate(_noises(passes)))
+    likelihood = passes.likelihood.of_scale(noises)
+    return Passes(passes.network, passes.data, likelihood, passes.power)
+
+
+def _one_step(
+    passes: Passes,
+    groups: Sequence[Sequence[int]],
+    *,
+    relative: Tensor,
+    slopes: Sequence[float],
+    common: float,
+) -> tuple[float, ...]:
+    """Return the noises after the step of `_noise_of_each`, for g of all groups but the last."""
     pass_, plan, before = passes.online, passes.network.plan, passes.likelihood
-    noise = noise_of(plan.online.curvature, pass_, before.scale)
-    stds = _for_each(before.each_scale, pass_.n_outputs)
-    relative, curvature = precision / of_pass, pass_.curvature
-    here = float(curvature.log_det_ratio(relative).sum())
-    left = noise.exponent * float(curvature.effective_parameters(relative).sum())
+    noise, stds = noise_of(plan.online.curvature, pass_, before.scale), _noises(passes)
+    effective = float(pass_.curvature.effective_parameters(relative).sum())
     shares = [0.0] * len(stds)
-    groups = _groups(stds)
-    for group in groups:
-        slope = left
-        if group is not groups[-1]:
-            moved = math.exp(0.5 * _DIFFERENCE)
-            noises = tuple(std * (moved if c in group else 1.0) for c, std in enumerate(stds))
-            other = replace(passes, likelihood=before.of_scale(noises), _done={}, _random={})
-            there = float(other.online.curvature.log_det_ratio(relative).sum())
-            slope = (here - there) / _DIFFERENCE
-        left -= slope
+    for group, slope in zip(
+        groups, [*slopes, noise.exponent * effective - sum(slopes)], strict=True
+    ):
         for c in group:
             shares[c] = slope / len(group)
     least, most = (math.exp(0.5 * bound) for bound in LOG_VARIANCE_RANGE)
@@ -366,7 +573,7 @@ def _geometric_mean(values: tuple[float, ...]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if all(values) else 0.0
 
 
-def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
+def rescaled_precision(held: Tensor, passes: Passes) -> Tensor:
     """Return the precisions `held` times the factor that maximises the evidence, within bounds.
 
         F(x) = −½ eˣ Σ_l δ_l ‖θ_l‖² − ½ Σ_l Σ log1p(λ e⁻ˣ / δ_l)
@@ -391,5 +598,5 @@ def rescaled_precision(held: torch.Tensor, passes: Passes) -> torch.Tensor:
     low, high = (bound - float(held.log().mean()) for bound in LOG_PRECISION_RANGE)
     if slope(high) > 0 or slope(low) < 0:
         return held
-    best = held * math.exp(brentq(slope, low, high, xtol=1e-9))
+    best = held * math.exp(root(slope, low, high, xtol=1e-9))
     return best.clamp(*(math.exp(bound) for bound in LOG_PRECISION_RANGE))

@@ -250,7 +250,10 @@ def _update(network: Network) -> Passes:
     passes = passes_of(network)
     if learns(network.plan):
         held = network.hyper.precision
-        passes = update_hyperparameters(passes)
+        (moved,) = update_hyperparameters([passes])
+        if isinstance(moved, DivergedError):
+            raise moved
+        passes = moved
         if _of(network).rounds >= FREE_ROUNDS:
             precision = rescaled_precision(held, passes)
             network.hyper = replace(network.hyper, precision=precision)

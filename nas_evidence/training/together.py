@@ -133,46 +133,95 @@ class Batch:
 
 def minibatches(
     data: Sequence[TensorData],
-    orders: Sequence[Tensor],
+    orders: Sequence[Sequence[Tensor]],
     batch_size: int,
-    moves: Sequence[Moves | None] | None = None,
+    moves: Sequence[Sequence[Moves | None]],
     encoding: Piecewise | None = None,
-) -> Iterator[Batch]:
-    """Return the minibatches of an epoch, step by step.
+) -> Iterator[Iterator[Batch]]:
+    """Return the minibatches of some epochs, each step by step; an epoch is taken before the next.
+
+    The data of several steps are gathered at once, and of several epochs if these are short.
 
     Args:
         data: of each network; those with more data come first.
-        orders: a permutation [n] for each, on the CPU.
+        orders: of each epoch, a permutation [n] for each network, on the CPU.
         batch_size: B; the last one of a network may be smaller.
-        moves: of the images of each network, in its order; None for images as they are.
+        moves: of each epoch, those of the images of each network; None for images as they are.
         encoding: of the inputs, which a program leaves to its data; None for none.
     """
-    counts = [-(-len(order) // batch_size) for order in orders]
-    moves = moves or [None] * len(data)
-    rows = [_Rows.of(*each) for each in zip(data, orders, moves, strict=True)]
+    counts = [len(order) for order in orders[0]]
+    steps = _steps(counts, batch_size, data[0].y_train.device)
     n_inputs = data[0].x_train.shape[1:].numel()
     n_inputs += 0 if encoding is None else len(encoding.column)
-    per_step = batch_size * max(1, n_inputs)
-    start = 0
-    while start < counts[0]:
-        active = [row for row, count in zip(rows, counts, strict=True) if count > start]
-        leaving = counts[len(active) - 1]
-        stop = min(leaving, start + max(1, _GATHERED // (per_step * len(active))))
-        yield from _gathered(active, batch_size, start, stop, encoding)
-        start = stop
+    per_step = batch_size * max(1, n_inputs) * len(data)
+    n_steps = max(1, _GATHERED // per_step)
+    moves_images = any(each is not None for one in moves for each in one)
+    n_epochs = 1 if moves_images else max(1, n_steps // len(steps))
+    for first in range(0, len(orders), n_epochs):
+        some = orders[first : first + n_epochs]
+        of_each = zip(data, zip(*some, strict=True), moves[first], strict=True)
+        rows = [_Rows.of(*each) for each in of_each]
+        if len(some) == 1:
+            yield _of_an_epoch(rows, steps, batch_size, n_steps, encoding)
+        else:
+            x, y = _gathered(rows, len(some), 0, counts[0], encoding)
+            yield from (_batches(x[:, at], y[:, at], steps, batch_size) for at in range(len(some)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of every epoch: see `Batch`; the networks that have not finished are the first."""
+
+    at: int
+    sizes: tuple[int, ...]
+    is_real: Tensor | None
+
+
+def _steps(counts: Sequence[int], size: int, device: torch.device) -> list[_Step]:
+    """Return the steps of an epoch, for the numbers of data of the networks, the largest first."""
+    found = []
+    for at in range(-(-counts[0] // size)):
+        left = tuple(min(size, count - at * size) for count in counts if count > at * size)
+        is_real = None if min(left) == max(left) else _is_real(left, device)
+        found.append(_Step(at, left, is_real))
+    return found
+
+
+def _of_an_epoch(
+    rows: Sequence["_Rows"],
+    steps: Sequence[_Step],
+    size: int,
+    n_steps: int,
+    encoding: Piecewise | None,
+) -> Iterator[Batch]:
+    """Return the minibatches of one epoch, some steps at a time."""
+    for start in range(0, len(steps), n_steps):
+        some = steps[start : start + n_steps]
+        active = rows[: len(some[0].sizes)]
+        x, y = _gathered(active, 1, start * size, (start + len(some)) * size, encoding)
+        yield from _batches(x[:, 0], y[:, 0], some, size)
+
+
+def _batches(x: Tensor, y: Tensor, steps: Sequence[_Step], size: int) -> Iterator[Batch]:
+    """Return the minibatches of some steps from data [K, n, ...] that begin with the first."""
+    for place, step in enumerate(steps):
+        n, first = len(step.sizes), place * size
+        part = slice(first, first + max(step.sizes))
+        yield Batch(step.at, x[:n, part], y[:n, part], step.sizes, step.is_real)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The data of one network and their order, where each is indexed."""
+    """The data of one network and their orders in some epochs, where each is indexed."""
 
     data: TensorData
-    order_x: Tensor  # [n], on the CPU for rows of a file, else on the device
-    order_y: Tensor  # [n], on the device
-    moves: Moves | None  # in that order, on the device
+    order_x: Tensor  # [epochs, n], on the CPU for rows of a file, else on the device
+    order_y: Tensor  # [epochs, n], on the device
+    moves: Moves | None  # in the order of a single epoch, on the device
 
     @classmethod
-    def of(cls, data: TensorData, order: Tensor, moves: Moves | None) -> "_Rows":
+    def of(cls, data: TensorData, orders: Sequence[Tensor], moves: Moves | None) -> "_Rows":
+        order = torch.stack(list(orders))
         on_device = order.to(data.y_train.device)
         order_x = on_device if isinstance(data.x_train, Tensor) else order
         if moves is not None:
@@ -180,29 +229,27 @@ class _Rows:
         return cls(data, order_x, on_device, moves)
 
     def part(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return the data at some places in the order of each epoch [epochs * n, ...]."""
         x, y = self.data.x_train, self.data.y_train
-        some = self.order_x[start:stop]
+        some = self.order_x[:, start:stop].flatten()
         picked = x.index_select(0, some) if isinstance(x, Tensor) else x[some]
         if self.moves is not None:
             picked = moved(picked, self.moves[start:stop])
-        return picked, y.index_select(0, self.order_y[start:stop])
+        return picked, y.index_select(0, self.order_y[:, start:stop].flatten())
 
 
 def _gathered(
-    rows: Sequence[_Rows], size: int, start: int, stop: int, encoding: Piecewise | None
-) -> Iterator[Batch]:
-    """Return minibatches of some steps, whose data are gathered, and encoded, at once."""
-    parts = [row.part(start * size, stop * size) for row in rows]
-    counts = [len(y) for _, y in parts]
-    x = torch.stack([_padded(x, max(counts)) for x, _ in parts])
-    x = x if encoding is None else encoding(x)
-    y = torch.stack([_padded(y, max(counts)) for _, y in parts])
-    for at in range(start, stop):
-        first = (at - start) * size
-        sizes = tuple(min(size, count - first) for count in counts)
-        part = slice(first, first + max(sizes))
-        is_real = None if min(sizes) == max(sizes) else _is_real(sizes, x.device)
-        yield Batch(at, x[:, part], y[:, part], sizes, is_real)
+    rows: Sequence[_Rows], n_epochs: int, start: int, stop: int, encoding: Piecewise | None
+) -> tuple[Tensor, Tensor]:
+    """Return the data at some places in the order of each epoch [K, epochs, n, ...], encoded."""
+    parts = [row.part(start, stop) for row in rows]
+    most = max(len(y) for _, y in parts) // n_epochs
+
+    def stacked(each: Sequence[Tensor]) -> Tensor:
+        return torch.stack([_padded(one.unflatten(0, (n_epochs, -1)), most) for one in each])
+
+    x = stacked([x for x, _ in parts])
+    return x if encoding is None else encoding(x), stacked([y for _, y in parts])
 
 
 def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
@@ -213,8 +260,10 @@ def _is_real(sizes: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _padded(x: Tensor, n: int) -> Tensor:
-    """Return `n` rows, of which those at the end repeat the first."""
-    return x if len(x) == n else torch.cat([x, x[:1].expand(n - len(x), *x.shape[1:])])
+    """Return `n` rows of each epoch [epochs, n, ...]; those at the end repeat the first."""
+    if x.shape[1] == n:
+        return x
+    return torch.cat([x, x[:, :1].expand(-1, n - x.shape[1], *x.shape[2:])], 1)
 
 
 class Program(AbstractContextManager["Program"]):
@@ -243,7 +292,7 @@ class Program(AbstractContextManager["Program"]):
         names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
         self._names = names if plan.optimiser == "adam" or plan.momentum else ()
         self._leaves: dict[int, list[Tensor]] = {}
-        self._set: Sequence[Tensor] = ()  # the decay as set last
+        self._set: Tensor | None = None  # the decay as set last
         self._perceptrons: Perceptrons | None = None
 
     def __enter__(self) -> "Program":
@@ -277,12 +326,12 @@ class Program(AbstractContextManager["Program"]):
     def _moment(self, name: str) -> list[list[Tensor]]:
         return [optimiser.moment(name) for optimiser in self.optimisers]
 
-    def set_decay(self, decay: Sequence[Tensor]) -> None:
-        """Set the weight decay of each network, one factor per parameter tensor [G]."""
-        if self._set and all(map(torch.equal, decay, self._set)):
+    def set_decay(self, decay: Tensor) -> None:
+        """Set the weight decay of each network, one factor per parameter tensor [K, G]."""
+        if self._set is not None and torch.equal(decay, self._set):
             return
         self._set, sizes = decay, torch.tensor(self.sizes)
-        self._decay = torch.stack([d.repeat_interleave(sizes).to(self.theta) for d in decay])
+        self._decay = decay.repeat_interleave(sizes, 1).to(self.theta)
 
     def begin_epoch(self, rates: Sequence[float], n_steps: Sequence[int]) -> None:
         """Set what is constant in an epoch.

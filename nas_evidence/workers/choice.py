@@ -26,10 +26,10 @@ def chosen_executor(resources: ResourceSpec, *, joins: bool) -> tuple[Where, str
         joins: whether a cluster is named.
     """
     if joins:
-        return "ray", "Ray actors on the cluster"
+        return "ray", "in Ray actors on the cluster"
     if resources.gpus and gpu_device():
-        return "ray", "Ray actors, which share the GPUs"
-    return "local", "plain processes (executor=ray: Ray actors)"
+        return "ray", "in Ray actors, which share the GPUs"
+    return "local", "in processes of this machine"
 
 
 def n_workers(resources: ResourceSpec, executor: str | object, most: int) -> int | None:

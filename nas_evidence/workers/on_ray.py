@@ -35,7 +35,6 @@ from ray.exceptions import (
 from ray.util import metrics
 
 from nas_evidence.data import ArrayData
-from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.proxies import is_loopback
 from nas_evidence.plumbing.unpacked import leave_unpacked
 from nas_evidence.plumbing.user_error import UserError
@@ -113,6 +112,7 @@ class RayExecutor(PackingPool):
         make_worker: Has the signature of `Worker`; for tests and benchmarks.
         limits: of the workers; None for the usual ones.
         say: Told, in one line, what workers wait for.
+        waits: Told again and again what the study waits for while no worker has room, then "".
         warn: Told, once, that a GPU stays unused.
         go_on: The command that continues the study, for the last line if Ray ends this process.
 
@@ -136,11 +136,13 @@ class RayExecutor(PackingPool):
         make_worker: MakeWorker | None = None,
         limits: Limits | None = None,
         say: Callable[[str], None] = lambda line: None,
+        waits: Callable[[str], None] = lambda what: None,
         warn: Callable[[str], None] = lambda line: None,
         go_on: str = "run the same again",
     ) -> None:
         share = None if resources.gpus == "auto" else float(resources.gpus)
-        super().__init__(resources, share=share, most=most, limits=limits, say=say)
+        how: dict[str, Any] = {"limits": limits, "say": say, "waits": waits}
+        super().__init__(resources, share=share, most=most, **how)
         self._trials, self._joined = most, address is not None
         self._box: list[Any] = []
         # Asked for "auto": a share of 0 that the study names is an answer.
@@ -334,13 +336,13 @@ class RayExecutor(PackingPool):
         try:
             while not ray.wait([found], timeout=1.0)[0]:
                 waited = time.monotonic() - asked
-                if waited > self.limits.patience:
+                if waited > self.patience:
                     raise self._no_room(share, 1)
+                self._tell_waiting(share, 1, waited)
                 if waited > SAID_AFTER and not said:
                     self.say(
-                        f"note: {self._shortage(share, 1)}; waiting for up to "
-                        f'{duration(self.limits.patience)}, since resources.gpus is "auto" '
-                        "(set resources.gpus=0 runs without GPUs)"
+                        f"note: {self._shortage(share, 1)}; {self._for_how_long()}, since "
+                        'resources.gpus is "auto" (set resources.gpus=0 runs without GPUs)'
                     )
                     said = True
         except BaseException:  # also Ctrl-C: nothing is left in the line of somebody's Ray
@@ -369,6 +371,11 @@ class RayExecutor(PackingPool):
     def grows(self) -> bool:
         """Whether nodes may join: those of a cluster, not of this machine."""
         return self._joined
+
+    @property
+    def _usual_patience(self) -> float:
+        """Who shares a cluster waits in line, however long that is."""
+        return math.inf if self._joined else super()._usual_patience
 
     def _nodes_with_room(self) -> list[Node]:
         usable = [n for n in self._nodes if n["NodeID"] not in self._avoided | self._blind]
@@ -494,6 +501,15 @@ class RayExecutor(PackingPool):
         )
         nodes = _counted(len(self._nodes), "node")
         return f"{workers} not started; the cluster has {has} on {nodes}"
+
+    def _waits_for(self, share: float, n: int) -> str:
+        free = ray.available_resources()
+        there = {
+            kind: sum(_has(node, kind) for node in self._nodes)
+            for kind in ("CPU", *(["GPU"] if share else []))
+        }
+        left = (f"{free.get(kind, 0.0):g} of {_counted(has, kind)}" for kind, has in there.items())
+        return f"{_counted(n, 'worker')}, {' and '.join(left)} free"
 
 
 def metric(

@@ -38,6 +38,10 @@ MOST_LOSSES = 3
 ROOM_AFTER = 2.0
 #: Seconds that workers wait for room before this is said.
 SAID_AFTER = 20.0
+#: Seconds between two looks at what is free while workers wait for room.
+LOOK_AGAIN = 10.0
+#: Seconds without room for any worker after which a study on one machine stops.
+PATIENCE = 900.0
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,14 @@ class Limits:
     growth      of a worker's resident memory after which it is replaced, bytes
     least_life  seconds that a worker serves, whatever it has run: a new one imports torch
     idle        seconds without a trial after which a worker is released
-    patience    seconds without room for any worker, at the start or later
+    patience    seconds at most without room for any worker, whatever the study allows
     """
 
     trials: int = 50
     growth: int = 2 * 1024**3
     least_life: float = 600.0
     idle: float = 60.0
-    patience: float = 900.0
+    patience: float = inf
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,7 @@ class Pool(ABC):
         most: workers at most, if `workers` is "auto".
         limits: of the workers; None for the usual ones.
         say: told, in one line, what workers wait for.
+        waits: told again and again what the study waits for while no worker has room, then "".
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Pool(ABC):
         most: int = FEW_WORKERS,
         limits: Limits | None = None,
         say: Callable[[str], None] = lambda line: None,
+        waits: Callable[[str], None] = lambda what: None,
     ) -> None:
         self.resources, self.limits, self.say = resources, limits or Limits(), say
         self.workers: list[Seat] = []
@@ -146,6 +152,7 @@ class Pool(ABC):
         self._made_room_at = -inf
         self._short_since: float | None = None
         self._said = {"none": False, "few": False}
+        self._waits, self._told_at, self._waits_now = waits, -inf, False
         self._over = set[int]()  # trials that have ended and were not launched again
         self._busy_seconds = 0.0
         self._alive_seconds = 0.0  # of former workers
@@ -246,6 +253,12 @@ class Pool(ABC):
             return self._estimated_share(launch)
         return max(fixed, launch.min_share) if fixed else 0.0
 
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for room for any worker."""
+        asked = self.resources.wait_seconds
+        return min(self._usual_patience if asked == "auto" else asked, self.limits.patience)
+
     # --- what starts workers and carries calls
 
     @abstractmethod
@@ -280,9 +293,18 @@ class Pool(ABC):
     def _node_label(self, node: str) -> str:
         return node
 
+    @property
+    def _usual_patience(self) -> float:
+        """Seconds to wait for room, if the study leaves it open."""
+        return PATIENCE
+
     def _shortage(self, share: float, n: int) -> str:
         """Return what `n` workers ask for and what there is, as one clause."""
         return f"{n} workers wait for room"
+
+    def _waits_for(self, share: float, n: int) -> str:
+        """Return the same in few words, after "waits for"."""
+        return f"{n} worker{'s' * (n != 1)}"
 
     # --- answers and losses
 
@@ -501,10 +523,14 @@ class Pool(ABC):
             self._short_since = now
         if self._short_since is not None:
             waited = now - self._short_since
-            if waited > self.limits.patience:
+            if waited > self.patience:
                 raise self._no_room(share or 0.0, lacking)
             self._say_shortage("none", share or 0.0, lacking, waited)
-        elif there:
+            self._tell_waiting(share or 0.0, lacking, waited)
+        elif self._waits_now:
+            self._waits_now, self._told_at = False, -inf
+            self._waits("")
+        if self._short_since is None and there:
             asked = [worker.asked_at for worker in self._lacking()]
             self._say_shortage("few", share or 0.0, lacking, now - min(asked, default=now))
 
@@ -516,20 +542,29 @@ class Pool(ABC):
 
     def _no_room(self, share: float, n: int) -> UserError:
         return UserError(
-            f"no room for a worker in {duration(self.limits.patience)}: "
-            f"{self._shortage(share, n)}. Run the same command again later, or lower "
-            "resources.workers, .cpus or .gpus."
+            f"no room for a worker in {duration(self.patience)}: "
+            f"{self._shortage(share, n)}. Run the same command again later, raise "
+            "resources.wait_seconds, or lower resources.workers, .cpus or .gpus."
         ).with_code("no-room")
+
+    def _tell_waiting(self, share: float, n: int, waited: float) -> None:
+        """Tell what the study waits for; what is free may change meanwhile."""
+        now = time.monotonic()
+        if waited >= SAID_AFTER and now - self._told_at >= LOOK_AGAIN:
+            self._waits_now, self._told_at = True, now
+            self._waits(self._waits_for(share, n))
 
     def _say_shortage(self, which: str, share: float, n: int, waited: float) -> None:
         if waited < SAID_AFTER or self._said[which]:
             return
         self._said[which] = True
-        if which == "few":
-            then = "more start as there is room"
-        else:
-            then = f"waiting for up to {duration(self.limits.patience)}"
+        then = "more start as there is room" if which == "few" else self._for_how_long()
         self.say(f"note: {self._shortage(share, n)}; {then}")
+
+    def _for_how_long(self) -> str:
+        if self.patience < inf:
+            return f"waiting for up to {duration(self.patience)}"
+        return "waiting until there is room (set resources.wait_seconds=SECONDS limits that)"
 
     def _remove(self, worker: Seat) -> None:
         self._end(worker)

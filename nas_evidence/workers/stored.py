@@ -19,7 +19,8 @@ from nas_evidence.data import ArrayData
 from nas_evidence.plumbing.removal import forget_removals, is_below, noted_removals
 from nas_evidence.spec.record import SliceReport, TrialRecord
 from nas_evidence.spec.study import ResourceSpec
-from nas_evidence.storage.store import Store, StoreError
+from nas_evidence.storage.faults import StoreError
+from nas_evidence.storage.store import Store
 from nas_evidence.workers.executor import Launch, Verdict
 from nas_evidence.workers.process import MakeWorker, made_worker
 

@@ -8,14 +8,17 @@ from typing import Any
 import joblib
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from commands import forked_script
 from messages import refused
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 
 import nas_evidence
 from nas_evidence.api import estimators
 from nas_evidence.data.source import source_in_memory
+from nas_evidence.spec.record import TrialRecord
 
 QUICK = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"], "objective": "diag_ef"}
 FITTED_ELSEWHERE = f"""
@@ -78,6 +81,73 @@ def test_an_estimator_takes_time_metric_and_groups(tmp_path: Path) -> None:
     assert fitted.predictor_.meaning["metric"] == "f1"
     with pytest.raises(RuntimeError, match="in its time"):
         nas_evidence.EvidenceRegressor(settings=QUICK, time_limit=0.001).fit(x, x[:, 0])
+
+
+class Counted(nas_evidence.Watcher):
+    """Counts the trials that have ended."""
+
+    n = 0
+
+    def ended(self, record: TrialRecord) -> None:
+        self.n += 1
+
+
+@pytest.mark.slow
+def test_an_estimator_takes_families_callbacks_and_progress_as_a_search(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = {"families": ["linear"], "callbacks": [Counted()], "progress": True}
+    estimator = nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK, **given)
+    again = clone(estimator)
+    assert again.get_params()["families"] == ["linear"]
+    fitted = estimator.fit(*rows())
+    assert "[1/1] trial 0 linear" in capsys.readouterr().out
+    assert set(fitted.study_.trials["family"]) == {"linear"}
+    assert estimator.callbacks[0].n == 1
+    assert again.callbacks[0].n == 0
+    x, _ = rows()
+    np.testing.assert_allclose(fitted.predict_log_proba(x), np.log(fitted.predict_proba(x)))
+
+
+@pytest.mark.slow
+def test_an_estimator_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    nas_evidence.EvidenceClassifier(n_trials=1, settings=QUICK, families="linear").fit(*rows())
+    assert capsys.readouterr().out == ""
+
+
+MODULE = """
+from torch import nn
+
+
+class Small:
+    domains = {"width": [2, 3]}
+
+    def build(self, values, input_shape, n_outputs):
+        width = values["width"]
+        return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, n_outputs))
+"""
+
+
+@pytest.mark.slow
+def test_an_estimator_of_an_own_family_and_a_table_of_arrow_is_pickled_and_predicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small_family.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import small_family  # type: ignore[import-not-found]
+
+    x, _ = rows()
+    table = pa.table({"a": x[:, 0], "b": x[:, 1], "kind": ["p"] * 40, "c": x[:, 2]})
+    fitted = nas_evidence.EvidenceRegressor(
+        n_trials=1, settings=QUICK, families=[small_family.Small], method="map"
+    ).fit(table, x[:, 0])
+    assert list(fitted.feature_names_in_) == ["a", "b", "kind", "c"]
+    loaded = pickle.loads(pickle.dumps(fitted))
+    mean, std = loaded.predict(table, return_std=True)
+    np.testing.assert_array_equal(mean, fitted.predict(table))
+    noise = fitted.predictor_.predict(table, method="map").std[:, 0]
+    np.testing.assert_array_equal(std, noise)  # "map" leaves out the uncertainty of the weights
+    assert (fitted.set_params(method=None).predict(table, return_std=True)[1] > std).all()
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import nas_evidence
-from nas_evidence.api.progress import audience_for, tell_of_data
+from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import asked_for
 from nas_evidence.storage.kept_how_read import FILE
 
@@ -33,9 +33,10 @@ def test_a_search_without_a_terminal_prints_it_and_keeps_it_for_summary_page_and
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = search(tmp_path)
-    said = capsys.readouterr().out
-    assert LEFT_OUT + "categorical=COL to keep one" in said
-    assert "1 trial" not in said  # progress is for a terminal
+    data, answer = capsys.readouterr().out.splitlines()  # progress is for a terminal
+    assert LEFT_OUT + "categorical=COL to keep one" in data
+    assert answer.startswith(f"{tmp_path / 's'}: linear (trial 0) is the only architecture by ")
+    assert answer.endswith("; study.report() writes the page")
     kept = LEFT_OUT + "categorical=COL to keep one"
     found = study.summary().how_read
     assert found is not None
@@ -56,12 +57,13 @@ def test_a_search_without_a_terminal_prints_it_and_keeps_it_for_summary_page_and
     assert kept in again.decided
 
 
-def test_it_is_printed_without_a_terminal_unless_progress_is_off(
+def test_it_is_printed_in_one_line_without_a_terminal_unless_progress_is_off(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for progress in (None, False):
-        tell_of_data(progress, audience_for(progress))("column 'a' is left out; drop=a")
-    assert capsys.readouterr().out == "column 'a' is left out; drop=a\n"
+        audience_for(progress).read(("column 'a' is left out; drop=a", "2 classes: up, down"))
+    expected = "data: Column 'a' is left out; drop=a. 2 classes: up, down.\n"
+    assert capsys.readouterr().out == expected
 
 
 def test_data_of_a_study_file_are_told_as_well(tmp_path: Path) -> None:

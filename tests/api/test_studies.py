@@ -7,6 +7,7 @@ import pydoc
 import re
 import shutil
 import textwrap
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,12 +18,14 @@ import pytest
 import torch
 from fakes import record_of
 from messages import refused
+from PIL import Image
 from records import asked, mlp
 
 import nas_evidence
-from nas_evidence.api.progress import NotebookProgress
+from nas_evidence.api.progress import NotebookProgress, ScriptProgress
 from nas_evidence.api.request import as_overrides, of_memory
 from nas_evidence.exporting.predictor import Predictor
+from nas_evidence.reporting import by_matplotlib
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
 
@@ -124,6 +127,31 @@ def test_a_notebook_shows_a_study_as_a_table_with_nothing_unescaped(
     assert "<script>" not in classified._repr_html_()
 
 
+@pytest.mark.slow
+def test_the_summary_shown_is_one_screen_and_the_report_a_link(
+    classified: nas_evidence.Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = classified.summary()
+    lines = repr(found).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("Report of ")
+    assert lines[0].endswith("pets): 2 of 2 trials, ranked by diag_ef")
+    assert lines[1].split()[:2] == ["Answer", "Take"]
+    shown = found._repr_html_()
+    assert escape(found.headline.answer) in shown
+    monkeypatch.chdir(classified.folder.parent)
+    page = classified.report()
+    link = '<a href="pets/report/index.html" target="_blank">'
+    assert page._repr_html_().startswith(link)
+    assert page == Path(str(page)) == classified.folder / "report" / "index.html"
+    assert pickle.loads(pickle.dumps(page)).is_file()
+    assert page.parent._repr_html_() is None
+    monkeypatch.chdir(classified.folder)
+    monkeypatch.chdir("/")
+    assert classified.report()._repr_html_().startswith('<a href="')
+
+
 def test_help_on_search_has_each_option_about_the_data_in_plain_types() -> None:
     text = pydoc.render_doc(nas_evidence.search, renderer=pydoc.plaintext)
     assert "test_fraction: float | None = None" in text
@@ -152,7 +180,7 @@ def test_what_a_search_in_python_prints_and_refuses_names_its_arguments(
     search(numbered, None, tmp_path, target="pet", drop=["price"], progress=True)
     said = capsys.readouterr().out
     assert "column 'id' is left out: it looks like a row number; numeric=id to keep" in said
-    with pytest.raises(ValueError, match=r"other data \(data in memory, 60 rows\).* as `out`"):
+    with pytest.raises(ValueError, match=r"other data \(a DataFrame of 60 rows\).* as `out`"):
         search(table(), None, tmp_path, target="pet", drop=["price"])
 
 
@@ -187,6 +215,8 @@ def test_a_study_of_a_relative_folder_is_found_after_the_working_folder_has_chan
 def test_real_targets_have_intervals_in_their_unit(tmp_path: Path) -> None:
     frame = table().drop(columns="pet")
     study = search(frame, None, tmp_path, target="price", test_fraction=0.2)
+    tested = study.leaderboard()[["test_nll_per_datum", "test_rmse"]]
+    assert tested.loc[0].tolist() == study.trials.loc[0, list(tested)].tolist()
     found = study.predict(frame, level=0.8)
     assert found.std_model is not None
     assert (found.low >= 0).all()  # no price is negative
@@ -332,10 +362,39 @@ def test_a_figure_is_shown_by_a_notebook_and_saved_whole(
     root = ElementTree.fromstring(path.read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert len([e for e in root.iter() if e.get("class") == "dot"]) == len(classified.ranking)
-    with refused("figure-ending", "ranking.png"):
-        figure.save(tmp_path / "ranking.png")
+    with refused("figure-ending", "ranking.jpg", ".svg, .pdf or .png"):
+        figure.save(tmp_path / "ranking.jpg")
+    for size in ({"width": 0}, {"width": 101}, {"width": 50, "dpi": 1000}, {"dpi": -1}):
+        with refused("figure-size", "100", "20,000"):
+            figure.save(tmp_path / "ranking.svg", **size)
     with refused("figure-folder-missing", "none"):
         figure.save(tmp_path / "none" / "ranking.svg")
+
+
+@pytest.mark.slow
+def test_a_figure_has_its_values_and_is_saved_in_the_size_that_is_asked_for(
+    classified: nas_evidence.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = classified.plot("ranking")
+    board = classified.leaderboard()
+    assert figure.data["score"].tolist() == board["score"].tolist()
+    assert figure.data["n_parameters"].tolist() == board["n_parameters"].tolist()
+    root = ElementTree.parse(figure.save(tmp_path / "r.svg", width=3.5)).getroot()
+    assert float(root.attrib["width"]) == 96 * 3.5
+    _, _, across, down = map(float, root.attrib["viewBox"].split())
+    with Image.open(figure.save(tmp_path / "r.png", width=3.5, dpi=100)) as image:
+        assert image.size == (350, int(350 * down / across))
+        found = {(r, g, b) for _, (r, g, b, _) in image.convert("RGBA").getcolors(10**6)}
+    assert (255, 255, 255) in found
+    assert len(found) > 50  # markers, grid and text
+    pdf = figure.save(tmp_path / "r.pdf", width=3.5).read_bytes()
+    box = re.search(rb"/MediaBox \[ ?0 0 ([\d.]+) ([\d.]+) ?\]", pdf)
+    assert [float(side) for side in box.groups()] == pytest.approx([252, 252 * down / across])
+    monkeypatch.setattr(by_matplotlib, "_NEEDED", "no_such_package")
+    for ending in (".png", ".pdf"):
+        with refused("figure-needs-matplotlib", "no_such_package", "'.[figures]'", ".svg"):
+            figure.save(tmp_path / f"r{ending}")
+    assert figure.save(tmp_path / "r.svg").is_file()
 
 
 @pytest.mark.slow
@@ -438,8 +497,14 @@ def test_a_leaderboard_has_every_architecture_in_the_order_of_the_ranking(
     found = classified.leaderboard()
     assert list(found) == [
         "rank", "trial_id", "family", "depth", "width", "shape", "n_parameters", "score",
-        "estimate", "error", "status", "trials",
+        "estimate", "error", "test_nll_per_datum", "test_accuracy", "fit_seconds",
+        "predict_seconds", "status", "trials",
     ]  # fmt: skip
+    trials = classified.trials.set_index("trial_id").loc[found["trial_id"]]
+    fits = (trials["train_seconds"] + trials["settle_seconds"]).tolist()
+    assert found["fit_seconds"].tolist() == pytest.approx(fits)
+    assert found["predict_seconds"].tolist() == trials["latency_seconds"].tolist()
+    assert found["test_accuracy"].isna().all()  # there are no test rows
     ranking = classified.ranking
     for name, own in (("rank", "rank"), ("trial_id", "trial_id"), ("score", "diag_ef")):
         assert found[name].tolist() == ranking[own].tolist()
@@ -472,6 +537,23 @@ def test_a_notebook_shows_one_block_with_what_is_done_and_the_best() -> None:
     assert "2 of 3 trials · less than a minute left · last mlp(width=8) diverged" in shown[1]
     assert "best" not in shown[1]
     assert "3 of 3 trials · best mlp(width=9), kfac_ggn -0.5" in shown[2]
+
+
+def test_a_script_without_a_terminal_prints_at_most_one_line_a_minute() -> None:
+    spec = StudySpec.model_validate(
+        {"name": "s", "n_trials": 4, "dataset": {"name": "digits"}, "family": {"mlp": {}},
+         "objective": "kfac_ggn", "estimators": ["kfac_ggn"]}
+    )  # fmt: skip
+    now, lines = [0.0], list[str]()
+    shown = ScriptProgress(spec, 0, tell=lines.append, clock=lambda: now[0])
+    for trial_id, seconds in enumerate((10, 45, 4, 2)):
+        now[0] += seconds
+        asked_for = asked(
+            mlp(width=7), ("kfac_ggn",), trial_id=trial_id, dataset=spec.dataset, plan=spec.plan
+        )
+        shown.ended(record_of(asked_for, TrialStatus.COMPLETE))
+    [line] = lines
+    assert line.startswith("s: 4 of 4 trials, best mlp(width=7), kfac_ggn -0.")
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from cases import GOLDEN_FOLDER
 from commands import TINY, environment, hashes, run, start, write_study
 
 import nas_evidence
+from nas_evidence.cli.validate import dry_run
 from nas_evidence.spec.toml import load_study
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.storage.tables import read_table
@@ -28,6 +30,12 @@ VERBS = (
     "submit", "cancel", "verify", "repair", "check-family", "audit", "reproduce",
 )  # fmt: skip
 INLINE = ("--executor", "inline")
+#: Libraries that take a tenth of a second and more to import.
+HEAVY = {
+    "torch", "ray", "optuna", "pandas", "numpy", "scipy", "sklearn", "pyarrow", "fsspec",
+    "jinja2", "matplotlib", "asyncio", "multiprocessing", "torchvision", "PIL",
+}  # fmt: skip
+OF_TORCH = {"asyncio", "multiprocessing"}
 
 
 @pytest.fixture(scope="module")
@@ -127,22 +135,39 @@ def test_bad_usage_is_exit_code_2_and_one_clear_message(
 def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
     tmp_path: Path,
 ) -> None:
-    heavy = {"torch", "ray", "optuna", "pandas", "sklearn", "matplotlib"}
-    assert not heavy & modules_after("import nas_evidence.cli.main", tmp_path)
+    assert not HEAVY & modules_after("import nas_evidence.cli.main", tmp_path)
     public = "import nas_evidence; nas_evidence.search; nas_evidence.Study"
     assert not {"torch", "ray", "optuna"} & modules_after(public, tmp_path)
 
 
+#: What each use of a finished study needs of `HEAVY`, beside numpy: all else costs its start up to
+#: two seconds, and the memory of each process. The numbers are CPU seconds on an idle machine:
+#: torch 1.2, scipy.stats 0.5, scipy.optimize 0.3, pandas 0.25, scipy.special 0.15, pyarrow 0.1.
+NEEDED = {
+    ("status", "done"): {"pyarrow"},
+    ("status", "done", "--log"): set[str](),
+    ("status", "done", "0"): {"pyarrow", "pandas"},
+    ("list", "."): {"pyarrow", "pandas"},
+    ("report", "done", "--to", "r"): {"pyarrow", "pandas", "scipy", "jinja2"},
+    ("predict", "done", "data.npz", "--to", "p.csv"): {"pyarrow", "pandas", "torch"},
+}
+
+
 @pytest.mark.long
-def test_a_finished_study_is_looked_at_without_torch_ray_and_optuna(
-    home: Path, tmp_path: Path
+@pytest.mark.parametrize("arguments", NEEDED, ids=" ".join)
+def test_a_finished_study_is_used_without_the_libraries_that_this_does_not_need(
+    arguments: tuple[str, ...], home: Path
 ) -> None:
-    commands = (
-        as_command("report", "done", "--to", str(tmp_path / "r")),
-        as_command("status", "done"),
-        as_command("status", "done", "0"),
-    )
-    assert not {"torch", "ray", "optuna"} & modules_after("\n".join(commands), home)
+    found = HEAVY & modules_after(as_command(*arguments), home)
+    assert found - {"numpy"} - (OF_TORCH if "torch" in found else set()) == NEEDED[arguments]
+
+
+@pytest.mark.long
+def test_a_worker_starts_without_the_libraries_of_the_driver(tmp_path: Path) -> None:
+    found = HEAVY & modules_after("import nas_evidence.workers.worker", tmp_path)
+    assert found - OF_TORCH == {"numpy", "torch", "pandas", "pyarrow"}
+    before = HEAVY & modules_after("import nas_evidence.workers.process", tmp_path)
+    assert before == {"numpy"}  # `on_ray` imports no more of ours before its worker is made
 
 
 # --- study files
@@ -161,6 +186,22 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
         "memory: 0.00288 MB of training inputs in each worker",
         "time: less than a minute on idle cores for 7 trials, 2 workers",
     ]
+
+
+@pytest.mark.parametrize("fetches", [False, True])
+def test_a_dry_run_fetches_a_data_set_if_it_is_asked_to(
+    fetches: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def load(*given: object, download: bool = False, **more: object) -> object:
+        asked.append(download)
+        raise ValueError("there is no data")
+
+    monkeypatch.setattr("nas_evidence.data.load", load)
+    download = {"download": True} if fetches else {}
+    dry_run("mnist", data_root=tmp_path, **download)
+    assert asked == [fetches]
 
 
 def test_workers_are_typed_as_a_number_or_auto(home: Path) -> None:
@@ -231,7 +272,7 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
     assert (tmp_path / "s" / "study.toml").is_file()
     study = load_study(write_study(tmp_path)).model_copy(update={"n_trials": 1})
     open_study(tmp_path / "t", study)
-    assert "[1/1] trial 0 linear" in run("resume", "t", *INLINE, folder=tmp_path).stdout
+    assert "[1/1] trial 0 (linear)" in run("resume", "t", *INLINE, folder=tmp_path).stdout
 
 
 # --- a search
@@ -247,11 +288,34 @@ def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None
     assert lines.pop(0) == "tiny: 4 trials, 1 worker -> done"
     # One line a trial: a hundred trials stay far below two hundred lines.
     for number, line in enumerate(lines[:4], start=1):
-        assert re.match(rf"\[{number}/4\] trial \d (linear -|mlp \d+/1) complete diag_ef=-", line)
-    assert lines[-4] == "report: done/report/index.html"
-    assert lines[-3].startswith("export: done/export (trial ")
-    assert lines[-2] == "trials: 4 complete"
-    assert lines[-1] == "more:   nas-evidence resume done --trials 8"
+        named = r"\((linear|mlp, depth 1, width \d+)\)"
+        assert re.match(rf"\[{number}/4\] trial \d {named} complete, diag_ef=-", line)
+    assert lines[-5] == "report: done/report/index.html"
+    assert lines[-4].startswith("export: done/export (trial ")
+    assert lines[-3] == "trials: 4 complete"
+    assert re.fullmatch(r"next:   .*:", lines[-2])
+    assert lines[-1].startswith("nas-evidence ")
+
+
+@pytest.mark.long
+def test_the_answer_comes_in_order_and_its_command_can_be_copied_whole(
+    home: Path, tmp_path: Path
+) -> None:
+    lines = (home / "search.out").read_text().splitlines()
+    firsts = [line.partition(" ")[0] for line in lines]
+    order = ["words:", "answer:", "worth", "how", "if", "trust:", "report:", "export:", "next:"]
+    places = [firsts.index(word) for word in order]
+    assert places == sorted(places)
+    assert len(lines) - 2 == firsts.index("next:")
+    assert sum("too few to tell" in line for line in lines) <= 1
+    _, *words = shlex.split(lines[-1])
+    assert words[:3] == ["resume", "done", "--set"]  # each was trained once
+    shutil.copytree(home / "done", tmp_path / "done")
+    said = run(*words, *INLINE, folder=tmp_path).stdout
+    assert "\n[retraining the best, 1 of at most 10] trial 1000000 (" in said
+
+
+def test_a_search_leaves_nothing_behind(home: Path) -> None:
     assert (home / "search.err").read_text() == ""
     assert not list(home.glob("*error*"))
 
@@ -359,7 +423,7 @@ def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path:
     )  # fmt: skip
     assert "trials: 2 diverged" in process.stdout
     assert "error: no trial is complete" in process.stderr
-    assert re.search(r"\[1/2\] trial 0 linear - diverged .*training loss is", process.stdout)
+    assert re.search(r"\[1/2\] trial 0 \(linear\) diverged, .*training loss is", process.stdout)
     assert set(read_table(tmp_path / "s", "trials")["status"]) == {"diverged"}
     assert (tmp_path / "s" / "report" / "index.html").is_file()
 
@@ -371,10 +435,13 @@ def test_a_study_of_which_every_trial_fails_is_exit_code_1(home: Path, tmp_path:
 def test_trials_of_the_race_are_counted_apart(home: Path) -> None:
     race = ("--set", "finalists=2", "--set", "race.trials=2", "--executor", "inline")
     said = run("search", "tiny.toml", "--trials", 2, *race, "--out", "raced", folder=home).stdout
-    assert "trials: 4 complete (2 of them in the race of the best)\n" in said
+    assert "tiny: 2 trials, then up to 2 retrainings of the best; 1 worker -> raced\n" in said
+    assert "\n[retraining the best, 2 of at most 2] trial 1000001 (" in said
+    assert "trials: 2 of the search and 2 retrainings of the best: 4 complete\n" in said
     assert "words:  nats per datum: log probability, averaged over rows" in said
     status = run("status", "raced", folder=home).stdout
-    assert status.startswith("tiny: finished, 2 of 2 trials and 2 of the race (4 complete)\n")
+    counted = "2 of 2 trials and 2 retrainings of the best (4 complete)"
+    assert status.startswith(f"tiny: finished, {counted}\n")
 
 
 def test_status_in_words_and_as_json(home: Path) -> None:
@@ -440,9 +507,9 @@ def test_a_reader_that_stops_early_is_no_error(home: Path, arguments: tuple[obje
 
 def test_report_prints_what_the_search_printed(home: Path) -> None:
     said = (home / "search.out").read_text()
-    first, last = said.index("rank\t"), said.index("export: ")
+    first, last, then = (said.index(word) for word in ("rank\t", "export: ", "next: "))
     assert "\nanswer: Take " in said[first:last]
-    assert run("report", "done", folder=home).stdout == said[first:last]
+    assert run("report", "done", folder=home).stdout == said[first:last] + said[then:]
 
 
 @pytest.mark.parametrize(

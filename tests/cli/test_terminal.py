@@ -77,7 +77,7 @@ def test_durations_at_the_edges(
 
 
 def test_scores_and_sizes_are_short_and_missing_ones_a_dash() -> None:
-    assert [score_text(v) for v in (None, -0.12345, 12345.6)] == ["-", "-0.123", "1.235e+04"]
+    assert [score_text(v) for v in (None, -0.12345, 12345.6)] == ["-", "-0.123", "12346"]
     architectures = [
         ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "constant"}),
         ArchitectureSpec(family="mlp", values={"depth": 2, "width": 37, "shape": "taper"}),
@@ -98,7 +98,8 @@ def test_a_hundred_trials_and_as_many_losses_take_at_most_two_hundred_lines() ->
     assert 100 < len(lines) <= 200
     assert not any("\n" in line for line in lines)
     assert lines[0] == "trial 0 attempt 1 lost (the worker process crashed); retrying"
-    assert lines[-1].startswith("[100/100] trial 99 mlp 20/1 complete kfac_ggn=-0.500 (0.0 s, ")
+    told = "[100/100] trial 99 (mlp, width 20, depth 1) complete, kfac_ggn=-0.500 (0.0 s, "
+    assert lines[-1].startswith(told)
     assert progress.rows == {}
 
 
@@ -108,7 +109,17 @@ def test_every_failure_has_a_line_with_its_cause() -> None:
     for trial_id in range(7):
         ended(progress, assignment(trial_id), status=TrialStatus.DIVERGED, cause="a nan")
     assert len(lines) == 7
-    assert "trial 0 mlp - diverged a nan (" in lines[0]
+    assert "trial 0 (mlp) diverged, a nan (" in lines[0]
+
+
+def test_a_retraining_of_the_best_is_called_so_with_its_number() -> None:
+    lines: list[str] = []
+    progress = Progress(STUDY, n_done=100, say=lines.append)
+    ended(progress, assignment(RACE_IDS + 5, "linear"))
+    assert lines[0].startswith(f"[retraining the best, 6 of at most 34] trial {RACE_IDS + 5} (")
+    table = LiveTable(STUDY, n_done=100)
+    table.launched(assignment(RACE_IDS + 6))
+    assert "100 of 100 trials, retraining the best, 7 of at most 34, " in shown(table, 160)
 
 
 def test_the_end_is_expected_from_the_pace_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from nas_evidence.data import DATASETS, load
+from nas_evidence.data import load
+from nas_evidence.data.source import DATASETS
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.models import infeasible
 from nas_evidence.spec.dataset import OWN_DATA

@@ -11,7 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from messages import refused
 
 from nas_evidence.storage import store as store_module
-from nas_evidence.storage.store import Store, StoreError
+from nas_evidence.storage.faults import StoreError
+from nas_evidence.storage.store import Store
 
 PLACES = ("folder", "file", "memory", "counted")
 

@@ -57,7 +57,7 @@ def launches_of_a_step(model: nn.Module) -> int:
     x = torch.empty(1, ROWS, *SHAPE, device="meta")
     y = torch.empty(1, ROWS, dtype=torch.int64, device="meta")
     with Program([model], [state.optimiser], plan) as program:
-        program.set_decay([torch.ones(len(program.sizes))])
+        program.set_decay(torch.ones(1, len(program.sizes)))
         program.begin_epoch([0.1], [1])
         with Launches() as launches:
             program.step(Batch(0, x, y, (ROWS,), None), None)

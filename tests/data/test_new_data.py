@@ -74,9 +74,12 @@ def test_rows_without_a_label_do_not_hide_those_with_one() -> None:
         ({"size": [2.0, -1.0] * 20}, []),  # outside, but not further than the range is wide
         (
             {"size": [2.5, *[0.1] * 39]},
-            ["'size': 1 cell far outside 0 to 1, the range of training (2.5), treated as it is"],
+            ["'size': 1 cell (2.5) is far outside all training values (0 to 1); used unchanged"],
         ),
-        ({"size": ["-1e6", "3", *["0.1"] * 38]}, ["'size': 2 cells far outside 0 to 1, "]),
+        (
+            {"size": ["-1e6", "3", *["0.1"] * 38]},
+            ["'size': 2 cells (-1000000.0, 3.0) are far outside all training values (0 to 1)"],
+        ),
     ],
 )
 def test_cells_unlike_those_of_the_training_are_told_by_column(

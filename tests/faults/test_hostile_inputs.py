@@ -31,7 +31,8 @@ from nas_evidence.plumbing.tensor_seals import sealed_tensors
 from nas_evidence.reporting.any_table import rank_table
 from nas_evidence.spec.study import ArchitectureSpec, DatasetSpec
 from nas_evidence.spec.toml import StudyError, load_study
-from nas_evidence.storage.store import Store, StoreError
+from nas_evidence.storage.faults import StoreError
+from nas_evidence.storage.store import Store
 from nas_evidence.storage.tables import read_tables, write_record
 from nas_evidence.training.checkpoint import read_checkpoint, save_checkpoint
 

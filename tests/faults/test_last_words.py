@@ -206,7 +206,8 @@ def test_a_search_whose_output_goes_away_goes_on_and_stores_report_and_export(
     assert log.endswith("\n")
     if "2>&1" not in shell:
         said = done.stderr.splitlines()
-        assert said[-1].startswith("more:   nas-evidence resume s"), done.stderr
+        assert said[-2].startswith("next:   "), done.stderr
+        assert said[-1].startswith("nas-evidence "), done.stderr
         assert any(line.startswith("error: standard output went away (") for line in said)
     assert "Traceback" not in done.stderr
 

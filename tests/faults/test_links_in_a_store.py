@@ -17,8 +17,8 @@ from toy_worker import run_at
 import nas_evidence
 from nas_evidence.driver.mirror import Mirror, WorkingCopy, working_copy
 from nas_evidence.plumbing.user_error import UserError
-from nas_evidence.storage.faults import StudyStoppedError
-from nas_evidence.storage.store import Store, StoreError
+from nas_evidence.storage.faults import StoreError, StudyStoppedError
+from nas_evidence.storage.store import Store
 from nas_evidence.storage.study_names import is_removable, remove, remove_attempts
 from nas_evidence.workers.stored import StoredWorker
 

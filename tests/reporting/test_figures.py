@@ -49,7 +49,7 @@ def marks(svg: str) -> list[tuple[str, float, float]]:
 def test_a_mark_lies_where_the_ticks_say() -> None:
     panel = Panel(Axis("x", 0, 10), Axis("y", 0, 1))
     panel.line([(2, 0.2), (8, 0.8)], colour="black")
-    svg = str(plot([panel], name="a line"))
+    svg = str(plot([panel], name="a line", rows=[]))
     [[(x0, y0), (x1, y1)]] = places(svg, "line")
     ticks = {
         label: (float(x), float(y))
@@ -82,7 +82,7 @@ def test_outside_text_cannot_leave_its_place_in_a_figure() -> None:
     bad = '"><script>alert(1)</script>'
     panel = Panel(named_axis([bad]), Axis(bad, 0, 1))
     panel.dot(0, 0.5, colour="black", title=bad, family=bad)
-    svg = plot([panel], name=bad)
+    svg = plot([panel], name=bad, rows=[])
     assert "<script" not in svg
     ElementTree.fromstring(str(svg))  # well-formed
 

@@ -39,7 +39,7 @@ from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.storage.tables import read_study_tables
 
 ON = "ridge regression on these 500 test rows"
-NOT = "Not clearly better than ridge regression"
+NOT = "No clear gain over ridge regression"
 
 
 def seeds(n: int, noise: float, **changes: object) -> list[TrialRecord]:
@@ -109,11 +109,11 @@ def test_seeds_that_all_agree_are_no_reason_to_train_again(tmp_path: Path) -> No
     ("behind", "interval", "said"),
     [
         (0.1, (0.06, 0.2), f"Yes: clearly better than {ON} (LOSS 1.000 and 1.100; "),
-        (0.03, (-0.01, 0.07), f"{NOT}: it is ahead by 0.030 (LOSS 1.000 and 1.030), "),
-        (-0.03, (-0.07, 0.01), f"{NOT}: that is ahead by 0.030 (LOSS 1.000 and 0.970), "),
+        (0.03, (-0.01, 0.07), f"{NOT}. The winner is ahead by 0.030 (LOSS 1.000 and 1.030), "),
+        (-0.03, (-0.07, 0.01), f"{NOT}. The winner is behind by 0.030 (LOSS 1.000 and 0.970), "),
         (-0.1, (-0.2, -0.06), f"No: clearly worse than {ON} (LOSS 1.000 and 0.900; "),
         (0.05, None, f"Yes: clearly better than {ON} (LOSS 1.000 and 1.050; "),
-        (-0.045, None, f"{NOT}: that is ahead by 0.045 (LOSS 1.000 and 0.955), "),
+        (-0.045, None, f"{NOT}. The winner is behind by 0.045 (LOSS 1.000 and 0.955), "),
         (-0.06, None, f"No: clearly worse than {ON} (LOSS 1.000 and 0.940; "),
     ],
 )
@@ -137,9 +137,9 @@ def test_a_network_is_worth_it_only_if_the_interval_leaves_out_no_difference(
     assert said.replace("LOSS", "log loss of the standardised target") in sentence
     usual = 1.96 * 0.5 / 500**0.5
     low, high = interval or (behind - usual, behind + usual)
-    if said.startswith("Not clearly"):  # no advice that these data do not bear out
+    if said.startswith(NOT):  # no advice that these data do not bear out
         assert sentence.endswith(
-            ", which may be chance on these 500 test rows. The simple model is cheaper."
+            ", but 500 test rows cannot rule out chance. The simple model is cheaper."
         )
         return
     if said.startswith("No:"):  # the interval of the best of two
@@ -442,7 +442,7 @@ def test_the_ranking_says_by_what_it_ranks_where_a_race_trained_some_again(
     assert study.order.startswith("The first one was trained several times")
     page = build_report(tmp_path / "b")
     for path in (page.html, page.markdown):
-        assert "where a lucky score can exceed a mean above it" in path.read_text("utf-8")
+        assert "whose score may be higher by luck" in path.read_text("utf-8")
 
 
 @pytest.mark.slow

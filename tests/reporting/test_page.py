@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from nas_evidence.spec.how_read import HowRead
 
 pytestmark = pytest.mark.slow
 
+WARNING = "The winner has the largest depth. Set family.mlp.depth.high=6 and search again."
 RANKING = "#ranking .scroll.tall"
 COLUMN = (
     "[...document.querySelectorAll('#comparison tbody tr')].map((row) => row.cells[{}].innerText)"
@@ -139,6 +141,73 @@ def test_the_answer_comes_before_all_else_and_the_rest_is_folded(
     assert tab.errors == []
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_warnings_are_above_the_fold_and_the_four_answers_follow_each_other(
+    tab: Browser, study: RankedStudy, tmp_path: Path, width: int, height: int
+) -> None:
+    report = report_on(study)
+    vars(report)["headline"] = replace(report.headline, advice=(WARNING, WARNING))
+    tab.open(write_report(report, tmp_path).html, width=width, height=height)
+    box = (
+        "(({{top, bottom}}) => [top, bottom])"
+        "(document.querySelector('{}').getBoundingClientRect())"
+    )
+    places = [tab.evaluate(box.format(one)) for one in (".answer", ".warning", "#good", "#sure")]
+    assert places[1][1] < height
+    assert [top for top, _ in places] == sorted(top for top, _ in places)
+    if width == 1280:
+        assert tab.evaluate(box.format("#next .command"))[1] < height
+    assert tab.errors == []
+
+
+def test_a_click_on_a_mark_opens_the_row_of_its_trial_also_of_a_hidden_family(
+    tab: Browser, page: Path, study: RankedStudy
+) -> None:
+    tab.open(page)
+    assert tab.evaluate("document.querySelectorAll('details[open]').length") == 0
+    last = study.ranking[-1]
+    other = next(one.family for one in study.ranking if one.family != last.family)
+    tab.evaluate(f"document.querySelector('#pictures [data-show-family={other}]').click()")
+    tab.evaluate(
+        f"document.querySelector('#scatter [data-trial=\"{last.trial_id}\"]').dispatchEvent("
+        "new MouseEvent('click', {bubbles: true}))"
+    )
+    assert tab.evaluate("document.querySelector('#every-trial').open")
+    assert tab.evaluate("document.activeElement.id") == f"trial-{last.trial_id}"
+    seen = tab.evaluate("document.activeElement.getBoundingClientRect().top")
+    assert 0 < seen < 900
+    tab.evaluate("document.querySelector('a[href=\"#about\"]').click()")
+    assert tab.evaluate("document.querySelector('#about').open")
+    assert tab.errors == []
+
+
+def test_a_table_that_scrolls_says_so_and_takes_the_keyboard(tab: Browser, page: Path) -> None:
+    tab.open(page, width=390)
+    tab.evaluate("document.querySelector('#why').open = true")
+    box = "document.querySelector('#comparison').parentElement"
+    wait = "new Promise((done) => setTimeout(done, 200))"
+    tab.evaluate(wait)
+    assert tab.evaluate(f"{box}.nextElementSibling.hidden")
+    tab.evaluate(f"{box}.firstElementChild.style.minWidth = '900px', {box}.style.maxWidth = '99%'")
+    tab.evaluate(wait)
+    said = tab.evaluate(f"{box}.nextElementSibling.innerText")
+    assert said == "This table goes on: scroll it sideways for more columns."
+    assert tab.evaluate(f"[{box}.tabIndex, {box}.getAttribute('role')]") == [0, "region"]
+    assert tab.errors == []
+
+
+def test_the_command_is_copied_whole(tab: Browser, page: Path) -> None:
+    tab.open(page)
+    tab.evaluate("document.querySelector('#next .copy').click()")
+    tab.evaluate("new Promise((done) => setTimeout(done, 200))")
+    assert tab.evaluate("document.querySelector('#next .copy').innerText") in (
+        "Copied",
+        "Selected",
+    )
+    assert tab.evaluate("getSelection().toString()").startswith("nas-evidence resume ")
+    assert tab.errors == []
+
+
 def _lightness(colour: str) -> float:
     red, green, blue = (int(one) for one in colour.split("(")[1].rstrip(")").split(",")[:3])
     return (red + green + blue) / 3
@@ -235,10 +304,26 @@ def test_a_term_shows_its_meaning_when_it_is_tapped_and_only_then(
     assert 0 <= box[0] < box[1] <= 390
 
 
-def test_a_mark_says_what_it_is_to_a_click(desktop: Browser, study: RankedStudy) -> None:
-    desktop.evaluate(
-        "document.querySelector('#scatter .dot').dispatchEvent("
-        "new MouseEvent('click', {clientX: 300, clientY: 300, bubbles: true}))"
+def test_a_mark_says_what_it_is_to_a_mouse_and_to_the_first_tap(tab: Browser, page: Path) -> None:
+    tab.open(page)
+    dot = "document.querySelector('#scatter .dot')"
+    tap = (
+        f"{dot}.dispatchEvent(new PointerEvent('pointerdown', {{pointerType: 'touch'}})), "
+        f"{dot}.dispatchEvent(new MouseEvent('click', {{clientX: 300, clientY: 300}}))"
     )
-    assert "rank " in desktop.evaluate("document.querySelector('.tip').innerText")
-    assert desktop.errors == []
+    said = "document.querySelector('.tip').hidden ? '' : document.querySelector('.tip').innerText"
+    assert tab.evaluate(said) == ""
+    tab.evaluate(
+        f"{dot}.dispatchEvent(new PointerEvent('pointerenter', {{pointerType: 'mouse'}}))"
+    )
+    assert "rank " in tab.evaluate(said)
+    tab.evaluate(
+        f"{dot}.dispatchEvent(new PointerEvent('pointerleave', {{pointerType: 'mouse'}}))"
+    )
+    assert tab.evaluate(said) == ""
+    tab.evaluate(tap)
+    assert "rank " in tab.evaluate(said)
+    assert not tab.evaluate("document.querySelector('#every-trial').open")
+    tab.evaluate(tap)
+    assert tab.evaluate("document.querySelector('#every-trial').open")
+    assert tab.errors == []

@@ -163,17 +163,19 @@ def test_trials_that_are_not_complete_never_rank_but_are_explained(page: str) ->
 
 
 def test_sections_come_in_the_order_of_the_questions(page: str, paths: ReportPaths) -> None:
-    folds = re.findall(r"<summary>(.*?)[:<]", page)
+    folds = re.findall(r"<summary><h3>(.*?)[:<]", page)
     shared = [
         "Can this score be trusted here?",
         "Why this one?",
         "Could it have been cheaper?",
         "What went wrong, and what it took",
     ]
-    assert folds == ["All architectures", "Every trial, in order", *shared]
+    about = "About this study"
+    assert folds == [about, "All architectures", "Every trial, in order", *shared]
     markdown = paths.markdown.read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", markdown, flags=re.MULTILINE) == [
         "Which architecture, and how sure?",
+        about,
         *shared,
     ]
 

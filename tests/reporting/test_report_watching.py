@@ -17,12 +17,13 @@ import nas_evidence.reporting.live as live_module
 import nas_evidence.storage.tables as tables_module
 from nas_evidence.driver.status import study_status
 from nas_evidence.reporting.correlations import trust
-from nas_evidence.reporting.live import Followed, LiveReport, stamp, watch
+from nas_evidence.reporting.live import Followed, LiveReport, watch
 from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.reporting.study_tables import load_study_tables
 from nas_evidence.storage.events import Asked, Ended, Event, Launched, Stopped
 from nas_evidence.storage.log import Log, ReadLog, events_since
 from nas_evidence.storage.study_folder import locked, read_study
+from nas_evidence.storage.tables import stamp
 
 
 class Clock:

@@ -1,18 +1,22 @@
 """Claims about sentences that a user acts on: guessing, advice, ranges, studies that run."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from searched import load, record
+from searched import QUALITY, load, record
 
 from nas_evidence.baselines.comparison import Baseline, Comparison
 from nas_evidence.maths.guessing import is_guessing, least_gain
+from nas_evidence.reporting.certainty import Certainty
 from nas_evidence.reporting.contents import report_on
 from nas_evidence.reporting.headline import USUAL_RHO, advice, headline
 from nas_evidence.spec.domains import FloatRange, IntRange
-from nas_evidence.spec.record import Evaluation, EvidenceEstimate, TrialRecord
-from nas_evidence.spec.study import TrainingPlan
+from nas_evidence.spec.how_read import HowRead
+from nas_evidence.spec.record import RACE_IDS, Evaluation, EvidenceEstimate, TrialRecord
+from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 
 QUICK = TrainingPlan.model_validate({"likelihood": "categorical", "epochs": 20, "folds": 2})
 
@@ -112,6 +116,69 @@ def test_a_winner_at_the_lower_end_is_advice_unless_there_is_nothing_below(tmp_p
         family={"mlp": {"width": IntRange(low=4, high=64)}, "linear": {}},
     )
     assert advice(narrow, None) == []
+
+
+def test_no_convolutional_network_is_advised_that_the_images_do_not_carry(tmp_path: Path) -> None:
+    deep = ArchitectureSpec(family="cnn", values={"depth": 3, "width": 16})
+    family = {
+        "cnn": {"depth": IntRange(low=1, high=3), "width": IntRange(low=2, high=16, log=True)},
+        "linear": {},
+    }
+    records = [record(1, 1).model_copy(update={"architecture": deep}), record(0, 0)]
+    study = load(tmp_path, records, family=family)
+    [said] = advice(study, None, shape=(1, 8, 8))
+    assert "family.cnn.width.high=32 " in said
+    for shape in ((1, 32, 32), ()):  # of images that are large enough, and of unknown ones
+        depth, width = advice(study, None, shape=shape)
+        assert "family.cnn.depth.high=5 " in depth
+        assert "family.cnn.width.high=32 " in width
+    how_read = HowRead((), shape=(1, 8, 8))
+    assert report_on(study, how_read=how_read).headline.advice == (said,)
+
+
+def test_a_winner_at_an_edge_that_is_tied_with_one_inside_asks_for_no_wider_range(
+    tmp_path: Path,
+) -> None:
+    family = {"mlp": {"width": IntRange(low=4, high=5)}, "linear": {}}
+    study = load(tmp_path, [record(1, 1), record(2, 0), record(3, 2)], family=family)
+    assert [one.values.get("width") for one in study.ranking] == [5, 6, None]
+    for tied, n in (((), 1), ((1,), 1), ((2,), 1)):  # the second is at the same end
+        sure = Certainty(3, (3, 3, 3), tied=tied)
+        assert len(advice(study, None, sure=sure)) == n
+    wider = study.spec.model_copy(
+        update={"family": {"mlp": {"width": IntRange(low=5, high=64)}, "linear": {}}}
+    )
+    inside = replace(study, spec=wider)  # 5 is at its lower end now, 6 is inside
+    assert len(advice(inside, None)) == 1
+    assert advice(inside, None, sure=Certainty(3, (3, 3, 3), tied=(1,))) == []
+
+
+def test_each_sentence_of_the_first_screen_has_one_idea(tmp_path: Path) -> None:
+    """In at most 25 words; what stands in brackets is beside it."""
+    narrow = {"mlp": {"width": IntRange(low=4, high=11)}, "linear": {}}
+    once = [record(key, key, value=QUALITY[key]) for key in range(8)]
+    again = [
+        record(RACE_IDS + 3 * key + i, key, value=QUALITY[key] + 0.1 * i, stage="race")
+        for key in (1, 5)
+        for i in range(3)
+    ]
+    simple = Baseline(
+        name="gradient boosting", metrics={"log_loss": 1.03, "accuracy": 0.9}, behind=0.03,
+        interval=(-0.01, 0.07),
+    )  # fmt: skip
+    judged = Comparison(
+        trial_id=RACE_IDS + 5, task="labels", on="test", n=500, baselines=(simple,),
+        metrics={"log_loss": 1.0, "accuracy": 0.91}, errors={"accuracy": 0.01},
+    )  # fmt: skip
+    for records in (once, [*once, *again]):
+        study = load(tmp_path / str(len(records)), records, family=narrow)
+        report = report_on(study, judged)
+        said = report.headline
+        told = [said.answer, said.sure, said.cost, said.worth, said.together, said.measured,
+                *said.advice, study.order, report.verdict]  # fmt: skip
+        for text in told:
+            for sentence in re.split(r"(?<=[.:;!?]) ", re.sub(r" ?\([^()]*\)", "", text)):
+                assert len(sentence.split()) <= 25, sentence
 
 
 def scored(folder: Path, quality: list[float], losses: list[float]) -> list[str]:

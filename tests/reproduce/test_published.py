@@ -19,6 +19,10 @@ from nas_evidence_reproduce._published import (
     Cell,
     Script,
     _imported,
+    agreement,
+    body,
+    is_picture,
+    kept_cells,
     listed,
     reproduced,
     scripts,
@@ -91,7 +95,8 @@ def test_missing_data_is_one_sentence_that_names_the_folder(folder: Path, tmp_pa
 
 
 def test_every_figure_is_listed_with_what_came_out(folder: Path) -> None:
-    stored = {"cells": [["g", "first", True, ["Fig. 2"]], ["g", "second", False, []]]}
+    cells = [["g", "first", True, ["Fig. 2"]], ["g", "second", False, []]]
+    stored = {"cells": cells, "rows": [{"published": "0.5"}, {"published": "picture only"}]}
     (folder / "results" / "one.json").write_text(json.dumps(stored))
     rows = listed(folder)
     assert {(r.paper, r.figure) for r in rows} == {
@@ -103,6 +108,16 @@ def test_every_figure_is_listed_with_what_came_out(folder: Path) -> None:
     assert found["two", "Fig. 2"] == ("not yet run", "")
     shipped = {(row.name, row.figure): row.status for row in listed()}
     assert shipped["immer_resnets", "Table C8"] == "needs a GPU: 80 hours"
+
+
+def test_checks_of_a_picture_are_not_counted_as_published_numbers() -> None:
+    drawn = stored_results()["duvenaud_fig1"]
+    agree = "7 of 7 checks of a picture"
+    assert agreement(drawn, kept_cells(drawn)) == agree
+    assert f"**reproduced, {agree}**" in "\n".join(body(drawn, "one.png"))
+    shipped = {(row.name, row.figure): row.agree for row in listed()}
+    assert shipped["duvenaud_fig1", "Fig. 1"] == agree
+    assert [name for (name, _), said in shipped.items() if "picture" in said] == ["duvenaud_fig1"]
 
 
 def test_a_cell_of_a_figure_that_the_script_does_not_show_is_refused(folder: Path) -> None:
@@ -180,7 +195,8 @@ def test_the_share_in_the_gallery_is_a_recount_from_the_kept_numbers(script: Scr
     for figure in script.figures:
         agree = [one.agrees for one in cells if not one.figures or figure in one.figures]
         column = "all" if all(agree) else "some" if any(agree) else "none, or not run"
-        said = f"{figure} ({sum(agree)} of {len(agree)})"
+        drawn = " checks of a picture" * is_picture(result)
+        said = f"{figure} ({sum(agree)} of {len(agree)}{drawn})"
         assert said in columns[column].split(", "), column
     assert result["status"] == status_of(cells)
 

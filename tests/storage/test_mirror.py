@@ -31,12 +31,12 @@ from nas_evidence.reporting.page import ReportPaths
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.events import Launched
-from nas_evidence.storage.faults import StudyStoppedError
+from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.holding import Holder, boot_id, holder_in, namespace
 from nas_evidence.storage.log import Log, log_files, read_log
 from nas_evidence.storage.requests import request_cancel, withdraw
 from nas_evidence.storage.state import State
-from nas_evidence.storage.store import Stamp, Store, StoreError
+from nas_evidence.storage.store import Stamp, Store
 from nas_evidence.storage.study_folder import (
     holder_of,
     is_locked,

@@ -9,7 +9,8 @@ from stat import S_IMODE
 import pytest
 
 from nas_evidence.driver.mirror import Mirror
-from nas_evidence.storage.store import Store, StoreError
+from nas_evidence.storage.faults import StoreError
+from nas_evidence.storage.store import Store
 
 
 @pytest.fixture(autouse=True)

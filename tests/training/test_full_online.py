@@ -115,7 +115,7 @@ def test_a_linear_classifier_is_updated_by_its_brute_force_hessian() -> None:
         for p, part in zip(model.parameters(), torch.split(pulled, [6, 3]), strict=True):
             p.copy_(part.view_as(p))
     matrix = hessian(nll, pulled)
-    update_hyperparameters(passes_of(state))
+    update_hyperparameters([passes_of(state)])
     norms = squared_norms(model)
     member = torch.zeros(2, dtype=torch.int64)
     highest = evidence(matrix, norms, [6, 3], torch.ones(2))
@@ -153,7 +153,7 @@ def test_on_a_linear_model_alternating_ends_at_the_largest_exact_evidence(kind: 
         with torch.no_grad():
             model.weight.copy_(mode[:2].T)
             model.bias.copy_(mode[2])
-        update_hyperparameters(passes_of(state))
+        update_hyperparameters([passes_of(state)])
     ended = [*state.prior_precision.log().tolist(), math.log(state.noise_std)]
     lost = minus_exact(ended) - float(searched.fun)
     assert abs(lost) < 1e-6 if kind == "full_ggn" else lost > 1e-3

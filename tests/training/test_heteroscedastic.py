@@ -70,7 +70,7 @@ def test_an_update_raises_the_evidence_and_leaves_noise_and_temperature() -> Non
         return laplace_estimate(kind, pass_, state.model, state.prior_precision).value
 
     before = evidence()
-    update_hyperparameters(passes_of(state))
+    update_hyperparameters([passes_of(state)])
     assert evidence() > before + 0.1
     assert state.noise_std == 1.0
     assert state.curve[-1].noise_std is None

@@ -9,10 +9,18 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nas_evidence.curvature import curvature_pass
-from nas_evidence.evidence.joint import LOG_PRECISION_RANGE, fit_prior, members_of
+from nas_evidence.evidence.joint import (
+    LOG_PRECISION_RANGE,
+    Noise,
+    Objective,
+    fit_prior,
+    fit_prior_and_noise,
+    fit_priors_and_noises,
+    members_of,
+)
 from nas_evidence.evidence.laplace import squared_norms
 from nas_evidence.maths.blocks import Diagonal
-from nas_evidence.maths.structured import BlockDiagonal, _binned_at_once, _bins
+from nas_evidence.maths.structured import BlockDiagonal, FullKernel, _binned_at_once, _bins
 
 NORMS = SPECTRAL_NORMS
 
@@ -49,6 +57,37 @@ def test_newton_ends_where_the_gradient_is_zero_from_any_start(start: float) -> 
     value = _evidence(curvature, NORMS, log_delta.exp())
     (gradient,) = torch.autograd.grad(value, log_delta)
     assert_close(gradient, torch.zeros(4).double(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("structure", ["blocks", "kernel"])
+def test_networks_side_by_side_end_where_each_ends_alone(structure: str) -> None:
+    """From different starts, with bounds that hold for one, and one at its maximum."""
+    draw = torch.Generator().manual_seed(3)
+    blocks = [spectral_problem() for _ in range(3)]
+    rows = tuple(torch.randn(6, n, generator=draw).double() for n in blocks[0].sizes)
+    kernel = FullKernel(blocks[0].names, rows)
+    curvatures = blocks if structure == "blocks" else [kernel] * 3
+    norms = [NORMS, 7 * NORMS, torch.where(torch.arange(4) == 2, 0.0, NORMS)]
+    starts = [torch.full((4,), x, dtype=torch.float64) for x in (1e-5, 1.0, 1e4)]
+    bounds = [None, torch.full((4,), 0.01, dtype=torch.float64), None]
+    noise = Noise(squared_error=9.0, n_targets=20, exponent=1, pass_std=0.7)
+    members = members_of("tensor", 4)
+    problems = [
+        Objective(one, norm, members, noise, power)
+        for one, norm, power in zip(curvatures, norms, (1.0, 3.0, 1.0), strict=True)
+    ]
+    found = fit_priors_and_noises(
+        problems, starts, highest=bounds, least_std=[0.0, 0.0, 2.0],
+        highest_std=[math.inf, 0.5, math.inf],
+    )  # fmt: skip
+    for k, (delta, std) in enumerate(found):
+        alone, alone_std = fit_prior_and_noise(
+            curvatures[k], norms[k], starts[k], members=members, noise=noise,
+            likelihood_power=(1.0, 3.0, 1.0)[k], highest=bounds[k],
+            least_std=(0.0, 0.0, 2.0)[k], highest_std=(math.inf, 0.5, math.inf)[k],
+        )  # fmt: skip
+        assert_close(delta, alone, rtol=1e-12, atol=0)
+        assert math.isclose(std, alone_std, rel_tol=1e-12)
 
 
 def test_newton_is_a_fixed_point_of_mackay() -> None:

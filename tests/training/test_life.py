@@ -1,6 +1,7 @@
 """The one life of networks: what a stop does, and to whom."""
 
 import copy
+import math
 from dataclasses import replace
 
 import pytest
@@ -66,23 +67,28 @@ def test_no_update_is_made_where_the_stop_has_none(evaluate: bool) -> None:
     assert one.hyper is before
 
 
+@pytest.mark.parametrize("curvature", ["diag_ggn", "kfac_ggn_mc"])  # apart; side by side
 def test_one_that_diverges_at_a_stop_is_told_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+    curvature: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    networks = [network(seed) for seed in range(3)]
-    right, before = life.update, [one.hyper for one in networks]
+    online = {"every": 2, "curvature": curvature}
+    networks = [network(seed, online=online) for seed in range(3)]
+    train, before = life.train_epochs, [one.hyper for one in networks]
 
-    def update(one: Network) -> None:
-        if one is networks[1]:
-            raise DivergedError("not finite")
-        right(one)
+    def spoiled(given: list[Network], *, n_epochs: int) -> list[DivergedError | None]:
+        found = train(given, n_epochs=n_epochs)
+        with torch.no_grad():
+            next(networks[1].model.parameters()).fill_(math.nan)
+        return found
 
-    monkeypatch.setattr(life, "update", update)
+    monkeypatch.setattr(life, "train_epochs", spoiled)
     stop = replace(next_stop(networks[0].plan, 0), evaluate=False)
     found = advance(networks, stop)
     assert [type(end) for end in found] == [type(None), DivergedError, type(None)]
     kept = [one.hyper is old for one, old in zip(networks, before, strict=True)]
     assert kept == [False, True, False]
+    others = [networks[0], networks[2]]
+    assert all(bool(one.hyper.precision.isfinite().all()) for one in others)
 
 
 @pytest.mark.slow

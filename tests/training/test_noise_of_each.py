@@ -100,7 +100,7 @@ def test_the_evidence_does_not_fall_in_an_update_of_several_noises(curvature: st
         passes = passes_of(network)
         assert passes.followed.value >= before - 1e-9 * abs(before)
         before = passes.followed.value
-        update_hyperparameters(passes)
+        update_hyperparameters([passes])
     ratios = [abs(math.log(one)) for one in loop.noise_std]
     assert max(ratios) < 2  # both noises have come from where they began
 
@@ -156,7 +156,7 @@ def learned_of_many(n_groups: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Net
         patch.setattr(online, "curvature_passes", counted)
         for _ in range(6):
             done.clear()
-            update_hyperparameters(passes_of(loop._network))
+            update_hyperparameters([passes_of(loop._network)])
     return loop._network, len(done)
 
 

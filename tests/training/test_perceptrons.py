@@ -124,7 +124,7 @@ def test_steps_are_those_of_autograd(optimiser: str, monkeypatch: pytest.MonkeyP
         copies = [copy.deepcopy(model) for model in models]
         optimisers = [Optimiser(list(m.parameters()), [1.0] * 4) for m in copies]
         with Program(copies, optimisers, plan) as program:
-            program.set_decay([torch.full((4,), 1e-3)] * 2)
+            program.set_decay(torch.full((2, 4), 1e-3))
             program.begin_epoch([0.05, 0.02], [10, 10])
             nll = [program.step(Batch(k, x[k], y[k], (7, 7), None), None) for k in range(10)]
             return program.theta.clone(), torch.stack(nll)

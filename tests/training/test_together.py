@@ -214,6 +214,21 @@ def test_one_that_diverges_does_not_disturb_the_others(data: TensorData) -> None
         assert torch.equal(*(parameters_of(state) for state in states))
 
 
+@pytest.mark.parametrize("gathered", [1, 1 << 10, 1 << 13])  # steps; an epoch; some epochs
+def test_how_many_rows_are_gathered_at_once_changes_no_bit(
+    gathered: int, data: TensorData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = members_of(data, torch.float32, (40, 13, 37), optimiser="adam")
+    others = copy.deepcopy(members)
+    assert train_epochs(members, n_epochs=5) == [None] * 3
+    monkeypatch.setattr("nas_evidence.training.together._GATHERED", gathered)
+    assert train_epochs(others, n_epochs=5) == [None] * 3
+    for one, other in zip(members, others, strict=True):
+        assert torch.equal(parameters_of(one), parameters_of(other))
+        losses = [[point.train_nll_per_datum for point in each.curve] for each in (one, other)]
+        assert losses[0] == losses[1]
+
+
 def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
     members = members_of(data, torch.float32, (20, 20))
     train_epochs(members)

@@ -98,7 +98,7 @@ def test_the_update_of_a_sample_is_the_maximum_of_its_evidence() -> None:
     data, assignment = problem(60), given(30, epochs=100, learning_rate=0.1, schedule="constant")
     state = trained(data, assignment, 100)  # has learned enough for precisions to rise
     sample = passes_of_sample(state)
-    update_hyperparameters(sample)
+    update_hyperparameters([sample])
     pass_, best = sample.of("diag_ggn")[0], state.prior_precision.clone()
     value = sample.estimate("diag_ggn", pass_).value
     for tensor in range(len(best)):

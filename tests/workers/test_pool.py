@@ -15,7 +15,7 @@ from records import asked
 from nas_evidence.data import load
 from nas_evidence.spec.record import LossKind
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec
-from nas_evidence.storage.store import StoreError
+from nas_evidence.storage.faults import StoreError
 from nas_evidence.workers import pool as pool_module
 from nas_evidence.workers.executor import Launch, Lost, loss_of
 from nas_evidence.workers.pool import Limits, Place, Pool, Seat
@@ -80,7 +80,10 @@ class FakePool(Pool):
         share = how.pop("share", 0.0)
         self.said: list[str] = []
         resources = ResourceSpec(**{"workers": 2, **how})
-        super().__init__(resources, share=share, limits=limits, say=self.said.append)
+        self.told: list[str] = []  # what the study waits for
+        super().__init__(
+            resources, share=share, limits=limits, say=self.said.append, waits=self.told.append
+        )
         self.nodes = dict(nodes)
         self.begun: list[Seat] = []
         self.ended: list[Seat] = []
@@ -372,6 +375,35 @@ def test_what_workers_wait_for_is_said_once_and_is_an_error_after_a_while(
     clock[0] += 801.0
     with refused("no-room", "in 15.0 min: 3 workers with 0.5 GPU wait", "resources.workers"):
         pool.ready()
+
+
+def test_a_study_waits_for_room_as_long_as_its_key_allows(clock: list[float]) -> None:
+    pool = FakePool({}, workers=2, wait_seconds=5000.0)
+    pool.ready()
+    for _ in range(2):
+        clock[0] += 2400.0
+        pool.ready()
+    assert pool.said == ["note: 2 workers with 0 GPU wait; waiting for up to 1.4 h"]
+    clock[0] += 300.0
+    with refused("no-room", "resources.wait_seconds"):
+        pool.ready()
+    shorter = FakePool({}, workers=2, wait_seconds=5000.0, limits=Limits(patience=60.0))
+    assert shorter.patience == 60.0  # a limit of time ends it, too
+
+
+def test_what_the_study_waits_for_is_told_until_there_is_room(clock: list[float]) -> None:
+    pool = FakePool({}, workers=2)
+    pool.ready()
+    assert pool.told == []  # workers need some seconds anyway
+    for _ in range(4):
+        clock[0] += 25.0
+        pool.ready()
+        pool.ready()
+    assert pool.told == ["2 workers"] * 4
+    pool.nodes = {"n": (2, 0)}
+    pool.ready()
+    pool.ready()
+    assert pool.told[4:] == [""]
 
 
 def test_too_few_workers_are_said_once_and_stop_nobody(clock: list[float]) -> None:

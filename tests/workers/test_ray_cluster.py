@@ -184,30 +184,35 @@ def test_workers_that_grew_and_those_that_raise_are_replaced(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("resources", "missing"),
+    ("resources", "missing", "waits"),
     [
         (
             {"cpus": 5, "gpus": 0},
             r"2 workers with 5 CPUs each have not started; the cluster has 8 CPUs \(8 free\) "
             r"on 3 nodes",
+            "2 workers, 8 of 8 CPUs free",
         ),
         (
             {"workers": 1, "cpus": 5, "gpus": 0.5},
             r"1 worker with 5 CPUs and 0.5 GPU has not started; the cluster has 8 CPUs \(8 free\) "
             r"and 4 GPUs \(4 free\) on 3 nodes",
+            "1 worker, 8 of 8 CPUs and 4 of 4 GPUs free",
         ),
     ],
 )
 def test_what_the_cluster_cannot_give_is_said_at_once_and_is_an_error_later(
-    cluster: object, tmp_path: Path, resources: dict[str, float], missing: str
+    cluster: object, tmp_path: Path, resources: dict[str, float], missing: str, waits: str
 ) -> None:
     said: list[str] = []
+    told: list[str] = []
     limits = Limits(patience=40.0)
     with pytest.raises(ValueError, match=f"^no room for a worker in 40.0 s: {missing}"):
         pool(
-            cluster.address, tmp_path, resources=resources, limits=limits, say=said.append
-        ).close()
+            cluster.address, tmp_path, resources=resources, limits=limits, say=said.append,
+            waits=told.append,
+        ).close()  # fmt: skip
     [line] = said
+    assert told[0] == waits
     assert re.fullmatch(f"note: {missing}; waiting for up to 40.0 s", line)
 
 

@@ -1,6 +1,7 @@
 """A trial updates and evaluates at the stops of its plan, and so do its folds."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from nas_evidence.spec.schedule import next_stop
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.testing.executor_contract import without_times
 from nas_evidence.training import online
+from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.online import Passes
 from nas_evidence.workers.trial import Trial
 
@@ -45,8 +47,9 @@ def updates(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
     """The epochs of the updates of each training, by its seed."""
     found, original = defaultdict(list), online.update_hyperparameters
 
-    def noted(passes: Passes) -> Passes:
-        found[passes.network.seed].append(passes.network.epoch)
+    def noted(passes: Sequence[Passes]) -> list[Passes | DivergedError]:
+        for one in passes:
+            found[one.network.seed].append(one.network.epoch)
         return original(passes)
 
     monkeypatch.setattr(online, "update_hyperparameters", noted)

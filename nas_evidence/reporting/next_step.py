@@ -1,0 +1,144 @@
+"""What to do next with a study, as one command that can be copied whole.
+
+The sentences of the first screen name remedies as keys with values, such as
+`set plan.epochs=40` or `target_scale=log (--target-scale)`. A search again begins from the study
+file in the folder of the study, which also knows its data.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nas_evidence.plumbing.foreign_text import shell_word
+from nas_evidence.reporting.headline import Headline
+from nas_evidence.reporting.study_tables import RankedStudy
+from nas_evidence.spec.study import PRESETS
+from nas_evidence.storage.outside_code import outside_names
+
+#: A key with its value where a sentence says that it is to be set.
+_SET = re.compile(r"(?:[Ss]et |again with |or )([a-z][\w.]*)=([\w.+-]*\w)")
+_FINALISTS = re.compile(r"\bfinalists=\d+")
+#: Keys that are options of their own; all others are given with --set.
+_FLAGS = {"target_scale": "--target-scale", "test_fraction": "--test-fraction"}
+#: What stands for rows to predict, by the kind of data.
+_NEW = {"table": "NEW.csv", "images": "NEW_FOLDER"}
+_SEARCH_AGAIN = re.compile("[Ss]earch again")
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to do next: a sentence that ends with a colon, and the command."""
+
+    words: str
+    command: str
+
+
+def next_step(
+    study: RankedStudy,
+    said: Headline,
+    place: str,
+    *,
+    is_running: bool = False,
+    is_refit: bool = False,
+    data_root: Path | None = None,
+) -> NextStep:
+    """Return what to do next.
+
+    Args:
+        study: as it is stored.
+        said: the first screen of the study.
+        place: its folder or URI, as the reader names it.
+        is_running: whether a process runs the study now.
+        is_refit: whether its architectures are those of another study, so that a search again
+            would be another study.
+        data_root: the folder of the data sets, if one was named.
+    """
+    root, code = _root(data_root), _code(study)
+    if is_running:
+        return NextStep("The search goes on. To follow it:", _command("watch", place))
+    if study.n_searched < study.spec.n_trials:
+        done = f"{study.n_searched} of {study.spec.n_trials} trials are finished"
+        return NextStep(f"{done}. To run the others:", _command("resume", place, *root, *code))
+    if not (is_refit or "://" in place):  # a store holds no file that `search` could read
+        again = [f"{place}/study.toml", *root, *code, "--out", _another(place)]
+        if remedies := _remedies(study, said):
+            words = "Search again, as advised above:"
+            return NextStep(words, _command("search", *again[:1], *remedies, *again[1:]))
+        if said.worth.startswith("No: clearly worse"):
+            most = ["--preset", "thorough"]
+            words = f"To look for a better network with {PRESETS['thorough']['n_trials']} trials:"
+            return NextStep(words, _command("search", *again[:1], *most, *again[1:]))
+    if "`nas-evidence report`" in said.worth:
+        return NextStep("To compare it with simple models:", _command("report", place, *root))
+    if finalists := _FINALISTS.search(said.sure):
+        words = "To know how sure this is, train the best again:"
+        given = ["--set", finalists.group(), *root, *code]
+        return NextStep(words, _command("resume", place, *given))
+    new = _NEW.get(study.spec.dataset.name, "NEW.npz")
+    return NextStep(
+        f"To use it, with {new} as your new rows:", _command("predict", place, new, *code)
+    )
+
+
+def _remedies(study: RankedStudy, said: Headline) -> list[str]:
+    """Return the options that the sentences advise for a search again, without repeating a key."""
+    if said.answer.startswith("Choose none yet"):
+        return _options([said.answer], every=True)
+    if said.answer.startswith("Nothing can be ranked"):
+        return ["--set", f"plan.learning_rate={study.spec.plan.learning_rate / 10:g}"]
+    again = [one for one in (*said.advice, said.worth) if _SEARCH_AGAIN.search(one)]
+    return _options(again)
+
+
+def _options(sentences: Sequence[str], *, every: bool = False) -> list[str]:
+    """Return what to type for the first key that each sentence sets, or for `every` one.
+
+    >>> _options(["Search again with target_scale=log or plan.likelihood=x (--set)."])
+    ['--target-scale', 'log']
+    >>> _options(["more folds (set plan.folds=5) or more epochs (set plan.epochs=8)"], every=True)
+    ['--set', 'plan.folds=5', '--set', 'plan.epochs=8']
+    """
+    found: dict[str, str] = {}
+    for sentence in sentences:
+        keys = _SET.findall(sentence)
+        for key, value in keys if every else keys[:1]:
+            found.setdefault(key, value)
+    typed: list[str] = []
+    for key, value in found.items():
+        typed += [_FLAGS[key], value] if key in _FLAGS else ["--set", f"{key}={value}"]
+    return typed
+
+
+def repeated(study: RankedStudy, place: str, data_root: Path | None = None) -> str:
+    """Return the command that runs the same search again, beside it; "" for a store."""
+    if "://" in place:
+        return ""
+    given = [*_root(data_root), *_code(study), "--out", _another(place)]
+    return _command("search", f"{place}/study.toml", *given)
+
+
+def _root(data_root: Path | None) -> list[str]:
+    return [] if data_root is None else ["--data-root", str(data_root)]
+
+
+def _code(study: RankedStudy) -> list[str]:
+    return ["--allow-code"] if outside_names(study.spec) or study.spec.sampler.own else []
+
+
+def _another(place: str) -> str:
+    """Return the next free place beside that of a study.
+
+    >>> _another("runs/no-such-study"), _another("runs/no-such-study-2")
+    ('runs/no-such-study-2', 'runs/no-such-study-3')
+    """
+    stem, _, n = place.rpartition("-")
+    stem, n = (stem, n) if stem and n.isdecimal() else (place, "1")
+    number = int(n) + 1
+    while Path(f"{stem}-{number}").exists():
+        number += 1
+    return f"{stem}-{number}"
+
+
+def _command(*words: object) -> str:
+    return f"nas-evidence {' '.join(map(shell_word, words))}"
