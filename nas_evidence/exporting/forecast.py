@@ -163,8 +163,8 @@ def _flops(
     """Return flops by what they are for."""
     plan, n, n_test = given.plan, arrays.n_train, len(arrays.x_test)
     width = plan.head_width(arrays.n_outputs)
-    shape, columns = arrays.input_shape, arrays.columns
-    one = cost_of(given.architecture, shape, width, plan, (), n, columns=columns).flops
+    given_to = given.architecture, arrays.input_shape, width, plan, ()
+    one = cost_of(*given_to, n, columns=arrays.columns).flops
     exact = likelihood_of(plan, 1.0).n_roots(width)
     uncertain = "report" in parts and plan.declared.averaged and n_test > 0
     found: dict[str, float] = {}

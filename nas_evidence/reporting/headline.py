@@ -336,7 +336,7 @@ def worth_sentence(study: RankedStudy, comparison: Comparison | None) -> str:
     low, high = limits_of(best, comparison.n)
     rows, losses = _rows(comparison), _losses(comparison, best) + _choice(comparison)
     lacks = [name for name in comparison.lacks if name != IMPORTANCE]
-    if low > 0 and winner.family == "linear":
+    if low > 0 and linear is winner:
         return f"No: {_linear_first(study, losses, best, rows)}"
     if low > 0 and lacks:
         return (

@@ -183,8 +183,9 @@ class RankedStudy:
 
     @property
     def baseline(self) -> RankedArchitecture | None:
-        """Return the best linear model, or None if there is none."""
-        return next((one for one in self.ranking if one.family == "linear"), None)
+        """Return the best linear model, or None: one with encoded numbers is no straight line."""
+        plain = (one for one in self.ranking if one.values.get(NUMBERS, PLAIN) == PLAIN)
+        return next((one for one in plain if one.family == "linear"), None)
 
     def value(self, one: RankedArchitecture) -> float | None:
         """Return what ranks an architecture, in the unit of the objective."""

@@ -240,11 +240,11 @@ def too_costly(
     model = skeleton(architecture, input_shape, n_outputs, columns)
     online = plan.online.curvature
     exact = max(1, likelihood(plan.likelihood).n_roots(n_outputs))
-    columns = 1 if CURVATURES[online].columns == "residual" else exact
+    each = 1 if CURVATURES[online].columns == "residual" else exact
     n_parameters = sum(p.numel() for p in model.parameters())
     return (
         too_wide(model, kinds, n_data)
-        or too_large_online(online, n_parameters, columns * n_data)
+        or too_large_online(online, n_parameters, each * n_data)
         or _too_large_a_last_layer(model, plan, estimators, n_data)
     )
 

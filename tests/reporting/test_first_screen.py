@@ -183,6 +183,9 @@ def test_a_linear_winner_is_never_said_to_be_worth_its_weights(tmp_path: Path) -
         said = worth_sentence(study, judged.model_copy(update={"lacks": lacks}))
         assert said.startswith("No: the linear model itself comes first by ")
         assert "beside ridge regression on these 500 test rows: log loss" in said
+    bent = replace(study.ranking[0], values={"numbers": "piecewise"})  # no straight line
+    said = worth_sentence(replace(study, ranking=(bent, *study.ranking[1:])), judged)
+    assert said.startswith("Yes: clearly better than ridge regression")
 
 
 @pytest.mark.slow
