@@ -186,7 +186,7 @@ class SideBySide:
     @property
     def n_groups(self) -> int:
         """Number of groups, which are the first coordinates."""
-        return self.membership.shape[1]
+        return len(self.membership[0])
 
     def at(self, z: Array, which: Mask | None = None) -> Derivatives:
         """Return the derivatives at z = (x of each group, v), or at x [K, D].
@@ -233,13 +233,17 @@ class SideBySide:
             of_all = given.by_tensor(delta.ravel())
             log_dets, effective, second = (found.reshape(shape) for found in of_all)
             return log_dets.sum(1), effective, _diagonal(second)
-        n, g = shape
-        log_dets, effective, hessian = np.zeros(n), np.zeros((n, g)), np.zeros((n, g, g))
-        for k in range(n) if which is None else np.flatnonzero(which):
-            found = given[k].slopes(torch.from_numpy(delta[k]))
-            log_dets[k] = float(found.log_det_ratio)
-            effective[k], hessian[k] = found.effective.cpu(), found.hessian.cpu()
-        return log_dets, effective, hessian
+        wanted = np.ones(len(delta), dtype=bool) if which is None else which
+        log_det, gamma, hessian = (
+            np.zeros(len(delta)),
+            np.zeros(shape),
+            np.zeros((*shape, shape[1])),
+        )
+        for k in np.flatnonzero(wanted).tolist():
+            slopes = given[k].slopes(torch.from_numpy(delta[k]))
+            log_det[k] = float(slopes.log_det_ratio)
+            gamma[k], hessian[k] = slopes.effective.cpu(), slopes.hessian.cpu()
+        return log_det, gamma, hessian
 
 
 def _diagonal(rows: Array) -> Array:
@@ -536,6 +540,6 @@ def _solve(matrices: Array, vectors: Array, free: Mask) -> Array:
     matrices = np.where(both, matrices, 0.0)
     # A saturated coordinate has almost no curvature: its step is large and gets capped.
     ridge = 1e-14 * np.trace(matrices, axis1=1, axis2=2) + 1e-300
-    matrices = matrices + _diagonal(np.where(free, ridge[:, None], 1.0))
-    solution: Array = np.linalg.solve(matrices, np.where(free, vectors, 0.0)[:, :, None])[:, :, 0]
-    return solution
+    whole = matrices + _diagonal(np.where(free, ridge[:, None], 1.0))
+    solution = np.linalg.solve(whole, np.where(free, vectors, 0.0)[:, :, None])[:, :, 0]
+    return solution.astype(np.float64)

@@ -47,10 +47,12 @@ def advance(
         n_epochs = stop.epoch - networks[training[0]].epoch
         errors = train_epochs([networks[k] for k in training], n_epochs=n_epochs)
         fine = [k for k, error in zip(training, errors, strict=True) if error is None]
-        updates = updated([networks[k] for k in fine]) if stop.update and fine else []
+        updates: list[Passes | DivergedError | None] = [None] * len(fine)
+        if stop.update:
+            updates = [*updated([networks[k] for k in fine])]
         for k, error in zip(training, errors, strict=True):
             found[k] = error
-        for k, passes in zip(fine, updates or [None] * len(fine), strict=True):
+        for k, passes in zip(fine, updates, strict=True):
             found[k] = _stopped(networks[k], stop, passes, follow=follow)
     return found
 

@@ -12,6 +12,7 @@ the kind: a diagonal H misjudges the distance.
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,12 +23,13 @@ from nas_evidence.data.tensors import TensorData
 from nas_evidence.likelihoods import likelihood
 from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.conjugate_gradients import solve
-from nas_evidence.maths.structured import BlockDiagonal
+from nas_evidence.maths.structured import BlockDiagonal, Structured
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.cost import forward_pass
+from nas_evidence.training.loop import DivergedError
 from nas_evidence.training.network import Network
-from nas_evidence.training.online import n_noise_passes, passes_of
+from nas_evidence.training.online import compute, n_noise_passes, passes_of
 
 #: Data times parameters up to which a network settles, and decrements are in float64.
 FULL_BATCH = 10**9
@@ -81,17 +83,37 @@ def newton_decrement(
 
 
 def preconditioner(network: Network) -> BlockInverse:
-    """Return the inverse of a block Gauss-Newton matrix plus the prior precision."""
-    plan = network.plan
+    """Return the inverse of a block Gauss-Newton matrix plus the prior precision.
+
+    Raises:
+        DivergedError: if the curvature is not finite.
+    """
+    (found,) = preconditioners([network])
+    if isinstance(found, DivergedError):
+        raise found
+    return found
+
+
+def preconditioners(networks: Sequence[Network]) -> list[BlockInverse | DivergedError]:
+    """Return `preconditioner` of networks of one architecture and plan, or why one diverged."""
+    plan = networks[0].plan
     kind = plan.online.curvature
     if CURVATURES[kind].is_full:  # only used for small networks
         kind = "block_ggn"
     if CURVATURES[kind].columns == "residual":  # it vanishes where the data are fitted
         kind = "diag_ggn_mc" if CURVATURES[kind].is_diagonal else "kfac_ggn_mc"
-    curvature = passes_of(network).of(kind)[0].curvature
+    passes = [passes_of(network) for network in networks]
+    return [
+        error or _inverse(one.of(kind)[0].curvature, one.network)
+        for one, error in zip(passes, compute(passes, kind), strict=True)
+    ]
+
+
+def _inverse(curvature: Structured, network: Network) -> BlockInverse:
     assert isinstance(curvature, BlockDiagonal)
     device = next(network.model.parameters()).device
-    return BlockInverse(curvature, network.hyper.precision.to(device), plan.likelihood_power)
+    precision = network.hyper.precision.to(device)
+    return BlockInverse(curvature, precision, network.plan.likelihood_power)
 
 
 def log_joint(network: Network, *, double: bool) -> LogJoint:

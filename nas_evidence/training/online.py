@@ -52,6 +52,9 @@ from nas_evidence.training.network import Hyper, Network
 
 #: Maximum number of groups of outputs whose noises an update moves apart.
 MOST_GROUPS = 4
+#: Parameters of networks that are updated side by side, so that their spectra take 4 MB. Larger
+#: networks gain nothing: what they take is arithmetic.
+_AT_ONCE = 1 << 19
 #: Step of log σ² in a difference of log determinants.
 _DIFFERENCE = 1e-3
 
@@ -230,13 +233,22 @@ def compute(passes: Sequence[Passes], kind: str, n_draws: int = 1) -> list[Diver
         For each why it diverged, if it did.
     """
     missing = [one for one in passes if len(one._done.get(kind, ())) < n_draws]
-    if missing:
-        n_new = n_draws - min(len(one._done.get(kind, ())) for one in missing)
-        for one, found in zip(missing, _found(missing, kind, n_new), strict=True):
+    for some in _side_by_side(missing):
+        n_new = n_draws - min(len(one._done.get(kind, ())) for one in some)
+        for one, found in zip(some, _found(some, kind, n_new), strict=True):
             one._done.setdefault(kind, []).extend(found)
             if error := _divergence(one.network, kind, found):
                 one._errors[kind] = error
     return [one._errors.get(kind) for one in passes]
+
+
+def _side_by_side(passes: Sequence[Passes]) -> list[Sequence[Passes]]:
+    """Return groups of networks that are small enough to be taken side by side."""
+    if not passes:
+        return []
+    size = sum(p.numel() for p in passes[0].network.model.parameters())
+    n = max(1, _AT_ONCE // size)
+    return [passes[start : start + n] for start in range(0, len(passes), n)]
 
 
 def _found(passes: Sequence[Passes], kind: str, n_draws: int) -> list[list[CurvaturePass]]:
@@ -315,6 +327,11 @@ def update_hyperparameters(passes: Sequence[Passes]) -> list[Passes | DivergedEr
     Returns:
         For each the passes at the new likelihood, or why it diverged.
     """
+    return [one for some in _side_by_side(passes) for one in _updated(some)]
+
+
+def _updated(passes: Sequence[Passes]) -> list[Passes | DivergedError]:
+    """Return `update_hyperparameters` of a group."""
     norms = _squared_norms(passes)
     found = _most_evidence(passes, norms, [None] * len(passes))
     held = [

@@ -52,6 +52,7 @@ import torch
 from torch import Tensor
 
 from nas_evidence.curvature.products import PRODUCT_COST, LogJoint
+from nas_evidence.maths.block_inverse import BlockInverse
 from nas_evidence.maths.full_precision import full_precision
 from nas_evidence.spec.likelihoods import declared
 from nas_evidence.spec.schedule import interval, learns
@@ -65,13 +66,14 @@ from nas_evidence.training.mode import (
     newton_decrement,
     parameters_of,
     pass_cost,
-    preconditioner,
+    preconditioners,
     update_cost,
     write_parameters,
 )
 from nas_evidence.training.network import Network, Settling, Trained
 from nas_evidence.training.online import (
     Passes,
+    compute,
     passes_of,
     rescaled_precision,
     update_hyperparameters,
@@ -178,13 +180,20 @@ def settle_slices(networks: Sequence[Network]) -> list[bool]:
         settling.done = settling.done or settling.budget <= 0
         if not settling.done:
             live[k] = network
-            if settling.scheduled_evidence is None:
-                settling.scheduled_evidence = _evidence(network)
+    first = [one for one in live.values() if _of(one).scheduled_evidence is None]
+    for network, evidence in zip(first, _evidences(first), strict=True):
+        if isinstance(evidence, DivergedError):
+            raise evidence
+        _of(network).scheduled_evidence = evidence
     ends = _descend(live)
+    try:
+        rounds = _rounds(live, ends)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        rounds = {k: _Round(DivergedError(str(error))) for k in live}
     for k, network in live.items():
         end, settling = ends[k], _of(network)
         try:
-            done = True if end is None else _end_round(network, end)
+            done = True if end is None else _end_round(network, end, rounds[k])
         except _NOT_FINITE:
             done, end = True, None
         if end is None:
@@ -197,25 +206,65 @@ def settle_slices(networks: Sequence[Network]) -> list[bool]:
     return [_of(network).done for network in networks]
 
 
-def _end_round(network: Network, end: _End) -> bool:
-    """Move the hyperparameters after a descent; tell whether that was the last round."""
+class _Round(NamedTuple):
+    """What is found after a descent, side by side with other networks.
+
+    evidence  nats, None if not finite, or why it diverged; it is at the new hyperparameters if
+              these were moved, and None if it is not asked for
+    moved     largest move of a log hyperparameter
+    """
+
+    evidence: float | DivergedError | None
+    moved: float = math.inf
+
+
+def _rounds(live: Mapping[int, Network], ends: Mapping[int, _End | None]) -> dict[int, _Round]:
+    """Move the hyperparameters of those at their first mode; return the evidences of all."""
+    going = {k: end for k, end in ends.items() if end is not None}
+    moving = [k for k in going if _of(live[k]).first is not None]
+    judged = [
+        k
+        for k in going
+        if k not in moving and (_is_first_over(live[k], going[k]) or _may_be_in_vain(live[k]))
+    ]
+    found = {k: _Round(None) for k in going}
+    for k, evidence in zip(judged, _evidences([live[k] for k in judged]), strict=True):
+        found[k] = _Round(evidence)
+    before = {k: _log_hyperparameters(live[k]) for k in moving}
+    for k, passes in zip(moving, _updates([live[k] for k in moving]), strict=True):
+        if isinstance(passes, DivergedError):
+            found[k] = _Round(passes)
+        else:
+            after = _log_hyperparameters(live[k])
+            found[k] = _Round(_evidence_of(passes), float((after - before[k]).abs().max()))
+    return found
+
+
+def _is_first_over(network: Network, end: _End) -> bool:
+    """Tell whether the descent at the scheduled hyperparameters ends here."""
+    settling = _of(network)
+    return end.at_rest or end.stuck or settling.work >= 0.5 * settling.budget
+
+
+def _end_round(network: Network, end: _End, found: _Round) -> bool:
+    """Note what a round has found; tell whether it was the last one."""
     settling, plan = _of(network), network.plan
     of_pass = pass_cost(plan, network.data) * settling.cost
+    if isinstance(found.evidence, DivergedError):
+        raise found.evidence
     if settling.first is None:
-        if end.at_rest or end.stuck or settling.work >= 0.5 * settling.budget:
-            settling.evidence = _evidence(network)
+        if _is_first_over(network, end):
+            settling.evidence = found.evidence
             settling.first, settling.first_evidence = settling.theta, settling.evidence
             settling.work += of_pass
             # Where this is no mode, moving hyperparameters leads to none.
             if not _is_judged_far(network) and _decrement_near_a_mode(network) is None:
                 return True
-        elif _is_in_vain(network):
+        elif _may_be_in_vain(network) and _is_in_vain(network, found.evidence):
             return True
         return settling.work >= settling.budget
-    before = _log_hyperparameters(network)
-    settling.evidence = _evidence_of(_update(network))
+    settling.evidence, settling.moved = found.evidence, found.moved
     settling.work += update_cost(plan, network.data) * settling.cost
-    settling.moved = float((_log_hyperparameters(network) - before).abs().max())
     settling.rounds += 1
     if settling.moved < MOVE_TOLERANCE:
         decrement, n_products = newton_decrement(
@@ -228,13 +277,17 @@ def _end_round(network: Network, end: _End) -> bool:
     return settling.work >= settling.budget
 
 
-def _is_in_vain(network: Network) -> bool:
+def _may_be_in_vain(network: Network) -> bool:
+    """Tell whether the evidence on the way to the first mode says whether that is in vain."""
+    known = _of(network).scheduled_evidence is not None
+    return known and _is_judged_far(network) and not _is_convex(network)
+
+
+def _is_in_vain(network: Network, evidence: float | None) -> bool:
     """Tell whether the way to a mode of real targets leads to too little evidence."""
     settling, plan = _of(network), network.plan
-    scheduled = settling.scheduled_evidence
-    if not _is_judged_far(network) or _is_convex(network) or scheduled is None:
-        return False
-    before, evidence = settling.evidence, _evidence(network)
+    scheduled, before = settling.scheduled_evidence, settling.evidence
+    assert scheduled is not None
     settling.evidence = evidence
     settling.work += pass_cost(plan, network.data) * settling.cost
     n_data = len(network.data.x_train)
@@ -245,19 +298,20 @@ def _is_in_vain(network: Network) -> bool:
     return evidence < before - FURTHER_FALL * n_data
 
 
-def _update(network: Network) -> Passes:
+def _updates(networks: Sequence[Network]) -> list[Passes | DivergedError]:
     """Move the hyperparameters as the plan has it; return the passes at what results."""
-    passes = passes_of(network)
-    if learns(network.plan):
-        held = network.hyper.precision
-        (moved,) = update_hyperparameters([passes])
-        if isinstance(moved, DivergedError):
-            raise moved
-        passes = moved
-        if _of(network).rounds >= FREE_ROUNDS:
-            precision = rescaled_precision(held, passes)
-            network.hyper = replace(network.hyper, precision=precision)
-    return passes
+    if not networks:
+        return []
+    passes = [passes_of(network) for network in networks]
+    if not learns(networks[0].plan):
+        errors = compute(passes, networks[0].plan.online.curvature)
+        return [error or one for one, error in zip(passes, errors, strict=True)]
+    held = [network.hyper.precision for network in networks]
+    found = update_hyperparameters(passes)
+    for network, one, before in zip(networks, found, held, strict=True):
+        if _of(network).rounds >= FREE_ROUNDS and isinstance(one, Passes):
+            network.hyper = replace(network.hyper, precision=rescaled_precision(before, one))
+    return found
 
 
 def _descend(live: Mapping[int, Network]) -> dict[int, _End | None]:
@@ -268,9 +322,10 @@ def _descend(live: Mapping[int, Network]) -> dict[int, _End | None]:
     """
     ends: dict[int, _End | None] = {}
     starts: dict[int, tuple[LogJoint, Start]] = {}
-    for k, network in live.items():
+    inverses = preconditioners(list(live.values())) if live else []
+    for (k, network), inverse in zip(live.items(), inverses, strict=True):
         try:
-            starts[k] = _begin_descent(network)
+            starts[k] = _begin_descent(network, inverse)
         except _NOT_FINITE:
             ends[k] = None
     # Formed before any descent: one that gets stuck in float32 turns to float64 in its next slice.
@@ -284,11 +339,14 @@ def _descend(live: Mapping[int, Network]) -> dict[int, _End | None]:
     return ends
 
 
-def _begin_descent(network: Network) -> tuple[LogJoint, Start]:
+def _begin_descent(
+    network: Network, inverse: BlockInverse | DivergedError
+) -> tuple[LogJoint, Start]:
     """Return the loss of a descent, and where it begins."""
     settling, plan = _of(network), network.plan
     left = min(interval(plan), settling.budget - settling.work)
-    inverse = preconditioner(network)
+    if isinstance(inverse, DivergedError):
+        raise inverse
     inverse(settling.theta)  # decomposed here, where it may fail
     settling.work += pass_cost(plan, network.data) * settling.cost
     joint = log_joint(network, double=settling.double)
@@ -401,8 +459,13 @@ def _decrement(
     return newton_decrement(network, theta=theta, max_products=products, enough=enough)[0]
 
 
-def _evidence(network: Network) -> float | None:
-    return _evidence_of(passes_of(network))
+def _evidences(networks: Sequence[Network]) -> list[float | DivergedError | None]:
+    """Return the evidence of each in nats, None if it is not finite, or why it diverged."""
+    if not networks:
+        return []
+    passes = [passes_of(network) for network in networks]
+    errors = compute(passes, networks[0].plan.online.curvature)
+    return [error or _evidence_of(one) for one, error in zip(passes, errors, strict=True)]
 
 
 def _evidence_of(passes: Passes) -> float | None:

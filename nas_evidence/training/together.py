@@ -246,7 +246,7 @@ def _gathered(
     most = max(len(y) for _, y in parts) // n_epochs
 
     def stacked(each: Sequence[Tensor]) -> Tensor:
-        return torch.stack([_padded(one.unflatten(0, (n_epochs, -1)), most) for one in each])
+        return torch.stack([_padded(one.view(n_epochs, -1, *one.shape[1:]), most) for one in each])
 
     x = stacked([x for x, _ in parts])
     return x if encoding is None else encoding(x), stacked([y for _, y in parts])

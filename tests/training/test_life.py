@@ -8,6 +8,7 @@ import pytest
 import torch
 from records import asked
 from torch import Tensor
+from torch.testing import assert_close
 
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
@@ -16,14 +17,14 @@ from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.training import life
 from nas_evidence.training.checkpoint import restore, state_of
 from nas_evidence.training.life import advance
-from nas_evidence.training.loop import DivergedError
+from nas_evidence.training.loop import DivergedError, train_epochs
 from nas_evidence.training.network import Network, begin
-from nas_evidence.training.online import Passes
+from nas_evidence.training.online import Passes, sample_of, updated
 
 MLP = ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4})
 
 
-def network(seed: int = 0, **plan: object) -> Network:
+def network(seed: int = 0, n_targets: int = 1, **plan: object) -> Network:
     """One of real targets that updates every two of five epochs."""
     given = asked(
         MLP, seed=seed, **{"likelihood": "gaussian", "epochs": 5, "batch_size": 8, "settle": 0,
@@ -31,11 +32,11 @@ def network(seed: int = 0, **plan: object) -> Network:
     )  # fmt: skip
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(30, 3, generator=draw)
-    y = x.sin().sum(1, keepdim=True) + 0.3 * torch.randn(30, 1, generator=draw)
-    y = (y - y.mean()) / y.std()
-    zero = torch.zeros(1).double()
-    data = TensorData(x, y, x[:0], y[:0], "real", 1, (3,), zero, zero + 1)
-    return begin(build(MLP, (3,), 1, draw), data, given.plan, given.seed, family="mlp")
+    y = x.sin().sum(1, keepdim=True) + 0.3 * torch.randn(30, n_targets, generator=draw)
+    y = (y - y.mean(0)) / y.std(0)
+    zero = torch.zeros(n_targets).double()
+    data = TensorData(x, y, x[:0], y[:0], "real", n_targets, (3,), zero, zero + 1)
+    return begin(build(MLP, (3,), n_targets, draw), data, given.plan, given.seed, family="mlp")
 
 
 def flat(one: Network) -> Tensor:
@@ -65,6 +66,29 @@ def test_no_update_is_made_where_the_stop_has_none(evaluate: bool) -> None:
     advance([one], replace(stop, update=False, evaluate=evaluate))
     assert one.epoch == stop.epoch
     assert one.hyper is before
+
+
+@pytest.mark.parametrize("hyper_step", ["newton", "adam"])
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_networks_updated_side_by_side_learn_what_each_does_alone(
+    n_targets: int, hyper_step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    online = {"every": 2, "hyper_step": hyper_step, "hyper_steps": 3}
+    plan = {"epochs": 60, "learning_rate": 0.05, "online": online}
+    networks = [network(seed, n_targets, **plan) for seed in range(3)]
+    networks[2].data = sample_of(networks[2].data, 21)
+    for one in networks:
+        train_epochs([one], n_epochs=30)
+    others, before = copy.deepcopy(networks), networks[0].hyper
+    updated(networks)
+    monkeypatch.setattr("nas_evidence.training.online._AT_ONCE", 1)
+    updated(others)
+    for one, other in zip(networks, others, strict=True):
+        assert_close(one.hyper.precision, other.hyper.precision, rtol=1e-5, atol=0)
+        assert math.isclose(one.hyper.scale, other.hyper.scale, rel_tol=1e-5)
+        assert one.hyper.unit == pytest.approx(other.hyper.unit, rel=1e-5)
+    assert not torch.equal(networks[0].hyper.precision, before.precision)
+    assert len(networks[0].hyper.unit) == (0 if n_targets == 1 else n_targets)
 
 
 @pytest.mark.parametrize("curvature", ["diag_ggn", "kfac_ggn_mc"])  # apart; side by side

@@ -278,7 +278,7 @@ def test_the_mode_at_the_scheduled_hyperparameters_is_no_candidate(
     noise = training.noise_std
     found = iter((1.0, 2.0))  # scheduled, first mode; then all others
     monkeypatch.setattr(module, "_evidence_of", lambda *_: next(found, 1.5))
-    monkeypatch.setattr(module, "_is_in_vain", lambda *_: False)
+    monkeypatch.setattr(module, "_may_be_in_vain", lambda *_: False)
     settling = settled(training, data, assignment, 6 * EPOCHS)
     assert settling.rounds > 0
     assert (settling.kept, settling.evidence, settling.first_evidence) == ("settled", 1.5, 2.0)
