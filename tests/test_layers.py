@@ -44,7 +44,7 @@ SOLE_IMPORTERS = {
     "PIL": ["data/images.py"],
     "pytest": ["testing"],
     "mlflow": ["api/trackers/mlflow.py"],
-    "onnxruntime": ["exporting/onnx_program.py"],
+    "onnxruntime": ["exporting/onnx_program.py", "exporting/encode.py"],
     "matplotlib": ["reporting/by_matplotlib.py"],
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")

@@ -33,7 +33,7 @@ from torch import Tensor
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.device import CPU
-from nas_evidence.exporting.folder import export_winner
+from nas_evidence.exporting.folder import export_winner, write_encoder
 from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
 from nas_evidence.exporting.program import Mixed, write_program
@@ -150,9 +150,11 @@ def export_ensemble(
         difference = write_program(whole, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(whole, made / ONNX, arrays)
+        encoded = write_encoder(made, arrays)
         card = ensemble_card(
-            study, arrays, described, difference, license, read_origin(tables.folder)
-        )
+            study, arrays, described, difference, license, read_origin(tables.folder),
+            encoded=encoded,
+        )  # fmt: skip
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return described
 

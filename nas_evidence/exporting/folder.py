@@ -11,6 +11,8 @@
                         logits out, or for real targets predictions in their own unit, without a
                         noise that the network predicts beside them
     model.onnx          if asked for: the same as ONNX
+    encode.py           beside one of these, if the data are a table: `encode.py` of this room,
+                        which makes their inputs of a table with numpy alone
 
 Before the folder is moved into place, the network is loaded back from it, its evidence is
 recomputed and its outputs are compared.
@@ -32,6 +34,7 @@ import torch
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.arrays import value_range
+from nas_evidence.exporting import encode
 from nas_evidence.exporting.candidates import candidates_of
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
@@ -39,6 +42,7 @@ from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.program import compared, read_exported, write_program
 from nas_evidence.exporting.soundness import (
+    ENCODE,
     ENSEMBLE,
     MEANING,
     MODEL_CARD,
@@ -157,11 +161,25 @@ def export_winner(
         difference = write_program(exported, made / PT2, arrays) if pt2 else None
         if onnx:
             write_onnx(exported, made / ONNX, arrays)
+        encoded = write_encoder(made, arrays)
         card = model_card(
-            study, row, arrays, summary, difference, license, read_origin(tables.folder)
-        )
+            study, row, arrays, summary, difference, license, read_origin(tables.folder),
+            encoded=encoded,
+        )  # fmt: skip
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
     return summary
+
+
+def write_encoder(made: Path, arrays: ArrayData) -> tuple[str, ...]:
+    """Write what encodes a table for model.pt2 and model.onnx; return which of them are there.
+
+    Nothing is written, and none returned, for arrays and images: these are inputs as they are.
+    """
+    there = tuple(name for name in (PT2, ONNX) if (made / name).is_file())
+    if arrays.meaning.preparation is None or not there:
+        return ()
+    shutil.copyfile(encode.__file__, made / ENCODE)
+    return there
 
 
 def trial_to_export(tables: StudyTables, trial_id: int | None = None) -> int:

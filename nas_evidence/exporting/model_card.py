@@ -36,6 +36,8 @@ def model_card(
     difference: float | None,
     license: str | None = None,
     refit_of: Origin | None = None,
+    *,
+    encoded: Sequence[str] = (),
 ) -> str:
     """Return the card as Markdown, after the metadata that the hub of Hugging Face reads.
 
@@ -47,6 +49,7 @@ def model_card(
         difference: between the outputs of model.pt2 and of the model, None without that file.
         license: of the model, as the hub abbreviates it; None leaves it open.
         refit_of: the study that found its architecture, if another one did.
+        encoded: files of the model whose inputs `encode.py` makes of a table.
     """
     values, kind = architecture_values(row), arrays.kind
     encodes = encodes_numbers(ArchitectureSpec(family=str(row["family"]), values=values))
@@ -66,6 +69,7 @@ def model_card(
         versions=versions(torch.device("cpu")),
         license=license,
         refit_of=refit_of,
+        encoded=encoded,
         results=_results(study, row, arrays, summary),
     )
 
@@ -77,6 +81,8 @@ def ensemble_card(
     difference: float | None,
     license: str | None = None,
     refit_of: Origin | None = None,
+    *,
+    encoded: Sequence[str] = (),
 ) -> str:
     """Return the card of an ensemble as Markdown, after its metadata.
 
@@ -87,6 +93,7 @@ def ensemble_card(
         difference: see `model_card`.
         license: see `model_card`.
         refit_of: see `model_card`.
+        encoded: see `model_card`.
     """
     return _card(
         "ensemble_card.md.j2",
@@ -98,6 +105,7 @@ def ensemble_card(
         trained_on=_trained_on(study, arrays),
         license=license,
         refit_of=refit_of,
+        encoded=encoded,
         results=[],
     )
 

@@ -17,12 +17,14 @@ from nas_evidence.plumbing.user_error import UserError
 
 MODEL_CARD, MEANING, ENSEMBLE = "README.md", "meaning.json", "ensemble.json"
 PT2, ONNX, POSTERIOR = "model.pt2", "model.onnx", "posterior.safetensors"
+#: The source of `encode.py`: a table as inputs of the two, for whoever has no nas-evidence.
+ENCODE = "encode.py"
 _OF_ONE = (
     "architecture.toml", "model.safetensors", POSTERIOR, MEANING, "evidence.json", MODEL_CARD,
 )  # fmt: skip
 _OF_AN_ENSEMBLE = (ENSEMBLE, MODEL_CARD)
 #: Written if asked for.
-_ON_DEMAND = (PT2, ONNX)
+_ON_DEMAND = (PT2, ONNX, ENCODE)
 
 
 def is_export(folder: Path) -> bool:

@@ -52,7 +52,8 @@ def test_no_other_file_of_the_package_parses_json_or_toml() -> None:
         and (node.value.id, node.attr)
         in {("json", "loads"), ("json", "load"), ("tomllib", "loads"), ("tomllib", "load")}
     ]
-    assert found == ["plumbing/parsing.py"] * 2
+    # encode.py runs without the package, on a file of its own export.
+    assert found == ["exporting/encode.py"] * 2 + ["plumbing/parsing.py"] * 2
 
 
 @pytest.fixture(scope="module")
