@@ -251,6 +251,24 @@ def check_not_fewer(spec: StudySpec, n_trials: int | None) -> None:
         ).with_code("fewer-trials-than-before")
 
 
+def check_more_of_refit(spec: StudySpec, folder: Path, n_trials: int | None) -> None:
+    """Check that more trials of a refit would train none but the architectures that it is of.
+
+    The space of several architectures also holds others, with the depth of one and the width of
+    another.
+    """
+    from nas_evidence.storage.kept_origin import read_origin
+
+    origin = read_origin(folder)
+    if origin is None or len(origin.trials) == 1 or (n_trials or 0) <= spec.n_trials:
+        return
+    raise UserError(
+        f"the study {spec.name} trains {len(origin.trials)} architectures of {origin.place} "
+        f"again; more than its {spec.n_trials} trials would be of other ones. Begin another refit "
+        "with more seeds=N (--seeds), and another `out`"
+    ).with_code("refit-with-more-trials")
+
+
 def is_data(study: str) -> bool:
     """Tell whether an argument names data rather than a study file.
 

@@ -9,6 +9,7 @@ from nas_evidence.api.progress import audience_for
 from nas_evidence.api.request import (
     Request,
     asked_for,
+    check_more_of_refit,
     check_not_fewer,
     check_own_sampler,
     of_memory,
@@ -163,6 +164,7 @@ def resume(
         named, given = sampler_of(sampler, options.get("settings"))
         spec = read_study(store.folder, [*overrides_of(keys), *named])
         check_not_fewer(spec, n_trials)
+        check_more_of_refit(spec, store.folder, n_trials)
         spec = spec.model_copy(update={"n_trials": n_trials or spec.n_trials})
         spec = with_workers(spec, options.get("workers", 1))
         kept = kept_code(store.folder) | given

@@ -10,8 +10,9 @@ from messages import refused
 from safetensors.numpy import load_file
 
 import nas_evidence
+from nas_evidence.api.request import check_more_of_refit
 from nas_evidence.spec.origin import Origin
-from nas_evidence.storage.kept_origin import read_origin
+from nas_evidence.storage.kept_origin import keep_origin, read_origin
 from nas_evidence.storage.study_folder import open_study
 
 QUICK = {
@@ -124,6 +125,22 @@ def test_what_is_asked_wrongly_is_refused(tmp_path: Path) -> None:
         found.refit(trial_id=9)
     with pytest.raises(TypeError, match="argument 'sed'"):
         found.refit(sed=1)  # type: ignore[call-arg]
+
+
+def test_more_trials_of_several_architectures_are_refused_since_the_space_holds_others(
+    tmp_path: Path,
+) -> None:
+    spec = study(n_trials=2)
+    for name, trials in (("one", (7,)), ("two", (7, 3))):
+        open_study(tmp_path / name, spec)
+        names = ("mlp, depth 2",) * len(trials)
+        keep_origin(
+            tmp_path / name, Origin("runs/flats", trials, names, True, "", 120, 0, 96, 3, 3)
+        )
+    with refused("refit-with-more-trials", "2 architectures of runs/flats", "seeds=N (--seeds)"):
+        nas_evidence.resume(tmp_path / "two", n_trials=4)
+    check_more_of_refit(spec, tmp_path / "two", None)  # what is left of it
+    check_more_of_refit(spec, tmp_path / "one", 4)
 
 
 def test_the_sentence_names_study_trials_rows_and_what_was_not_finished() -> None:
