@@ -118,10 +118,12 @@ class _Evidence(_Estimator):
         time_limit: seconds for the search, or "10m", "2h".
         metric: to show first: "f1", "rmse", ...
         allow_code: run code that `settings` name as module:NAME.
+        single: predict by one network, where several would predict together.
 
-    Attributes after `fit`: `predictor_`, the best network; `study_`, the study in its folder;
-    `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as bytes, but
-    not the folder of the study: a temporary one goes with the estimator that was fitted.
+    Attributes after `fit`: `predictor_`, what the study delivers; `study_`, the study in its
+    folder; `n_features_in_`; `feature_names_in_` of DataFrames. A pickle holds the export as
+    bytes, but not the folder of the study: a temporary one goes with the estimator that was
+    fitted.
     """
 
     _kind: ClassVar[TargetKind]
@@ -134,6 +136,7 @@ class _Evidence(_Estimator):
     time_limit: float | str | None = None
     metric: str | None = None
     allow_code: bool = False
+    single: bool = False
 
     def __sklearn_tags__(self) -> Any:
         """Say that numbers may be missing."""
@@ -177,6 +180,7 @@ class _Evidence(_Estimator):
                 settings={**(self.settings or {}), "seed": _seed(self.random_state)},
                 time_limit=self.time_limit,
                 metric=self.metric,
+                single=self.single,
                 out=out,
                 workers=self.workers,
                 allow_code=self.allow_code,
