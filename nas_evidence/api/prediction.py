@@ -59,8 +59,8 @@ def study_at(
         return Study(place, data_root, allow_code=allow_code)
     if chosen:
         raise UserError(
-            f"trial_id (--trial) and top choose among the trials of a study, but {place} is an "
-            "export."
+            f"trial_id (--trial), top and single (--single) choose among the trials of a study, "
+            f"but {place} is an export."
         ).with_code("trial-of-an-export")
     return None
 
@@ -72,6 +72,7 @@ def predict(
     *,
     trial_id: int | None = None,
     top: int | None = None,
+    single: bool = False,
     ood: Any = None,
     data_root: str | Path | None = None,
     allow_code: bool = False,
@@ -83,8 +84,10 @@ def predict(
     Args:
         place: a study, its folder or the URI of its store, or an export folder.
         data: a DataFrame, array, tensor, or the path of a table, .npz file or image folder.
-        trial_id: of another network of the study than the best.
+        trial_id: of one network of the study, that of this trial.
         top: of an ensemble of so many best networks of the study, with stacked weights.
+        single: of the one network that represents the best architecture, where the study delivers
+            several together.
         ood: out-of-distribution data, for the metric `ood_auroc`: how well the network tells
             them apart.
         data_root: folder of the named data sets.
@@ -101,12 +104,12 @@ def predict(
         found.rows.to_frame()  # a DataFrame, one row each
         found.metrics["accuracy"]
     """
-    check_one(trial_id, top)
+    check_one(trial_id, top, single=single)
     if isinstance(place, Study):
         study: Study | None = place
     else:
         study = study_at(
-            place, chosen=(trial_id, top) != (None, None), data_root=data_root,
+            place, chosen=(trial_id, top, single) != (None, None, False), data_root=data_root,
             allow_code=allow_code,
         )  # fmt: skip
 
@@ -114,7 +117,7 @@ def predict(
     from nas_evidence.exporting.predictor import Metrics, Predictor, out_of_distribution
 
     if study is not None:
-        predictor = study.predictor(trial_id, top=top)
+        predictor = study.predictor(trial_id, top=top, single=single)
     else:
         assert not isinstance(place, Study)
         try:

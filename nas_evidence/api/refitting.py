@@ -120,6 +120,9 @@ def refitted(
     code = study._code
     with code.in_use(), store.held(steal=run.steal):
         spec, source = begun(store.folder, spec, source, steal=run.steal)
+        if seeds > 1 and spec.deliver != "single":
+            best = "best architecture" if spec.deliver == "seeds" else "best architectures"
+            audience.read((f"deliver: all networks of the {best} predict together",))
         keep_how_read(store.folder, how)
         keep_origin(store.folder, origin)
         return run_to_end(type(study), spec, store, run, audience, source, code)
@@ -187,7 +190,7 @@ def _before(study: Any, *, other: bool) -> "ReadBefore":
     try:
         return ReadBefore.of(study.arrays(), study.spec.dataset, study.place)
     except (ChangedDataError, OSError):
-        if not other or not study.is_exported(study.best.trial_id):
+        if not other or not study.is_exported():
             raise
     found = study.predictor()
     return ReadBefore(

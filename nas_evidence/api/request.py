@@ -56,15 +56,21 @@ def overrides_of(options: Mapping[str, Any]) -> list[Override]:
     """Return which keys of a study file the options replace; what comes later wins."""
     named = {key: options.get(name) for name, key in keys_of_options().items()}
     given = {key: value for key, value in named.items() if value is not None}
+    given |= {"deliver": "single"} if options.get("single") else {}
     preset = preset_keys(options.get("preset"))
     return [*as_overrides(preset), *as_overrides(options.get("settings")), *as_overrides(given)]
 
 
-def check_one(trial_id: int | None, top: int | None) -> None:
-    """Check that not both a trial and an ensemble are asked for."""
+def check_one(trial_id: int | None, top: int | None, *, single: bool = False) -> None:
+    """Check that only one of a trial, an ensemble and the single best network is asked for."""
     if trial_id is not None and top is not None:
         raise UserError(f"give trial_id={trial_id} (--trial) or top={top}, not both.").with_code(
             "option-trial-and-top"
+        )
+    if single and (trial_id, top) != (None, None):
+        other = f"trial_id={trial_id} (--trial)" if top is None else f"top={top}"
+        raise UserError(f"give single=True (--single) or {other}, not both.").with_code(
+            "option-single-and-other"
         )
 
 

@@ -357,59 +357,95 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
+        single: bool = False,
         **options: Unpack[PredictOptions],
     ) -> "Prediction":
-        """Return predictions with uncertainty by the best network, a trial's, or an ensemble.
+        """Return predictions with uncertainty by what the study delivers, or by others of it.
+
+        That is one network, or several that predict together with equal weights: see the key
+        `deliver`.
 
         Args:
             data: a DataFrame, dict of columns, list of rows, array, tensor, or the path of a
                 table, .npz file or image folder.
-            trial_id: of another network than the best.
+            trial_id: of one network, that of this trial.
             top: of an ensemble of so many best networks, with stacked weights.
+            single: of the one network that represents the best architecture.
             options: see `nas_evidence.api.shared_options.PredictOptions`.
 
         Raises:
             ValueError: for data unlike the training data, or without a complete trial.
         """
-        return self.predictor(trial_id, top=top).predict(data, **options)
+        return self.predictor(trial_id, top=top, single=single).predict(data, **options)
 
-    def predictor(self, trial_id: int | None = None, *, top: int | None = None) -> "Predictor":
-        """Return the best network, a trial's, or an ensemble, to predict; exported if need be.
+    def predictor(
+        self, trial_id: int | None = None, *, top: int | None = None, single: bool = False
+    ) -> "Predictor":
+        """Return what the study delivers, one network, or an ensemble; exported if need be.
+
+        Arguments as of `predict`.
 
         Example:
             study.predictor(top=3).predict(new).mean  # the ensemble of the three best
         """
         from nas_evidence.exporting.predictor import Predictor
 
+        check_one(trial_id, top, single=single)
         if top is not None:
-            return Predictor.load(self._ensemble(trial_id, top))
+            return Predictor.load(self._ensemble(top))
+        trial_id = self._one(trial_id, single=single)
         if trial_id not in self._predictors:
             folder, there = self._export_of(trial_id)
             if not there:
-                self.export(folder, trial_id=self._chosen(trial_id))
+                self.export(folder, trial_id=trial_id)
             self._predictors[trial_id] = Predictor.load(folder)
         return self._predictors[trial_id]
 
-    def _chosen(self, trial_id: int | None) -> int:
-        return self.best.trial_id if trial_id is None else trial_id
+    @property
+    def delivered(self) -> list[int]:
+        """The trials whose networks predict, first the one that represents the best architecture.
 
-    def is_exported(self, trial_id: int) -> bool:
-        """Return whether the sound export of a trial is in the folder `export` of the study."""
+        Several predict together, with equal weights; see the key `deliver`.
+
+        Raises:
+            ValueError: while no trial is complete, or if none has a finite score.
+        """
+        from nas_evidence.storage.delivered import delivered_trials
+
+        # `best` refuses a study without one.
+        return delivered_trials(self._tables()) or [self.best.trial_id]
+
+    def _one(self, trial_id: int | None, *, single: bool) -> int | None:
+        """Return the one trial that is asked for, None for what the study delivers."""
+        return self.best.trial_id if single and len(self.delivered) > 1 else trial_id
+
+    def is_exported(self, trial_id: int | None = None) -> bool:
+        """Return whether the sound export of a trial is in the folder `export` of the study.
+
+        By default that of what the study delivers.
+        """
+        from nas_evidence.exporting.soundness import is_ensemble_of
+
+        now = self.delivered if trial_id is None else [trial_id]
+        place = self.folder / "export"
+        if len(now) == 1:
+            return self._holds(place, now[0])
+        metric, known = self.spec.metric, self._conditions(now)
+        return is_ensemble_of(place, now, known, kind="mixture", metric=metric)
+
+    def _holds(self, folder: Path, trial_id: int) -> bool:
         from nas_evidence.exporting.soundness import is_export_of
 
         conditions = self._tables().conditions(trial_id)
-        place, metric = self.folder / "export", self.spec.metric
-        return is_export_of(place, trial_id, metric, conditions=conditions)
+        return is_export_of(folder, trial_id, self.spec.metric, conditions=conditions)
 
     def _export_of(self, trial_id: int | None) -> tuple[Path, bool]:
-        """Return where the export of the best or another network is kept, and if it is there."""
-        folder = self.folder / "export"
-        if self.is_exported(self._chosen(trial_id)):
-            return folder, True
-        if trial_id is None:
-            return folder, False
+        """Return where the export of what is delivered or of a trial is, and if it is there."""
+        folder, there = self.folder / "export", self.is_exported(trial_id)
+        if there or trial_id is None:
+            return folder, there
         own = folder.with_name(f"export-{trial_id}")
-        return own, False
+        return own, self._holds(own, trial_id)
 
     def predict_proba(
         self,
@@ -418,6 +454,7 @@ class Study:
         method: Literal["probit", "mc", "map"] | None = None,
         trial_id: int | None = None,
         top: int | None = None,
+        single: bool = False,
     ) -> "np.ndarray":
         """Return class probabilities [n, C] in the order of the sorted classes; see `predict`.
 
@@ -427,7 +464,8 @@ class Study:
         Example:
             study.predict_proba(new)[:, 1]  # of two classes the probability of the second
         """
-        return self.predictor(trial_id, top=top).predict_proba(data, method=method)
+        predictor = self.predictor(trial_id, top=top, single=single)
+        return predictor.predict_proba(data, method=method)
 
     @with_options(JudgeOptions)
     def evaluate(
@@ -437,6 +475,7 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
+        single: bool = False,
         **options: Unpack[JudgeOptions],
     ) -> "Metrics":
         """Return metrics of labelled data: the numbers that `nas-evidence predict` prints.
@@ -446,8 +485,9 @@ class Study:
         Args:
             data: as for `predict`, with the target column; or inputs, and the targets as `y`.
             y: true labels or targets [n].
-            trial_id: of another network than the best.
+            trial_id: of one network, that of this trial.
             top: of an ensemble of so many best networks, with stacked weights.
+            single: of the one network that represents the best architecture.
             options: see `nas_evidence.api.shared_options.JudgeOptions`.
 
         Raises:
@@ -456,7 +496,7 @@ class Study:
         Example:
             study.evaluate("labelled.csv")["accuracy"]
         """
-        predictor = self.predictor(trial_id, top=top)
+        predictor = self.predictor(trial_id, top=top, single=single)
         given = predictor.given(data)
         for doubt in given.doubts:
             warnings.warn(doubt, UserWarning, stacklevel=3)
@@ -563,6 +603,7 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
+        single: bool = False,
         pt2: bool = False,
         onnx: bool = False,
         raw: bool = False,
@@ -570,13 +611,18 @@ class Study:
         track: str | None = None,
         force: bool = False,
     ) -> Path:
-        """Write the best network, a trial's, or an ensemble of the `top` best; return the folder.
+        """Write what the study delivers, one network or an ensemble; return the folder.
+
+        That is one network, or several that predict together with equal weights: see the key
+        `deliver`. `single` is of the one network that represents the best architecture,
+        `trial_id` of another one, and `top` of an ensemble of so many architectures with stacked
+        weights. Several networks have `ensemble.json` with their weights, and if these are stacked
+        with what they gain over the best member in nats per datum.
 
         With `pt2` also as a program for torch alone; with `onnx` as ONNX, which needs the extra of
         that name. `raw` leaves out the calibration factor. `license`, such as "mit", is stated in
-        the model card. `track`, "mlflow" or "mlflow:URI", also writes the folder of one network as
-        the artifact `export` of the run of its trial. An ensemble has `ensemble.json`
-        with its weights, and with what it gains over its best member in nats per datum.
+        the model card. `track`, "mlflow" or "mlflow:URI", also writes the folder of one
+        architecture as the artifact `export` of the run of its trial.
 
         The folder `to` must be empty or hold an export that nobody has changed. With `force` files
         with the names of an export's are replaced, and others stay.
@@ -586,12 +632,13 @@ class Study:
                 for a folder with files of other origin.
         """
         from nas_evidence.api.trackers import keep_export
-        from nas_evidence.exporting.ensemble import export_ensemble
+        from nas_evidence.exporting.ensemble import export_ensemble, export_mixture
         from nas_evidence.exporting.folder import export_winner
         from nas_evidence.exporting.soundness import conditions_in, is_replaceable
+        from nas_evidence.storage.delivered import delivered_trials
         from nas_evidence.storage.set_aside import set_aside
 
-        check_one(trial_id, top)
+        check_one(trial_id, top, single=single)
         if trial_id is None and self._unfinished():
             _ = self.best  # says what goes on
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw
@@ -604,15 +651,38 @@ class Study:
             set_aside(self.folder, folder.name)
         given = (self._tables(), folder, self.arrays())
         how: Any = {"pt2": pt2, "onnx": onnx, "raw": raw, "license": license, "force": force}
-        if top is None:
-            export_winner(*given, trial_id=trial_id, **how)
-        else:
+        if top is not None:
             export_ensemble(*given, top=top, **how)
+        elif trial_id is None and not single and len(delivered_trials(self._tables())) > 1:
+            export_mixture(*given, **how)
+        else:
+            export_winner(*given, trial_id=trial_id, **how)
         if track is not None:
             keep_export(track, self.spec, self.folder, folder)
         if to is None:
             self._store.push()
         return folder
+
+    def cost(self, export: str | Path | None = None) -> dict[str, float]:
+        """Return what an export costs to keep and to use: `bytes` and `milliseconds_per_row`.
+
+        The milliseconds are those of predictions of up to 256 rows, here and now.
+
+        Args:
+            export: its folder; by default that of what the study delivers.
+
+        Example:
+            study.cost()["bytes"]
+        """
+        from nas_evidence.exporting.predictor import Predictor
+        from nas_evidence.exporting.size_and_time import milliseconds_per_row, size_of
+
+        if export is None:
+            predictor, folder = self.predictor(), self.folder / "export"
+        else:
+            predictor, folder = Predictor.load(export), Path(export)
+        each = milliseconds_per_row(predictor, self.arrays())
+        return {"bytes": size_of(folder), "milliseconds_per_row": each}
 
     @with_options(RefitOptions)
     def refit(
@@ -666,6 +736,7 @@ class Study:
         *,
         trial_id: int | None = None,
         top: int | None = None,
+        single: bool = False,
     ) -> str:
         """Say how long report and export will take, and where; "" if no more than a minute.
 
@@ -674,8 +745,9 @@ class Study:
 
         Args:
             parts: what is wanted; "predict" is of the export that predictions need.
-            trial_id: of another network than the best.
+            trial_id: of one network, that of this trial.
             top: of an ensemble of so many best networks.
+            single: of the one network that represents the best architecture.
 
         Example:
             study.forecast(["export"])  # "about 25 min on the CPU, mostly the posterior of ..."
@@ -685,6 +757,7 @@ class Study:
         tables = self._tables()
         left = [part for part in parts if part != "report" or not is_compared(tables)]
         try:
+            trial_id = self._one(trial_id, single=single)
             if "predict" in left and self._predicts(trial_id, top):
                 left.remove("predict")
             if not left:
@@ -694,11 +767,14 @@ class Study:
             from nas_evidence.exporting.ensemble import best_trials
             from nas_evidence.exporting.folder import trial_to_export
             from nas_evidence.exporting.forecast import forecast_of
+            from nas_evidence.storage.delivered import delivered_trials
 
-            if top is None:
+            if top is not None:
+                chosen = best_trials(tables, top)
+            elif trial_id is not None:
                 chosen = [trial_to_export(tables, trial_id)]
             else:
-                chosen = best_trials(tables, top)
+                chosen = delivered_trials(tables)
             given = (tables, self.arrays(), chosen, left)
             return forecast_of(*given, stacked=top is not None).sentence
         except (ValueError, OSError, RuntimeError) as error:  # report or export will say it
@@ -707,22 +783,24 @@ class Study:
 
     def _predicts(self, trial_id: int | None, top: int | None) -> bool:
         """Return whether the export that predicts is there."""
-        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+        from nas_evidence.exporting.ensemble import best_trials
+        from nas_evidence.exporting.soundness import is_ensemble_of
 
         if top is None:
             return self._export_of(trial_id)[1]
         now = best_trials(self._tables(), top)
         return is_ensemble_of(self.folder / f"export-top-{top}", now, self._conditions(now))
 
-    def _ensemble(self, trial_id: int | None, top: int) -> Path:
+    def _ensemble(self, top: int) -> Path:
         """Return the folder of an ensemble of the best networks as they are now."""
-        from nas_evidence.exporting.ensemble import best_trials, is_ensemble_of
+        from nas_evidence.exporting.ensemble import best_trials
+        from nas_evidence.exporting.soundness import is_ensemble_of
 
         now = best_trials(self._tables(), top)
         folder = self.folder / f"export-top-{top}"
-        if trial_id is None and is_ensemble_of(folder, now, self._conditions(now)):
+        if is_ensemble_of(folder, now, self._conditions(now)):
             return folder
-        return self.export(trial_id=trial_id, top=top)
+        return self.export(top=top)
 
     def _conditions(self, trials: Iterable[int]) -> set[str]:
         return {self._tables().conditions(trial_id) for trial_id in trials}

@@ -4,7 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -205,9 +205,9 @@ def begun(
 ) -> "tuple[StudySpec, Source]":
     """Create the folder of a study with its data, or continue it; return both as stored there.
 
-    `epochs`, `every` and `rank_by` of "auto" are decided here: as stored, or for the data. The
-    data of a study that goes on are read from its folder, and checked; those of a new one are at
-    hand.
+    `epochs`, `every`, `rank_by` and `deliver` of "auto" are decided here: as stored, or for the
+    data. The data of a study that goes on are read from its folder, and checked; those of a new
+    one are at hand.
 
     Raises:
         ValueError: if the folder holds another study, or one of other data, or if a new study
@@ -242,14 +242,26 @@ def begun(
     spec = spec.model_copy(update={"plan": plan})
     if old is None:
         spec = spec.with_order(n_rows)
-    elif spec.rank_by == "auto":
-        spec = spec.model_copy(update={"rank_by": old.rank_by})
+        if spec.deliver == "auto":
+            spec = spec.with_delivered(images=_are_images(spec, data))
+    else:
+        open_keys = [key for key in ("rank_by", "deliver") if getattr(spec, key) == "auto"]
+        spec = spec.model_copy(update={key: getattr(old, key) for key in open_keys})
     stored = open_study(folder, spec, steal=steal)
     if source is not None:
         for name in source.spoilt(folder, seed=spec.seed):
             set_aside(folder, name)
         source.write(folder)
     return stored, data
+
+
+def _are_images(spec: StudySpec, data: "Source") -> bool:
+    """Return whether the inputs are images, if what is delivered depends on it."""
+    kind = spec.plan.declared.kind
+    if kind.of_rows != kind.of_images:
+        with suppress(ValueError, OSError):  # that data are missing is said when trials need them
+            return len(data.arrays(seed=spec.seed).input_shape) > 1
+    return True
 
 
 def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:

@@ -98,7 +98,9 @@ class Comparison(Frozen):
 
     on         "test": the test split. "folds": without one, the folds of the study
     n          data that are predicted
-    seeds      networks of the winner's architecture over which metrics and differences are means
+    trials     whose networks predict together, as the study delivers them; empty for one network
+    seeds      networks of the winner's architecture over which metrics and differences are means;
+               of networks that predict together 1, since their mixture is judged
     chosen_among  architectures among which these rows chose the winner; 1 for test rows
     corrected  whether metrics and differences are free of that choice, see
                `exporting/candidates.py`; None where an earlier version did not say
@@ -124,6 +126,7 @@ class Comparison(Frozen):
     task: Stored
     on: Literal["test", "folds"]
     n: int
+    trials: tuple[int, ...] = ()
     seeds: int = 1
     chosen_among: int = 1
     corrected: bool | None = None
@@ -149,6 +152,11 @@ class Comparison(Frozen):
     def kind(self) -> TargetKind:
         """The kind of target."""
         return stored_kind(self.task)
+
+    @property
+    def judged(self) -> list[int]:
+        """The trials whose networks are judged, first the one that represents them."""
+        return list(self.trials or (self.trial_id,))
 
 
 def is_free_of_choice(one: Comparison) -> bool:

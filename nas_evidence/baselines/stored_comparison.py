@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from nas_evidence.baselines.comparison import Comparison, read_comparison, write_comparison
+from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.tables import StudyTables
 
 if TYPE_CHECKING:  # imports the data readers
@@ -45,7 +46,7 @@ def is_compared(tables: StudyTables) -> bool:
     stored, best = read_comparison(tables.folder), tables.standings.best
     if best is None:
         return True
-    return stored is not None and _is_present(stored, best.trial_id, tables)
+    return stored is not None and _is_present(stored, tables)
 
 
 def _judge(tables: StudyTables, arrays: "ArrayData", within: Within) -> Comparison | None:
@@ -59,8 +60,9 @@ def _judge(tables: StudyTables, arrays: "ArrayData", within: Within) -> Comparis
     return found
 
 
-def _is_present(stored: Comparison, winner: int, tables: StudyTables) -> bool:
+def _is_present(stored: Comparison, tables: StudyTables) -> bool:
     importance, metric = stored.importance, tables.spec.metric
     if stored.lacks or (stored.on == "folds" and stored.corrected is None):
         return False
-    return stored.trial_id == winner and (importance is None or importance.asked == metric)
+    same = stored.judged == delivered_trials(tables)
+    return same and (importance is None or importance.asked == metric)

@@ -82,7 +82,8 @@ def predict(
     Example: nas-evidence predict runs/mine labelled.csv --reliability r.svg
     """
     trial_id, top = given.get("trial_id"), given.get("top")
-    check_one(trial_id, top)
+    single = given.get("single", False)
+    check_one(trial_id, top, single=single)
     probabilities = _probabilities(quantiles)
     for path in filter(None, (data, ood)):
         if not path.expanduser().exists():
@@ -93,7 +94,7 @@ def predict(
 
         _check_place("--reliability", reliability, ENDINGS, data, force=force)
         check_figure_file(reliability)
-    chosen = (trial_id, top) != (None, None)
+    chosen = single or (trial_id, top) != (None, None)
     study = study_at(place, chosen=chosen, data_root=data_root, allow_code=allow_code)
     if to is None and not as_json:
         to = _beside(data, force=force)
@@ -101,7 +102,7 @@ def predict(
 
     if study is not None:
         say_flaws(study)
-        say_forecast(study, "predict", trial_id=trial_id, top=top)
+        say_forecast(study, "predict", trial_id=trial_id, top=top, single=single)
     predicted = nas_evidence.predict(
         study or place,
         data,

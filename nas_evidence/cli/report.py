@@ -4,7 +4,7 @@ Each takes a study folder or the URI of a store; a report is written where the s
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -175,15 +175,20 @@ def export(
 ) -> None:
     """Export the best architecture, ready to use, after checking its stored evidence.
 
+    Several networks predict together, if the study delivers them so.
+
     Example: nas-evidence export runs/digits --to winner
     Example: nas-evidence export runs/digits --to five --top 5
     """
-    check_one(given.get("trial_id"), given.get("top"))
+    chosen = {name: given.get(name) for name in ("trial_id", "top")}
+    single = given.get("single", False)
+    check_one(**chosen, single=single)
     study = nas_evidence.load(place, data_root=data_root, allow_code=allow_code)
     say_flaws(study)
-    say_forecast(study, "export", trial_id=given.get("trial_id"), top=given.get("top"))
+    say_forecast(study, "export", **chosen, single=single)
     folder = study.export(to, track=track, **given)
     say_export(folder, str(to))
+    say_cost(study, folder)
 
 
 def say_results(
@@ -284,16 +289,16 @@ def _say_lacking(study: Study, lacks: Sequence[str]) -> None:
         out.print(f"note:   there was no time for {', '.join(lacks)}: {report_command(study)}")
 
 
-def say_forecast(study: Study, *parts: Part, **chosen: int | None) -> None:
+def say_forecast(study: Study, *parts: Part, single: bool = False, **chosen: int | None) -> None:
     """Say how long report or export will take, if it is more than a minute, and how to stop."""
-    if said := study.forecast(parts, **chosen):
+    if said := study.forecast(parts, single=single, **chosen):
         *_, last = parts
         options = [
             word
             for name, value in chosen.items()
             if value is not None
             for word in (flag_of(name), value)
-        ]
+        ] + ["--single"] * single
         later = typed("export", study.place, *options, "--to", "OUT")
         again = report_command(study) if last == "report" else later
         what, goes_on = " and ".join(parts), "take" if len(parts) > 1 else "takes"
@@ -316,6 +321,9 @@ def say_export(folder: Path, place: str) -> None:
         out.print(f"export: {place} (trial {written['trial_id']}: {name}{again})")
         return
     whole = read_json(folder, ENSEMBLE)
+    if whole.get("kind") == "mixture":
+        say_mixture(whole, place)
+        return
     kept = {one["trial_id"]: one["weight"] for one in whole["members"]}
     members = ", ".join(f"trial {i} {weight:.2f}" for i, weight in kept.items())
     out.print(f"export: {place} (weights: {members})")
@@ -335,6 +343,27 @@ def say_export(folder: Path, place: str) -> None:
         f"gain:   {whole['gain_per_datum']:.4f} ± {whole['gain_standard_error']:.4f} nats per "
         f"datum over the best network alone, on {whole['n_data']} data; weights are cross-fitted, "
         "and the best network is chosen in each resample"
+    )
+
+
+def say_cost(study: Study, folder: Path) -> None:
+    """Say how large an export is, and how long a prediction by it takes here."""
+    found = study.cost(folder)
+    size, unit = found["bytes"] / 1e3, "kB"
+    if size >= 1e3:
+        size, unit = size / 1e3, "MB"
+    each = found["milliseconds_per_row"]
+    out.print(f"size:   {size:.3g} {unit}; a prediction takes {each:.2g} ms a row here")
+
+
+def say_mixture(whole: Mapping[str, Any], place: str) -> None:
+    """Say what an export of networks with equal weights holds: content of ensemble.json."""
+    *others, last = whole["chosen"]
+    each = list(dict.fromkeys(one["architecture"] for one in whole["members"]))
+    of = each[0] if len(each) == 1 else f"{len(each)} architectures"
+    out.print(
+        f"export: {place} (trials {', '.join(map(str, others))} and {last}, which predict "
+        f"together: {of})"
     )
 
 

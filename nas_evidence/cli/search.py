@@ -24,6 +24,7 @@ from nas_evidence.cli.options import JobName, StudyPlace, trial_ids, with_parame
 from nas_evidence.cli.report import (
     as_named,
     exit_if_unranked,
+    say_cost,
     say_export,
     say_forecast,
     say_next,
@@ -272,7 +273,7 @@ def _conclude(study: "Study", run: Run) -> "Report":
         return limit.stopping(max(1.0, limit.left() - limit.after))
 
     with suppress(ValueError):  # no trial is complete
-        exported = study.is_exported(study.best.trial_id)
+        exported = study.is_exported()
         parts: list[Part] = ["report"] if exported else ["report", "export"]
         say_forecast(study, *parts)
     report = say_results(study, within=nullcontext if limit is None else within)
@@ -282,10 +283,11 @@ def _conclude(study: "Study", run: Run) -> "Report":
     winner = report.study.winner
     if winner is None:
         return report
-    if study.is_exported(winner.trial_id):
+    if study.is_exported():
         out.print(f"export: {as_named(study, to)}")
     else:
-        say_export(study.export(trial_id=winner.trial_id), as_named(study, to))
+        say_export(study.export(), as_named(study, to))
+        say_cost(study, to)
     return report
 
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.device import CPU
-from nas_evidence.exporting.predicted import Prediction, mean_metrics
+from nas_evidence.exporting.predicted import Prediction, mean_metrics, mixed
 from nas_evidence.exporting.weights import read_weights
 from nas_evidence.exporting.winner import assignment_of_row, held_out_of, kept_beside
 from nas_evidence.maths.bias_corrected import (
@@ -46,6 +46,7 @@ from nas_evidence.scores.folds import OUTPUTS, all_folds
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.delivered import delivered_of
 from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.parts import order_of_data
 
@@ -65,7 +66,8 @@ Measure = Callable[[Sequence[Prediction], NDArray[Any]], Mapping[str, float]]
 class Candidates:
     """All architectures that rank, the winner first, and what the folds say of the same rows.
 
-    predictions  of each architecture, one for each seed that counts
+    predictions  of each architecture, one for each seed that counts; one alone where the mixture
+                 of all seeds is delivered
     y            labels [n], or real targets [n, D]
     units        the group of each row [n]; None where each is its own
     factor       c of the folds, see `maths/bias_corrected.py`
@@ -164,14 +166,23 @@ def _worse(found: Mapping[str, float], own: Mapping[str, float]) -> dict[str, fl
 
 
 #: The candidates last read of each study: report and export share them.
-_LAST: WeakKeyDictionary[StudyTables, Candidates | None] = WeakKeyDictionary()
+_LAST: WeakKeyDictionary[StudyTables, dict[bool, Candidates | None]] = WeakKeyDictionary()
 
 
-def candidates_of(tables: StudyTables, arrays: ArrayData) -> Candidates | None:
-    """Return all architectures that rank; None where not all predictions of them are kept."""
-    if tables not in _LAST:
-        _LAST[tables] = _read(tables, arrays)
-    return _LAST[tables]
+def candidates_of(
+    tables: StudyTables, arrays: ArrayData, *, together: bool = False
+) -> Candidates | None:
+    """Return all architectures that rank; None where not all predictions of them are kept.
+
+    Args:
+        tables: of the study.
+        arrays: its data.
+        together: whether the networks of an architecture predict together, as they are delivered.
+    """
+    held = _LAST.setdefault(tables, {})
+    if together not in held:
+        held[together] = _read(tables, arrays, together=together)
+    return held[together]
 
 
 def n_seeds(arrays: ArrayData) -> int:
@@ -180,13 +191,16 @@ def n_seeds(arrays: ArrayData) -> int:
     return 1 if values > MOST_VALUES else MOST_SEEDS
 
 
-def _read(tables: StudyTables, arrays: ArrayData) -> Candidates | None:
+def _read(tables: StudyTables, arrays: ArrayData, *, together: bool) -> Candidates | None:
     data, most, left = to_tensors(arrays, CPU), n_seeds(arrays), MOST_READ
     found: list[list[Prediction]] = []
     rows: NDArray[np.int64] | None = None
     given: Assignment | None = None
     for standing in tables.standings.first():
         ids = [standing.trial_id] if most == 1 else sorted(standing.values, reverse=True)
+        if together:
+            ids = delivered_of(standing, tables.spec)
+            most = len(ids)
         own: list[Prediction] = []
         for trial_id in ids:
             try:
@@ -205,8 +219,10 @@ def _read(tables: StudyTables, arrays: ArrayData) -> Candidates | None:
             own.append(one[0])
             if len(own) == most:
                 break
-        if not own:
+        if not own or (together and not found and len(own) < len(ids)):
             return None
+        if together:
+            own = [mixed(own, np.full(len(own), 1 / len(own)))]
         found.append(own)
     if rows is None or given is None:
         return None

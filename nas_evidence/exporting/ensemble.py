@@ -1,12 +1,16 @@
-"""An ensemble of the best networks of a study, with stacked weights, as files.
+"""Several networks of a study that predict together, as files.
 
-    ensemble.json   members with their weights, and what the ensemble gains over the best member
+    ensemble.json   members with their weights, what they are together (`kind`), and what stacked
+                    ones gain over the best member
     members/        an export of each member, see the package
     README.md       the model card: what to know before using it
     model.pt2       if asked for: torch.export program of all: raw inputs in; log probabilities
                     out, or for real targets predictions in their own unit (by the modes, without
                     the posterior)
     model.onnx      if asked for: the same as ONNX
+
+A "mixture" is of all networks of the best architectures, with equal weights: what a study may
+deliver (`mixture.py`). A "stacked" ensemble is of the best architectures:
 
     p(y | x) = Σ_k w_k p_k(y | x)        w maximises Σ_i log Σ_k w_k p_k,−i(y_i | x_i)
 
@@ -22,7 +26,8 @@ all data, the same ones for the ensemble and for its best member.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +38,13 @@ from torch import Tensor
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.exporting.device import CPU
-from nas_evidence.exporting.folder import export_winner, write_encoder
+from nas_evidence.exporting.folder import export_winner, rank_of, write_encoder
+from nas_evidence.exporting.mixture import (
+    load_delivered,
+    measures_together,
+    on_test_rows,
+    thresholds_together,
+)
 from nas_evidence.exporting.model_card import ensemble_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
 from nas_evidence.exporting.program import Mixed, write_program
@@ -42,11 +53,10 @@ from nas_evidence.exporting.soundness import (
     MODEL_CARD,
     ONNX,
     PT2,
+    check_no_stack,
     check_place,
-    conditions_in,
-    read_json,
+    is_mixture,
     written_whole,
-    wrong_export_files,
 )
 from nas_evidence.exporting.winner import (
     Winner,
@@ -93,9 +103,9 @@ def export_ensemble(
         ValueError: if the study has fewer complete architectures, or `to` holds something else.
         ArithmeticError: if an exported network does not reproduce its evidence or its outputs.
     """
-    if (to / "model.safetensors").exists():
+    if (to / "model.safetensors").exists() or is_mixture(to):
         raise UserError(
-            f"{to} holds the export of one network; choose another folder for the ensemble."
+            f"{to} holds the export of one architecture; choose another folder for the ensemble."
         ).with_code("folder-of-one-network")
     check_place(to, force=force)
     if onnx:
@@ -111,6 +121,7 @@ def export_ensemble(
     weights = found.weights[kept] / found.weights[kept].sum()
     described: dict[str, Any] = {
         "study": study.name,
+        "kind": "stacked",
         "objective": study.objective,
         "ranked_by": tables.standings.ranks_by,
         "top": top,
@@ -136,27 +147,114 @@ def export_ensemble(
         "refitted": sum(again for _, again in unseen),
         "thresholds": _thresholds([unseen[k][0] for k in kept], weights, data, study.plan),
     }
-    whole = Mixed(
-        [with_preprocessing(winners[k].raw() if raw else winners[k]) for k in kept],
-        weights,
-    )
-    with written_whole(to, force=force) as made:
+    how = _How(pt2=pt2, onnx=onnx, raw=raw, license=license, force=force)
+    _write(tables, to, arrays, [winners[k] for k in kept], described, how)
+    return described
+
+
+def export_mixture(
+    tables: StudyTables,
+    to: Path,
+    arrays: ArrayData,
+    *,
+    pt2: bool = False,
+    onnx: bool = False,
+    raw: bool = False,
+    license: str | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write the networks that a study delivers into the folder `to`, with equal weights.
+
+    The evidence of each is recomputed from its files. Arguments as of `export_ensemble`. Returns
+    the content of ensemble.json.
+
+    Raises:
+        ValueError: if `to` holds something else, or a network cannot be had here: its weights
+            are lost, and it was trained on a kind of device that is not here.
+        ArithmeticError: if an exported network does not reproduce its evidence or its outputs.
+    """
+    check_no_stack(to)
+    check_place(to, force=force)
+    if onnx:
+        check_installed()
+    study = tables.spec
+    torch.set_num_threads(study.resources.cpus)
+    winners = load_delivered(tables, arrays)
+    chosen = [winner.assignment.trial_id for winner in winners]
+    described: dict[str, Any] = {
+        "study": study.name,
+        "kind": "mixture",
+        "objective": study.objective,
+        **rank_of(tables, chosen[0]),
+        "metric": study.metric,
+        "trial_id": chosen[0],
+        "chosen": chosen,
+        "members": [
+            {
+                "folder": f"members/{k + 1}",
+                "trial_id": winner.assignment.trial_id,
+                "architecture": str(winner.assignment.architecture),
+                "weight": 1 / len(winners),
+            }
+            for k, winner in enumerate(winners)
+        ],
+        "n_parameters": sum(int(tables.row(i)["n_parameters"]) for i in chosen),
+        "test": on_test_rows(winners, raw=raw),
+        "unseen": measures_together(winners, tables),
+        "thresholds": thresholds_together(winners),
+    }
+    how = _How(pt2=pt2, onnx=onnx, raw=raw, license=license, force=force)
+    _write(tables, to, arrays, winners, described, how)
+    return described
+
+
+@dataclass(frozen=True)
+class _How:
+    """Options of an export, see `export_ensemble`."""
+
+    pt2: bool
+    onnx: bool
+    raw: bool
+    license: str | None
+    force: bool
+
+
+def _write(
+    tables: StudyTables,
+    to: Path,
+    arrays: ArrayData,
+    winners: Sequence[Winner],
+    described: dict[str, Any],
+    how: _How,
+) -> None:
+    """Write networks together: each in its folder, with programs of all if asked for.
+
+    Args:
+        tables: of the study.
+        to: the folder.
+        arrays: the data of the study.
+        winners: the members, as in `described`.
+        described: content of ensemble.json.
+        how: options.
+    """
+    weights = np.array([one["weight"] for one in described["members"]])
+    whole = Mixed([with_preprocessing(one.raw() if how.raw else one) for one in winners], weights)
+    with written_whole(to, force=how.force) as made:
         for one in described["members"]:
-            to_member = made / one["folder"]
+            to_member, trial_id = made / one["folder"], one["trial_id"]
             export_winner(
-                tables, to_member, arrays, trial_id=one["trial_id"], raw=raw, license=license
+                tables, to_member, arrays, trial_id=trial_id, raw=how.raw, license=how.license
             )
         (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
-        difference = write_program(whole, made / PT2, arrays) if pt2 else None
-        if onnx:
+        difference = write_program(whole, made / PT2, arrays) if how.pt2 else None
+        if how.onnx:
             write_onnx(whole, made / ONNX, arrays)
         encoded = write_encoder(made, arrays)
         card = ensemble_card(
-            study, arrays, described, difference, license, read_origin(tables.folder),
+            tables.spec, arrays, described, difference, how.license, read_origin(tables.folder),
             encoded=encoded,
         )  # fmt: skip
         (made / MODEL_CARD).write_text(card, encoding="utf-8")
-    return described
 
 
 def best_trials(tables: StudyTables, top: int) -> list[int]:
@@ -236,17 +334,3 @@ def _thresholds(
         return {}
     mixture, y = np.tensordot(weights, np.stack(each), 1), data.y_train[known].numpy()
     return best_thresholds(mixture, y, data.class_weights)
-
-
-def is_ensemble_of(folder: Path, trials: Sequence[int], conditions: Collection[str]) -> bool:
-    """Return whether a folder holds the sound ensemble chosen among these trials.
-
-    `conditions` has the hashes of those under which they ran: another study has such trials too.
-    """
-    if not (folder / ENSEMBLE).is_file() or wrong_export_files(folder):
-        return False
-    try:
-        written = read_json(folder, ENSEMBLE)
-    except UserError:  # with a right checksum, and not ours
-        return False
-    return bool(written.get("chosen") == list(trials) and conditions_in(folder) <= {*conditions})

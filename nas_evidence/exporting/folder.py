@@ -38,17 +38,17 @@ from nas_evidence.exporting import encode
 from nas_evidence.exporting.candidates import candidates_of
 from nas_evidence.exporting.model_card import model_card
 from nas_evidence.exporting.onnx_program import check_installed, write_onnx
-from nas_evidence.exporting.predicted import Prediction
+from nas_evidence.exporting.predicted import HeldOut, Prediction
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.program import compared, read_exported, write_program
 from nas_evidence.exporting.soundness import (
     ENCODE,
-    ENSEMBLE,
     MEANING,
     MODEL_CARD,
     ONNX,
     POSTERIOR,
     PT2,
+    check_no_stack,
     check_place,
     written_whole,
 )
@@ -108,10 +108,7 @@ def export_winner(
 
     final = evidence[(evidence["trial_id"] == chosen) & (evidence["epoch"] == row["epochs"])]
     kind = checked_kind(study)
-    if (to / ENSEMBLE).exists():
-        raise UserError(
-            f"{to} holds an ensemble; choose another folder for one network."
-        ).with_code("folder-of-an-ensemble")
+    check_no_stack(to)
     described: dict[str, Any] = {
         "family": architecture.family,
         "values": dict(architecture.values),
@@ -281,11 +278,32 @@ def unseen_measures(winner: Winner, tables: StudyTables | None = None) -> Mappin
     """
     if winner.held_out is None:
         return None
-    found, rows = winner.held_out
-    y, ranked = winner.arrays.y_train[rows], [] if tables is None else tables.standings.first()
+    ranked = [] if tables is None else tables.standings.first()
     is_best = bool(ranked) and ranked[0].trial_id == winner.assignment.trial_id
-    among = len(ranked) if is_best else 1
-    others = candidates_of(tables, winner.arrays) if tables is not None and among > 1 else None
+    return measures_of(winner.held_out, winner.arrays, tables, among=len(ranked) if is_best else 1)
+
+
+def measures_of(
+    held_out: HeldOut,
+    arrays: ArrayData,
+    tables: StudyTables | None,
+    *,
+    among: int,
+    together: bool = False,
+) -> Mapping[str, Any]:
+    """Return how good and how calibrated some predictions out of fold are, see above.
+
+    Args:
+        held_out: the predictions and their rows.
+        arrays: the data of the study.
+        tables: of the study, None without it.
+        among: architectures among which these rows chose.
+        together: whether the predictions are those of all networks of an architecture.
+    """
+    found, rows = held_out
+    y, others = arrays.y_train[rows], None
+    if tables is not None and among > 1:
+        others = candidates_of(tables, arrays, together=together)
 
     def of(column: int | None = None) -> dict[str, float]:
         measure = partial(_coverages, column=column)

@@ -106,8 +106,21 @@ def ensemble_card(
         license=license,
         refit_of=refit_of,
         encoded=encoded,
-        results=[],
+        results=_results_together(study, arrays, described),
     )
+
+
+def _results_together(
+    study: StudySpec, arrays: ArrayData, described: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the results of the networks of one architecture on test rows; none of others."""
+    test = described.get("test") or {}
+    metrics = [
+        {"type": name, "value": float(test[name]), "name": words}
+        for name, words in arrays.kind.metrics.items()
+        if name in test
+    ]
+    return _of_splits(study, arrays, {"test": metrics})
 
 
 def _results(
@@ -133,6 +146,12 @@ def _results(
         ]
         for split, metrics in measured.items()
     }
+    return _of_splits(study, arrays, found)
+
+
+def _of_splits(
+    study: StudySpec, arrays: ArrayData, found: Mapping[str, list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     own = arrays.meaning.preparation is not None or arrays.name in ("npz", "images")
     dataset = {"name": study.name if own else arrays.name, "type": arrays.name}
     task = {"type": _task(arrays)}

@@ -6,7 +6,7 @@ model card measure it by the same functions (`maths/metrics.py`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from html import escape
 from typing import Any
 
@@ -35,6 +35,8 @@ from nas_evidence.maths.metrics import (
     real_metrics,
     reliability,
 )
+from nas_evidence.maths.mixed_density import mixed_apart, on_one_scale
+from nas_evidence.maths.target_scale import OnScale
 from nas_evidence.plumbing.foreign_text import on_lines, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.likelihoods import TARGET_KINDS
@@ -334,6 +336,10 @@ class Prediction:
         ).with_code("truth-not-numbers")
 
 
+#: Predictions of rows out of fold, and the rows [m].
+HeldOut = tuple[Prediction, NDArray[np.int64]]
+
+
 class Metrics(dict[str, float]):
     """Metrics of labelled data by name, as `maths/metrics.py` defines them.
 
@@ -393,10 +399,36 @@ def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
     if first.probabilities is not None:
         each = np.stack([np.asarray(one.probabilities) for one in predictions])
         return replace(first, probabilities=np.tensordot(weights, each, 1))
-    others = [one.real for one in predictions[1:]]
-    of_weights = [np.asarray(one.std_model) for one in predictions]
-    density, std_model = first.real.mixed(weights, others, of_weights)
-    return replace(first, density=density, std_model=std_model)
+    parts = [one.real for one in predictions]
+    # Predictions out of fold do not say which part of their spread is of the weights.
+    known = first.std_model is not None
+    of_weights = [
+        np.zeros_like(one.real.mean) if one.std_model is None else one.std_model
+        for one in predictions
+    ]
+    if on_one_scale(parts):
+        density, spread = parts[0].mixed(weights, parts[1:], of_weights)
+    else:
+        apart = [part for part in parts if isinstance(part, OnScale)]
+        density, spread = mixed_apart(weights, apart, of_weights)
+    return replace(first, density=density, std_model=spread if known else None)
+
+
+def mixed_of_rows(each: Sequence[HeldOut | None]) -> HeldOut | None:
+    """Return the mixture of predictions out of fold with equal weights, and its rows [m].
+
+    The rows are those that all predict. None if one is missing, or if no row is predicted by all.
+    """
+    known = [one for one in each if one is not None]
+    if not known or len(known) < len(each):
+        return None
+    if len(known) == 1:
+        return known[0]
+    common = reduce(np.intersect1d, [rows for _, rows in known])
+    if not len(common):
+        return None
+    parts = [found.at(np.searchsorted(rows, common)) for found, rows in known]
+    return mixed(parts, np.full(len(parts), 1 / len(parts))), common
 
 
 def mean_metrics(

@@ -5,9 +5,9 @@ reads.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nas_evidence.plumbing.outputs import check_output, files_in, written_here
 from nas_evidence.plumbing.outputs import written_whole as put_whole
@@ -16,6 +16,9 @@ from nas_evidence.plumbing.sums import NAME, listed, write_sums, wrong_sums
 from nas_evidence.plumbing.user_error import UserError
 
 MODEL_CARD, MEANING, ENSEMBLE = "README.md", "meaning.json", "ensemble.json"
+#: What an ensemble is of: several architectures with stacked weights, or the networks of one
+#: architecture with equal weights.
+EnsembleKind = Literal["stacked", "mixture"]
 PT2, ONNX, POSTERIOR = "model.pt2", "model.onnx", "posterior.safetensors"
 #: The source of `encode.py`: a table as inputs of the two, for whoever has no nas-evidence.
 ENCODE = "encode.py"
@@ -60,6 +63,56 @@ def is_export_of(
         return False
     same = written.get("trial_id") == trial_id and written.get("conditions") == conditions
     return bool(same and meaning.get("metric") == metric)
+
+
+def is_ensemble_of(
+    folder: Path,
+    trials: Sequence[int],
+    conditions: Collection[str],
+    *,
+    kind: EnsembleKind = "stacked",
+    metric: str | None = None,
+) -> bool:
+    """Return whether a folder holds the sound export of these trials together.
+
+    Args:
+        folder: that may hold it.
+        trials: that it was made of, those without weight among them.
+        conditions: hashes of those under which they ran: another study has such trials too.
+        kind: of the ensemble.
+        metric: of the study, for a mixture.
+    """
+    if not (folder / ENSEMBLE).is_file() or wrong_export_files(folder):
+        return False
+    try:
+        written = read_json(folder, ENSEMBLE)
+    except UserError:  # with a right checksum, and not ours
+        return False
+    same = written.get("kind", "stacked") == kind and written.get("chosen") == list(trials)
+    if kind == "mixture":
+        same = same and written.get("metric") == metric
+    return bool(same and conditions_in(folder) <= {*conditions})
+
+
+def check_no_stack(to: Path) -> None:
+    """Check that a folder does not hold an ensemble of several architectures.
+
+    Raises:
+        ValueError: it does.
+    """
+    if (to / ENSEMBLE).exists() and not is_mixture(to):
+        raise UserError(
+            f"{to} holds an ensemble of several architectures; choose another folder for the "
+            "winner."
+        ).with_code("folder-of-an-ensemble")
+
+
+def is_mixture(folder: Path) -> bool:
+    """Return whether a folder holds the networks of one architecture, and not several of them."""
+    try:
+        return read_json(folder, ENSEMBLE).get("kind") == "mixture"
+    except (UserError, OSError):
+        return False
 
 
 def conditions_in(folder: Path) -> set[str]:

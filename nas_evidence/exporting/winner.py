@@ -41,6 +41,7 @@ from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, t
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
+from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.outside_code import outside_names
 from nas_evidence.storage.tables import StudyTables, architecture_values
 from nas_evidence.training.loop import likelihood_of
@@ -131,16 +132,19 @@ class Winner:
         return dict(zip(names, torch.split(self.precision, 1), strict=True))
 
 
-#: The winner last loaded of each study: report and export share what is computed from it.
-_LAST: WeakKeyDictionary[StudyTables, Winner] = WeakKeyDictionary()
+#: The networks last loaded of each study: report and export share what is computed from them.
+_LAST: WeakKeyDictionary[StudyTables, dict[int, Winner]] = WeakKeyDictionary()
 
 
 def load_winner(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     """Return a complete trial, retrained from its seed if its weights were not kept."""
-    last = _LAST.get(tables)
-    if last is None or last.assignment.trial_id != trial_id:
-        last = _LAST[tables] = _loaded(tables, arrays, trial_id)
-    return last
+    held = _LAST.setdefault(tables, {})
+    if trial_id not in held:
+        found = _loaded(tables, arrays, trial_id)
+        for other in held.keys() - {*delivered_trials(tables)}:
+            del held[other]
+        held[trial_id] = found
+    return held[trial_id]
 
 
 def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.polynomial.legendre import leggauss
 
 from nas_evidence.maths.density import Density, Floats
+from nas_evidence.maths.mixed_density import Mixture
 from nas_evidence.maths.normals import Normals
 from nas_evidence.maths.target_scale import OnScale, identity
 
@@ -52,6 +53,26 @@ def _(predictive: Normals, targets: Floats) -> Floats:
     zeros = np.zeros(targets.shape[1])
     least = np.broadcast_to(predictive.least, zeros.shape)
     return crps(OnScale(predictive, identity(zeros, zeros + 1, least)), targets)
+
+
+@crps.register
+def _(predictive: Mixture, targets: Floats) -> Floats:
+    # In the unit of the targets: there is no scale on which all parts are normal.
+    each = [
+        part.scale.inverse(part.normals.means + end * part.normals.stds)
+        for part in predictive.parts
+        for end in _ENDS
+    ]
+    inside = np.maximum(np.concatenate(each), predictive.least)
+    low, high = inside.min(0), inside.max(0)
+    at = np.clip(targets, low, high)
+    ends = np.sort(np.concatenate([inside, at[None]]), axis=0)
+    found = np.abs(targets - at)
+    for a, b in pairwise(ends):
+        for node, share in zip((_NODES + 1) / 2, _WEIGHTS / 2, strict=True):
+            below = predictive.cdf(a + (b - a) * node)
+            found += share * (b - a) * np.where(b <= at, below, 1 - below) ** 2
+    return found
 
 
 @crps.register

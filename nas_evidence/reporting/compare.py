@@ -71,15 +71,22 @@ def _names(
 
 def _row(name: str, study: RankedStudy, comparison: Comparison | None) -> dict[str, object]:
     winner, simple = study.winner, None
-    if winner and comparison and comparison.trial_id == winner.trial_id and comparison.baselines:
-        simple = min(comparison.baselines, key=lambda one: one.behind)
+    judged = comparison if comparison and comparison.judged == study.delivered else None
+    if judged and judged.baselines:
+        simple = min(judged.baselines, key=lambda one: one.behind)
+    tested = {
+        "test_nll": winner and winner.test_nll_per_datum,
+        "test_accuracy": winner and winner.test_accuracy,
+        "test_rmse": winner and winner.test_rmse,
+    }
+    if judged and judged.trials and judged.on == "test":  # of the networks together
+        names = {"test_nll": "log_loss", "test_accuracy": "accuracy", "test_rmse": "rmse"}
+        tested = {name: judged.metrics.get(metric) for name, metric in names.items()}
     return {
         "study": name,
         "score": study.ranks_by,
         "value": winner and study.value(winner),
-        "test_nll": winner and winner.test_nll_per_datum,
-        "test_accuracy": winner and winner.test_accuracy,
-        "test_rmse": winner and winner.test_rmse,
+        **tested,
         "best_simple_model": simple and simple.name,
         "its_log_loss": simple and simple.metrics.get("log_loss"),
         "n_trials": n_searched(study.trials["trial_id"]),

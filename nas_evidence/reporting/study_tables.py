@@ -23,8 +23,9 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
+from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.tables import (
     COLUMNS,
     StudyTables,
@@ -143,6 +144,14 @@ class RankedStudy:
     def winner(self) -> RankedArchitecture | None:
         """Return the first of the ranking, or None while nothing ranks."""
         return self.ranking[0] if self.ranking and self.ranking[0].rank else None
+
+    @cached_property
+    def delivered(self) -> list[int]:
+        """Return the trials of the networks that predict together; one alone is a list of one.
+
+        Empty without a winner.
+        """
+        return delivered_trials(self.tables)
 
     @property
     def order(self) -> str:

@@ -38,6 +38,7 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import dump_study
 from nas_evidence.storage.best import Standings
+from nas_evidence.storage.delivered import delivered_of
 from nas_evidence.storage.tables import read_study_tables, write_record
 from nas_evidence.storage.trial_row import TrialRow
 
@@ -164,6 +165,30 @@ def test_whichever_of_many_finalists_wins_the_race_its_weights_are_there(
             fall = 0.0 if finalist == n_search - 6 else 90.0
             end(record(RACE_IDS + finalist, finalist, finalist - fall))
     assert len(list(models.iterdir())) <= 12 + 6
+
+
+def test_whichever_wins_the_race_the_weights_of_all_that_is_delivered_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_module, "KEEP_ALL_MODELS", 10)
+    monkeypatch.setattr(results_module, "KEEP_BEST_MODELS", 2)
+    study = STUDY.model_copy(update={"finalists": 3, "deliver": "seeds"})
+    models, done = tmp_path / "models", list[TrialRow]()
+    models.mkdir()
+    kept = KeptModels(tmp_path, study, {})
+    trials = [record(i, i, float(i)) for i in range(20)]
+    trials += [record(RACE_IDS + k, 19 - k % 3, 50.0 * (k % 2)) for k in range(9)]
+    for one in trials:
+        (models / f"{one.trial_id}.safetensors").touch()
+        done.append(TrialRow.of(one))
+        kept.add(done[-1], len(done))
+    winner = Standings(study, done).best
+    delivered = delivered_of(winner, study)
+    assert delivered[0] == winner.trial_id
+    assert len(delivered) == 4
+    assert {f"{i}.safetensors" for i in delivered} <= {path.name for path in models.iterdir()}
+    single = study.model_copy(update={"deliver": "single"})
+    assert delivered_of(winner, single) == [winner.trial_id]
 
 
 #: As `search` proposes it for few rows: ranked by the estimate.

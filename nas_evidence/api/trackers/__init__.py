@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nas_evidence.exporting.soundness import read_json
+from nas_evidence.exporting.soundness import is_mixture, read_json
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.proxies import is_loopback, pass_proxies_by, proxy_of
 from nas_evidence.plumbing.user_error import UserError
@@ -170,13 +170,13 @@ def tracker_of(text: str, spec: StudySpec, folder: Path, *, on_ray: bool = False
 
 
 def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
-    """Write an exported network as an artifact of the run of its trial, which may be new.
+    """Write an export of the winner as an artifact of the run of its trial, which may be new.
 
     Args:
         text: "mlflow" or "mlflow:URI".
         spec: the study.
         folder: of the study.
-        export: folder of the network.
+        export: folder of one network, or of all networks of an architecture.
 
     Raises:
         ValueError: for another tracker, or an ensemble.
@@ -187,15 +187,16 @@ def keep_export(text: str, spec: StudySpec, folder: Path, export: Path) -> None:
         raise UserError(
             f"an export is kept by track=mlflow or mlflow:URI, but got {masked(text)!r}."
         ).with_code("export-track")
-    if not (export / "evidence.json").is_file():
+    of_one = "ensemble.json" if is_mixture(export) else "evidence.json"
+    if not (export / of_one).is_file():
         raise UserError(
-            f"`track` keeps the export of one network, but {export} holds an ensemble; "
-            "leave out `track`."
+            f"`track` keeps the export of one architecture, but {export} holds an ensemble of "
+            "several; leave out `track`."
         ).with_code("export-track-ensemble")
     from nas_evidence.api.trackers.mlflow import MLflow
 
     pass_proxies_by(place)
     tracker = MLflow(spec, folder, place)
     tracker.study_started(spec, folder)
-    trial_id = read_json(export, "evidence.json")["trial_id"]
+    trial_id = read_json(export, of_one)["trial_id"]
     tracker.keep_export(trial_id, export)
