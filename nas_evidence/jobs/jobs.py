@@ -147,12 +147,6 @@ def _about_name(job: Job, store: str) -> str:
     return f"a study named '{job.study}' {does}, not {store}; give this one another name."
 
 
-def study_of_this_job() -> str | None:
-    """Return the name on the cluster of the study whose job this process is; None elsewhere."""
-    found = submission_of_this_job()
-    return None if found is None else found.name
-
-
 def submission_of_this_job() -> Submission | None:
     """Return how the study whose job this process is was submitted; None elsewhere.
 

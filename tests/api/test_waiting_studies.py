@@ -1,6 +1,7 @@
 """A study that waits for room on a full cluster says so, and can be cancelled meanwhile."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from faulty import Cli
 import nas_evidence
 from nas_evidence.api.runs import Audience, Run, UnfinishedStudy
 from nas_evidence.driver.mirror import WorkingCopy, working_copy
+from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage import holding
 from nas_evidence.storage.holding import Holder, holder_in
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
+from nas_evidence.workers.pool import Limits
 
 WAITS = "2 workers, 0 of 2 CPUs free"
 
@@ -100,3 +103,24 @@ def test_a_lock_with_all_that_it_may_say_fits_into_its_file(held: Path) -> None:
     waiting(working_copy(str(held)))._waits("9" * 500)
     beaten(held, "9" * 120)
     assert len((held / "lock").read_bytes()) == 1024
+
+
+@pytest.mark.slow
+def test_on_a_cluster_a_study_waits_without_limit_and_says_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from nas_evidence.workers import on_ray
+
+    pool = object.__new__(on_ray.RayExecutor)  # connected to nothing
+    pool.resources, pool.limits = ResourceSpec(), Limits()
+    pool._nodes = [{"Resources": {"CPU": 1.0, "GPU": 1.0}}, {"Resources": {"CPU": 1.0}}]
+    monkeypatch.setattr(on_ray.ray, "available_resources", lambda: {"GPU": 0.5})
+    assert pool._waits_for(0.0, 2) == WAITS
+    assert pool._waits_for(0.5, 1) == "1 worker, 0 of 2 CPUs and 0.5 of 1 GPU free"
+    for joined, patience in ((True, math.inf), (False, 900.0)):
+        pool._joined = joined
+        assert pool.patience == patience
+    pool._joined = True
+    assert "until there is room" in pool._for_how_long()
+    pool.resources = ResourceSpec(wait_seconds=60.0)
+    assert (pool.patience, pool._for_how_long()) == (60.0, "waiting for up to 1.0 min")

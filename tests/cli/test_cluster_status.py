@@ -8,7 +8,8 @@ import pytest
 from nas_evidence.api.control import facts_in
 from nas_evidence.api.runs import Run
 from nas_evidence.cli.search import _options
-from nas_evidence.jobs.jobs import study_of_this_job
+from nas_evidence.jobs.jobs import submission_of_this_job
+from nas_evidence.storage.kept_submission import Submission
 
 LOG = "2026-11-22 22:00:01,123\tINFO worker.py:1879 -- Connecting to existing cluster\n"
 
@@ -30,7 +31,7 @@ def test_a_job_advises_the_address_that_its_reader_has(monkeypatch: pytest.Monke
     assert _options(run) == " --address auto"
     job = {"metadata": {"nas_evidence_study": "my study", "nas_evidence_store": "/nfs"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    assert study_of_this_job() == "my study"
+    assert submission_of_this_job() == Submission("", "my study", "/nfs")
     assert _options(run) == " --address URL --name 'my study'"
     assert _options(Run("ray", address="host:6379", data_root=Path("d"))) == (
         " --data-root d --address host:6379"
@@ -42,4 +43,4 @@ def test_a_process_of_another_job_has_no_study(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", value)
-    assert study_of_this_job() is None
+    assert submission_of_this_job() is None
