@@ -47,7 +47,7 @@ class Mixture:
     @property
     def least(self) -> Floats:
         """The least possible value of each target."""
-        return np.minimum.reduce([part.least for part in self.parts])
+        return np.asarray(np.minimum.reduce([part.least for part in self.parts]))
 
     @property
     def n_medians(self) -> int:
@@ -92,7 +92,7 @@ class Mixture:
             middle = low + (high - low) / 2
             below = self.cdf(middle) < probability
             low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return low + (high - low) / 2
+        return np.asarray(low + (high - low) / 2)
 
     def interval(self, level: float) -> tuple[Floats, Floats]:
         """Return the ends of the central intervals of probability `level` [n, C]."""
