@@ -347,7 +347,11 @@ def say_export(folder: Path, place: str) -> None:
 
 
 def say_cost(study: Study, folder: Path) -> None:
-    """Say how large an export is, and how long a prediction by it takes here."""
+    """Say of several networks how large the export is, and how long a prediction takes here."""
+    from nas_evidence.exporting.soundness import ENSEMBLE
+
+    if not (folder / ENSEMBLE).is_file():
+        return
     found = study.cost(folder)
     size, unit = found["bytes"] / 1e3, "kB"
     if size >= 1e3:
