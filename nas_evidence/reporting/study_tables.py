@@ -23,7 +23,7 @@ from nas_evidence.spec.parameters import columns_of, searched_in
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
-from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, StudySpec
+from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
 from nas_evidence.storage.tables import (
     COLUMNS,
