@@ -419,6 +419,20 @@ def of_seconds(found: pd.DataFrame, encodings: Sequence[str]) -> str:
     return tables.table(["encoding", "searches", "CPU seconds, median", "ratio to plain"], lines)
 
 
+def of_second_rule(found: pd.DataFrame) -> str:
+    """Return the differences of `choice` on the fresh tables, both kinds of target together."""
+    away = differences(found, "choice", "one", "log_loss", sizes=SIZES)
+    beyond = f"{int((away > 0.01).sum())} worse, {int((away < -0.01).sum())} better"
+    lines = [["log loss, nats", str(len(away)), signed(*interval(away)), beyond]]
+    for measure in ("accuracy", "ece", "coverage"):
+        own = differences(found, "choice", "one", measure, sizes=SIZES)
+        lines.append([measure, str(len(own)), signed(*interval(own)), ""])
+    base = found.assign(log_rmse=np.log(found["rmse"]))
+    own = differences(base, "choice", "one", "log_rmse", sizes=SIZES)
+    lines.append(["log of RMSE", str(len(own)), signed(*interval(own)), ""])
+    return tables.table(["measure", "tables", "difference", "tables beyond 0.01"], lines)
+
+
 def of_ranking(finalists: pd.DataFrame) -> str:
     """Return how well scores order the finalists of a search, against both losses."""
     lines = []
@@ -447,6 +461,7 @@ def written(page: str, found: pd.DataFrame, finalists: pd.DataFrame) -> str:
             made[f"{part}, {kind}, each"] = of_tables(
                 own, known, ("one", "stacked", "seeds", "three")
             )
+    made["fresh, all"] = of_second_rule(found[fresh])
     made["seconds"] = of_seconds(found, known)
     made["ranking"] = of_ranking(finalists)
     days = sorted(found["day"].unique())
