@@ -97,7 +97,7 @@ def kroneckers_side_by_side(
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _StackedLayer:
     """A layer of K networks: weights [K, O, I] and biases [K, 1, O], and of one its module."""
 
     weight: Tensor
@@ -121,7 +121,7 @@ class _Pass:
     def __init__(
         self,
         members: Sequence[Member],
-        layers: Sequence[_Layer],
+        layers: Sequence[_StackedLayer],
         batch_size: int,
         n_draws: int,
     ) -> None:
@@ -143,7 +143,7 @@ class _Pass:
         tensors = [torch.stack([p.detach() for p in same]) for same in zip(*rows, strict=True)]
         modules = [m for m in members[0].model.modules() if isinstance(m, nn.Linear)]
         layers = [
-            _Layer(weight, bias[:, None], module)
+            _StackedLayer(weight, bias[:, None], module)
             for weight, bias, module in zip(tensors[::2], tensors[1::2], modules, strict=True)
         ]
         return cls(members, layers, batch_size, n_draws)
