@@ -137,7 +137,9 @@ def run(handle: int) -> None:
     Args:
         handle: of the socket.
     """
-    from nas_evidence.workers import worker  # noqa: F401  imports torch
+    # Torch, and what the data of a table bring: each fork would import it again.
+    from nas_evidence.data import preparation  # noqa: F401
+    from nas_evidence.workers import worker  # noqa: F401
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
