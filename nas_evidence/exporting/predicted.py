@@ -35,8 +35,7 @@ from nas_evidence.maths.metrics import (
     real_metrics,
     reliability,
 )
-from nas_evidence.maths.mixed_density import mixed_apart, on_one_scale
-from nas_evidence.maths.target_scale import OnScale
+from nas_evidence.maths.mixed_density import mixed_apart, on_different_scales
 from nas_evidence.plumbing.foreign_text import on_lines, shortened
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.likelihoods import TARGET_KINDS
@@ -406,11 +405,11 @@ def mixed(predictions: Sequence[Prediction], weights: np.ndarray) -> Prediction:
         np.zeros_like(one.real.mean) if one.std_model is None else one.std_model
         for one in predictions
     ]
-    if on_one_scale(parts):
-        density, spread = parts[0].mixed(weights, parts[1:], of_weights)
-    else:
-        apart = [part for part in parts if isinstance(part, OnScale)]
+    density: Density
+    if apart := on_different_scales(parts):
         density, spread = mixed_apart(weights, apart, of_weights)
+    else:
+        density, spread = parts[0].mixed(weights, parts[1:], of_weights)
     return replace(first, density=density, std_model=spread if known else None)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
-from nas_evidence.maths.density import Floats
+from nas_evidence.maths.density import Density, Floats
 from nas_evidence.maths.target_scale import OnScale, TargetScale
 
 #: Halvings of an interval around a quantile: to the precision of float64.
@@ -126,14 +126,14 @@ def mixed_apart(
     return Mixture(weights, parts), _spread(weights, [part.mean for part in parts], of_weights)
 
 
-def on_one_scale(parts: Sequence[Any]) -> bool:
-    """Return whether densities are all on the same scale, or on none."""
-    first, *others = parts
-    return not isinstance(first, OnScale) or all(
-        np.array_equal(first.scale.parameters, other.scale.parameters)
-        for other in others
-        if isinstance(other, OnScale)
-    )
+def on_different_scales(parts: Sequence[Density]) -> list[OnScale]:
+    """Return the densities if they are on different scales; none if on one, or not on scales."""
+    own = [part for part in parts if isinstance(part, OnScale)]
+    if len(own) < len(parts) or all(
+        np.array_equal(own[0].scale.parameters, other.scale.parameters) for other in own
+    ):
+        return []
+    return own
 
 
 def _spread(weights: Floats, means: Sequence[Floats], of_weights: Sequence[Floats]) -> Floats:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from nas_evidence.maths.crps import crps
-from nas_evidence.maths.mixed_density import Mixture, mixed_apart, on_one_scale
+from nas_evidence.maths.mixed_density import Mixture, mixed_apart, on_different_scales
 from nas_evidence.maths.target_scale import OnScale, fit
 
 RNG = np.random.default_rng(0)
@@ -31,7 +31,7 @@ def drawn(each: list[OnScale], n: int = 200_000) -> np.ndarray:
 
 def test_moments_quantiles_and_crps_are_those_of_draws() -> None:
     each = parts()
-    assert not on_one_scale(each)
+    assert on_different_scales(each) == each
     whole, draws = Mixture(WEIGHTS, each), drawn(each)
     error = draws.std(0) / np.sqrt(len(draws))
     assert (np.abs(whole.mean[:, 0] - draws.mean(0)) < 5 * error).all()
@@ -48,7 +48,7 @@ def test_moments_quantiles_and_crps_are_those_of_draws() -> None:
 
 def test_parts_on_one_scale_have_the_mixture_on_it() -> None:
     first, second = parts("log")
-    assert on_one_scale([first, second])
+    assert on_different_scales([first, second]) == []
     zeros = [np.zeros((3, 1))] * 2
     there, _ = first.mixed(WEIGHTS, [second], zeros)
     apart, _ = mixed_apart(WEIGHTS, [first, second], zeros)
