@@ -80,7 +80,9 @@ def test_nothing_is_below_0_where_no_training_target_is_and_it_is_said(home: Pat
         assert found.low.min() >= 0
         assert found.mean.min() >= 0
         assert found.quantile(0.001).min() >= 0
-        says = f"the lower end was set to 0 in {n} of 60 rows, since no training target is negative"
+        says = (
+            f"the lower end was set to 0 in {n} of 60 rows, since no training target is negative"
+        )
         assert found.cut == (says if n else "")
         assert (says in repr(found)) == (n > 0)
         assert (says in found._repr_html_()) == (n > 0)
