@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.mapped import Array, MappedRows
-from nas_evidence.maths.piecewise import Bins, bins_of, edges_of
+from nas_evidence.maths.piecewise import Bins, bins_of
 from nas_evidence.maths.target_scale import TargetScale, identity, least_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
@@ -103,23 +103,11 @@ class NumberColumns:
     @cached_property
     def bins(self) -> Bins:
         """The bins of the columns, as networks see these."""
-        x, known = self._seen()
-        return bins_of(x, self.numbers, known)
-
-    @property
-    def some(self) -> bool:
-        """Whether any column has bins: found at the first that has."""
-        x, known = self._seen()
-        edges = (edges_of(x[known[:, at], at]) for at in np.flatnonzero(self.numbers))
-        return any(map(len, edges))
-
-    def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return the rows as networks see them, and which values are known, both [n, d]."""
         raw = self.rows[_spaced(len(self.rows))]
         known = np.ones(raw.shape, dtype=bool)
         for number, indicator in self.indicators.items():
             known[:, number] = raw[:, indicator] == 0
-        return (raw - self.mean) / self.std, known
+        return bins_of((raw - self.mean) / self.std, self.numbers, known)
 
 
 def _spaced(n: int) -> NDArray[np.int64]:

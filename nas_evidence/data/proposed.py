@@ -22,9 +22,6 @@ from nas_evidence.spec.likelihoods import LIKELIHOODS, default_of
 from nas_evidence.spec.schedule import interval
 from nas_evidence.spec.study import (
     ESTIMATED,
-    NUMBERS,
-    PIECEWISE,
-    PLAIN,
     StudySpec,
     TrainingPlan,
     preferred,
@@ -199,22 +196,13 @@ def proposed_domains(n_rows: int) -> Mapping[str, Mapping[str, IntRange]]:
     return {"mlp": {"depth": depth, "width": IntRange(low=8, high=widest, log=True)}}
 
 
-def _numbers_lines(arrays: ArrayData) -> list[str]:
-    """Let the sampler choose how networks see numbers, where any column has bins."""
-    if arrays.columns is None or not arrays.columns.some:
-        return []
-    return [f"{toml_line(NUMBERS, [PLAIN, PIECEWISE])}  # as they are, or bins beside each"]
-
-
 def _family_lines(arrays: ArrayData) -> list[str]:
-    numbers = _numbers_lines(arrays)
-    lines = ["[family.linear]                  # the baseline", *numbers, ""]
+    lines = ["[family.linear]                  # the baseline", ""]
     mlp = proposed_domains(arrays.n_train)["mlp"]
     lines += [
         "[family.mlp]",
         f"depth = {{low = {mlp['depth'].low}, high = {mlp['depth'].high}}}",
         f"width = {{low = {mlp['width'].low}, high = {mlp['width'].high}, log = true}}",
-        *numbers,
         "",
     ]
     if len(arrays.input_shape) != 3:

@@ -12,13 +12,10 @@ from safetensors.torch import load_file
 import nas_evidence
 from nas_evidence.data import load
 from nas_evidence.data.arrays import MOST_BINNED, check_numbers
-from nas_evidence.data.proposed import proposed_text
-from nas_evidence.data.source import table_source
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.domains import Choice
 from nas_evidence.spec.study import DatasetSpec
-from nas_evidence.spec.toml import parse_study
 from nas_evidence.storage.tables import read_table
 
 BOTH = ["plain", "piecewise"]
@@ -136,13 +133,3 @@ def test_the_bins_of_many_rows_are_of_evenly_spaced_ones(tmp_path: Path) -> None
     edges = np.quantile(seen, np.arange(8) / 8)
     own = bins.low[bins.column == 0]
     np.testing.assert_allclose(own[1:], edges[1:], atol=0.05)
-
-
-def test_a_proposed_study_lets_the_sampler_choose_where_a_column_has_bins(tmp_path: Path) -> None:
-    spec = DatasetSpec(name="table", path="t.csv", target="y")
-    for columns, chosen in ((["number", "kind"], True), (["kind", "flag", "always"], False)):
-        source = table_source(table()[[*columns, "y"]], None, spec, given="t.csv")
-        text = proposed_text(source.spec, source.arrays(seed=0), name="t")
-        asked = parse_study(text, "t.csv").family
-        for family in ("linear", "mlp"):
-            assert ("numbers" in asked[family]) == chosen
