@@ -94,7 +94,7 @@ def misfit(study: StudySpec, architecture: ArchitectureSpec) -> str | None:
 
 
 def as_searched(study: StudySpec, architecture: ArchitectureSpec) -> ArchitectureSpec:
-    """Return an architecture of an older study with what it leaves out and this one searches."""
+    """Return an architecture with what it may leave out, the default, where that is searched."""
     family, values = architecture.family, architecture.values
     added = {
         name: FAMILY_DEFAULTS[family][name]
@@ -152,11 +152,12 @@ def _first_point(study: StudySpec, number: int) -> ArchitectureSpec:
         domain = study.family[family].get(name)
         if type(value) is int and domain is not None and type_of(domain) is float:
             point[name] = float(value)  # as tables and proposals have it
-    architecture = ArchitectureSpec(family=family, values=point)
+    architecture = as_searched(study, ArchitectureSpec(family=family, values=point))
     if reason := misfit(study, architecture):
         raise UserError(f"{reason}; {place}.").with_code("first-trial-outside-space")
     domains = study.family[family]
-    return filled(family, {k: v for k, v in point.items() if k in domains or k not in LEFT_OUT})
+    values = architecture.values.items()
+    return filled(family, {k: v for k, v in values if k in domains or k not in LEFT_OUT})
 
 
 def _split(study: StudySpec) -> tuple[list[str], list[str]]:

@@ -352,6 +352,10 @@ def test_an_architecture_leaves_out_numbers_that_are_not_searched_also_where_it_
     spec = study(first=({"family": "linear", "numbers": "piecewise"},))
     with refused("first-trial-outside-space", "numbers", "plain"):
         startup_points(spec)
+    spec = spec.model_copy(update={"first": ({"family": "linear"},)})
+    space = {**spec.family, "linear": {"numbers": Choice(options=("piecewise", "plain"))}}
+    spec = spec.model_copy(update={"family": space})
+    assert startup_points(spec)[0].values == {"numbers": "plain"}
 
 
 @pytest.mark.slow
