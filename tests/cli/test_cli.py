@@ -467,6 +467,8 @@ def test_status_in_words_and_as_json(home: Path) -> None:
             "ranked_by": "diag_ef",
         },
         "held_by": None,
+        "waits_for": None,
+        "submitted": None,
     }
     assert f"best: trial {best['trial_id']} with diag_ef = " in text
 
