@@ -1,7 +1,7 @@
 """Do encodings of numbers, or what is delivered of what was trained, predict better on tables?
 
     python benchmarks/better_networks.py run [--rows 300] [--encodings plain] [--tables ..]
-    python benchmarks/better_networks.py collect   # the cells as two files of the results
+    python benchmarks/better_networks.py collect   # the cells as files of results
     python benchmarks/better_networks.py page      # writes docs/experiments/better-networks.md
 
 A cell is a table, a number of training rows, a split and an encoding: a default search (24 trials
@@ -64,6 +64,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import leading_networks as leading
 import numpy as np
 import optuna
 import pandas as pd
@@ -340,6 +341,30 @@ def collected(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return rows, finalists
 
 
+def lent(folder: Path) -> None:
+    """Add today's network and stack of each plain cell to the results of `leading_networks`."""
+    done = {leading.key(row) for row in leading.stored(leading.RESULTS)}
+    installed = (f"{name} {version}" for name, version in versions(*leading.PACKAGES).items())
+    setting = "; ".join((hardware(), *installed))
+    for path in sorted(folder.glob("*-plain.json")):
+        if not path.stat().st_size:
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for model, delivered in zip(leading.OURS, ("one", "stacked"), strict=True):
+            cell = leading.Cell(found["data"], found["rows"], found["split"], model)
+            own = found["delivered"][delivered]
+            if cell in done:
+                continue
+            seconds = found["search_cpu_seconds"] + found["predict_cpu_seconds"][delivered]
+            measures = own | {"cpu_seconds": seconds}
+            leading.keep(leading.LOSSES, cell, np.array(own["losses"]))
+            leading.append(leading.RESULTS, {
+                **cell._asdict(), "n_train": found["n_train"], "n_test": found["n_test"],
+                **{k: f"{measures[k]:.6g}" for k in leading.MEASURES if k in measures},
+                "tuned": "", "commit": found["commit"], "day": found["day"], "setting": setting,
+            })  # fmt: skip
+
+
 def differences(
     found: pd.DataFrame, encoding: str, delivered: str, measure: str, *, sizes: Iterable[str]
 ) -> pd.Series:
@@ -481,6 +506,7 @@ def main() -> None:
     parser.add_argument("--encodings", nargs="*", choices=ENCODINGS, default=["plain"])
     given = parser.parse_args()
     if given.what == "collect":
+        lent(CELLS)
         rows, finalists = collected(CELLS)
         for own, to in ((rows, RESULTS), (finalists, FINALISTS)):
             pd.DataFrame(own).to_csv(to, index=False, float_format="%.6g", lineterminator="\n")

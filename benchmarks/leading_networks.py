@@ -405,10 +405,12 @@ def difference(
     return mean, float(np.sqrt(np.sum(np.square(errors))) / len(both))
 
 
-def first_or_level(folder: Path, names: Iterable[str], rows: str, own: str) -> dict[str, bool]:
-    """Return by table whether `own` is first or level beside every rival; whole tables alone."""
+def first_or_level(
+    folder: Path, names: Iterable[str], rows: str, own: str, rivals: Sequence[str] = RIVALS
+) -> dict[str, bool]:
+    """Return by table whether `own` is first or level beside each rival; whole tables alone."""
     mine = losses_of(folder, rows, own)
-    theirs = [losses_of(folder, rows, rival) for rival in RIVALS]
+    theirs = [losses_of(folder, rows, rival) for rival in rivals]
     found = {}
     for name in names:
         away = [difference(rival, mine, name) for rival in theirs]
@@ -495,19 +497,27 @@ def of_measures(runs: Sequence[Mapping[str, str]], names: Sequence[str], rows: s
 
 
 def of_level(folder: Path, names: Sequence[str]) -> str:
-    """Return the table of the rule: on how many tables each model is first or level."""
+    """Return the table of the rule: on how many tables each model is first or level.
+
+    It is the rule where all of `RIVALS` stand in a line; before that it is preliminary.
+    """
     lines = []
     for rows in SIZES:
         for own in OURS:
-            found = first_or_level(folder, names, rows, own)
+            known = {rival: losses_of(folder, rows, rival) for rival in RIVALS}
+            rivals = [rival for rival, losses in known.items() if losses]
+            found = first_or_level(folder, names, rows, own, rivals)
             if found:
                 low, high = tables.share_interval(sum(found.values()), len(found))
                 behind = ", ".join(name for name, good in found.items() if not good)
                 count = f"{sum(found.values())} of {len(found)}"
-                lines.append([rows, own, count, f"{100 * low:.0f} to {100 * high:.0f} %", behind])
+                share = f"{100 * low:.0f} to {100 * high:.0f} %"
+                lines.append([rows, own, ", ".join(rivals), count, share, behind])
     if not lines:
         return "Ours was not measured yet.\n"
-    return tables.table(["rows", "model", "first or level", "90 % interval", "behind on"], lines)
+    return tables.table(
+        ["rows", "model", "beside", "first or level", "90 % interval", "behind on"], lines
+    )
 
 
 def of_left(runs: Sequence[Mapping[str, str]], wanted: Iterable[Cell]) -> str:

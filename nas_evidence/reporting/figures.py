@@ -121,7 +121,7 @@ def drawn_columns(found: Importance, kind: TargetKind) -> Drawing:
     words = f"{side} in {kind.metrics[metric]}"
     if metric == "coverage":
         words = "coverage of the 90 % intervals: further from 90 %"
-    digits = decimals([one.mean for one in shown], 3)
+    digits = decimals([one.mean for one in shown], 2)
     values = [{"column": one.column, "mean": one.mean, "std": one.std} for one in shown]
     return _bars(rows, digits, words=words, name="by column", values=values)
 

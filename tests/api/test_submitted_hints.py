@@ -126,7 +126,7 @@ def test_a_job_writes_down_where_it_was_submitted_and_a_run_from_here_that_it_is
     names = {"nas_evidence_study": "digits", "nas_evidence_store": "/nfs/s"}
     job = {"metadata": {**names, "nas_evidence_address": URL}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    assert _options(Run("ray", address="auto")) == f" --address {URL} --name digits"
+    assert _options(Run("ray", address="auto")) == ["--address", URL, "--name", "digits"]
     quick = {"plan.epochs": 2, "plan.settle": 0, "estimators": ["diag_ef"],
              "objective": "diag_ef", "dataset.max_train": 60, "dataset.max_test": 20}  # fmt: skip
     search = {"families": "linear", "settings": quick, "out": tmp_path / "s", "progress": False}

@@ -537,7 +537,7 @@ def test_after_ctrl_c_nothing_is_computed_and_the_command_for_the_ranking_is_sai
 
 def test_report_goes_where_it_is_told(home: Path, tmp_path: Path) -> None:
     process = run("report", "done", "--to", tmp_path / "r", folder=home)
-    assert process.stdout.splitlines()[-1] == f"report: {tmp_path}/r/index.html"
+    assert f"report: {tmp_path}/r/index.html" in process.stdout.splitlines()
     assert (tmp_path / "r" / "index.html").stat().st_size > 1000
 
 

@@ -28,14 +28,13 @@ def test_a_job_that_prints_no_status_is_quoted() -> None:
 
 def test_a_job_advises_the_address_that_its_reader_has(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run("ray", address="auto")
-    assert _options(run) == " --address auto"
+    assert _options(run) == ["--address", "auto"]
     job = {"metadata": {"nas_evidence_study": "my study", "nas_evidence_store": "/nfs"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
     assert submission_of_this_job() == Submission("", "my study", "/nfs")
-    assert _options(run) == " --address URL --name 'my study'"
-    assert _options(Run("ray", address="host:6379", data_root=Path("d"))) == (
-        " --data-root d --address host:6379"
-    )
+    assert _options(run) == ["--address", "URL", "--name", "my study"]
+    elsewhere = Run("ray", address="host:6379", data_root=Path("d"))
+    assert _options(elsewhere) == ["--data-root", "d", "--address", "host:6379"]
 
 
 @pytest.mark.parametrize("value", ["", "[]", '{"metadata": null}', "{"])

@@ -18,9 +18,9 @@ def test_the_command_under_a_report_at_a_uri_fetches_it(
     spec, folder = study(name="a", n_trials=2), tmp_path / "store" / "a"
     drive(open_study(folder, spec), folder)
     place = f"file://{tmp_path}/store/a"
-    *_, report, fetch = cli("report", place)[0].splitlines()
-    assert report == f"report: {place}/report/index.html"
-    word, _, command = fetch.partition(":")
+    lines = cli("report", place)[0].splitlines()
+    at = lines.index(f"report: {place}/report/index.html")
+    word, _, command = lines[at + 1].partition(":")
     assert (word, "--to a-report" in command) == ("fetch", True)
     _, *words = shlex.split(command)
     assert "fetch:" not in cli(*words[words.index("report") :])[0]
