@@ -286,6 +286,7 @@ CHANGED: dict[str, object] = {
     "finalists": 2,
     "race": RaceSpec(trials=4),
     "metric": "f1",
+    "deliver": "three",
     "stop": "auto",
 }
 

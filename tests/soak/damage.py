@@ -196,7 +196,8 @@ def meet(verb: str, folder: Path) -> Met:
     code, said = called(verb, *arguments.get(verb, (folder,)))
     if code == 0 and verb in products:
         product = products[verb]
-    found = product().replace(str(folder.parent), "")
+    place = str(folder.parent)
+    found = product().replace(place, "").replace(place.replace("_", r"\_"), "")  # as Markdown
     return Met(code, said + found * (verb == "report"), found)
 
 
