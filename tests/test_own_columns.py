@@ -262,10 +262,10 @@ def test_a_line_of_progress_names_every_parameter() -> None:
     progress = Progress(space(), n_done=0, say=lines.append)
     for one in RECORDS[:3]:
         progress.ended(one)
-    assert " linear - complete " in lines[0]
-    own = "nets:Rich heads 2, rate 0.25, drop 0, pool max, gated True, score 3 complete"
+    assert " (linear) complete" in lines[0]
+    own = "(nets:Rich, heads 2, rate 0.25, drop 0, pool max, gated True, score 3) complete"
     assert own in lines[1]
-    assert " mlp 8/2 complete " in lines[2]
+    assert " (mlp, width 8, depth 2) complete" in lines[2]
 
 
 @pytest.mark.slow

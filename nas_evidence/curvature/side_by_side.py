@@ -150,8 +150,8 @@ class _Pass:
 
     def run(self) -> None:
         """Take all data."""
-        pairs = zip(self.members, self.counts, strict=True)
-        signs = [self._signs(member, n) for member, n in pairs]
+        counted = zip(self.members, self.counts, strict=True)
+        signs = [self._signs(member, n) for member, n in counted]
         for start in range(0, max(self.counts), self.batch_size):
             rows = slice(start, start + self.batch_size)
             sizes = [len(range(n)[rows]) for n in self.counts]

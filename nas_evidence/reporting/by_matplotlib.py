@@ -133,8 +133,8 @@ def _path(element: ElementTree.Element, *given: Any) -> None:
 
 
 def _points(element: ElementTree.Element) -> list[tuple[float, float]]:
-    pairs = (pair.split(",") for pair in element.attrib["points"].split())
-    return [(float(x), float(y)) for x, y in pairs]
+    points = (pair.split(",") for pair in element.attrib["points"].split())
+    return [(float(x), float(y)) for x, y in points]
 
 
 def _shape(

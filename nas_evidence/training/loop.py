@@ -169,9 +169,11 @@ def _epochs_of(
     """Return the minibatches of the next epochs, with their numbers encoded."""
     epochs = [[network.epoch + k for network in networks] for k in range(1, n_epochs + 1)]
     data = [network.data for network in networks]
-    pairs = [list(zip(networks, at, strict=True)) for at in epochs]
-    orders = [[_order(network, epoch) for network, epoch in of_one] for of_one in pairs]
-    moves = [[moves_of_epoch(one.data, one, epoch) for one, epoch in of_one] for of_one in pairs]
+    of_epochs = [list(zip(networks, at, strict=True)) for at in epochs]
+    orders = [[_order(network, epoch) for network, epoch in of_one] for of_one in of_epochs]
+    moves = [
+        [moves_of_epoch(one.data, one, epoch) for one, epoch in of_one] for of_one in of_epochs
+    ]
     return minibatches(data, orders, networks[0].plan.batch_size, moves, encoding)
 
 

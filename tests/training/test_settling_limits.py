@@ -13,6 +13,7 @@ from nas_evidence.models import build
 from nas_evidence.spec.study import ArchitectureSpec
 from nas_evidence.training import settling as module
 from nas_evidence.training.log_joints import LogJoints
+from nas_evidence.training.mode import preconditioner
 from nas_evidence.training.network import Network, begin
 from nas_evidence.training.quasi_newton import descend
 from nas_evidence.training.settling import CLOSER, NEAR_MODE
@@ -56,7 +57,7 @@ def test_a_descent_remembers_the_curvature_of_squares_whatever_the_noise(
     training = begin(build(given.architecture, (3,), 1, random), data, given.plan, given.seed)
     training.hyper = replace(training.hyper, scale=noise_std)
     module.begin_settling(training, 1.0)
-    joint, start = module._begin_descent(training)
+    joint, start = module._begin_descent(training, preconditioner(training))
     found = descend(LogJoints({0: joint}), {0: start})[0].history
     assert len(found.steps) >= 1
     inputs = torch.cat([x, torch.ones(30, 1)], 1).double()  # weights, then the bias
