@@ -128,7 +128,6 @@ TARGET_KINDS: Mapping[str, TargetKind] = {
         tests=("test_nll_per_datum", "test_rmse"),
         scaled=True,
         simple="nas_evidence.baselines.models:OF_REALS",
-        of_rows="seeds",  # docs/decisions/0032
     ),
 }
 
