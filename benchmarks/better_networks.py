@@ -416,10 +416,12 @@ def signed(mean: float, half: float) -> str:
 
 
 def of_tables(found: pd.DataFrame, encodings: Sequence[str], delivered: Sequence[str]) -> str:
-    """Return the mean log loss of each table by encoding and what is delivered."""
+    """Return the mean log loss of each table over the splits that all its encodings have."""
     pairs = [(e, d) for e in encodings for d in delivered]
     lines = []
     for (name, rows), some in found.groupby(["data", "rows"], sort=False):
+        shared = set.intersection(*(set(own) for _, own in some.groupby("encoding")["split"]))
+        some = some[some["split"].isin(shared)]
         means = some.groupby(["encoding", "delivered"])["log_loss"].mean()
         values = [float(means[pair]) if pair in means.index else None for pair in pairs]
         known = [value for value in values if value is not None]

@@ -506,7 +506,7 @@ def of_level(folder: Path, names: Sequence[str]) -> str:
         for own in OURS:
             known = {rival: losses_of(folder, rows, rival) for rival in RIVALS}
             rivals = [rival for rival, losses in known.items() if losses]
-            found = first_or_level(folder, names, rows, own, rivals)
+            found = first_or_level(folder, names, rows, own, rivals) if rivals else {}
             if found:
                 low, high = tables.share_interval(sum(found.values()), len(found))
                 behind = ", ".join(name for name, good in found.items() if not good)
