@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, ndtr
 
 from nas_evidence.maths.density import Density, Floats
 from nas_evidence.maths.target_scale import OnScale, TargetScale
@@ -56,12 +55,16 @@ class Mixture:
 
     def log_density(self, targets: Floats) -> Floats:
         """Return the joint log density of the targets of each datum [n], nats."""
+        from scipy.special import logsumexp  # late, as all of scipy here
+
         each = np.stack([part.log_density(targets) for part in self.parts])
         with np.errstate(divide="ignore"):
             return np.asarray(logsumexp(each, axis=0, b=self.weights[:, None]))
 
     def cdf(self, values: Floats) -> Floats:
         """Return the probability of less than `values`, for each target alone [n, C]."""
+        from scipy.special import ndtr
+
         weights, means, stds, scale = self._components
         g = scale.forward(values)
         each = ndtr((np.where(np.isnan(g), -np.inf, g) - means) / stds)  # NaN is below the support
