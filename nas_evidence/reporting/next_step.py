@@ -5,6 +5,7 @@ The sentences of the first screen name remedies as keys with values, such as
 file in the folder of the study, which also knows its data.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ _FINALISTS = re.compile(r"\bfinalists=\d+")
 _FLAGS = {"target_scale": "--target-scale", "test_fraction": "--test-fraction"}
 #: What stands for rows to predict, by the kind of data.
 _NEW = {"table": "NEW.csv", "images": "NEW_FOLDER"}
+#: Longest name of a folder, bytes, before a hyphen and a number.
+_LONGEST = 240
 _SEARCH_AGAIN = re.compile("[Ss]earch again")
 
 
@@ -135,6 +138,8 @@ def _another(place: str) -> str:
     stem, _, n = place.rpartition("-")
     stem, n = (stem, n) if stem and n.isdecimal() else (place, "1")
     number = int(n) + 1
+    while len(os.fsencode(Path(stem).name)) > _LONGEST:
+        stem = stem[:-1]
     while Path(f"{stem}-{number}").exists():
         number += 1
     return f"{stem}-{number}"

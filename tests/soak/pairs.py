@@ -148,6 +148,7 @@ def studies(home: Path, seed: int) -> Iterator[Studies]:
         # `damage.py` looks at reports.
         patch.setattr(search, "_conclude", lambda *_, **__: None)
         patch.setattr(search, "exit_if_unranked", lambda *_: None)
+        patch.setattr(search, "say_next", lambda *_, **__: None)
         other = Path(folder) / "other"
         called("search", Path(folder) / "study.toml", "--out", other, *_HOW, "--seed", "5")
         sound = dict[str, str]()
