@@ -300,6 +300,11 @@ def is_data(study: str) -> bool:
             f"{study} is a folder without a study file, without x_train.npy, and without folders "
             "of images; name a study file (.toml) or data (.csv, .parquet, .npz)."
         ).with_code("folder-without-study-or-data")
+    if kind is None and path.is_file():
+        raise UserError(
+            f"{study} is neither a study file (.toml) nor data in a format that is read, by the "
+            "ending of its name; write it as CSV or Parquet."
+        ).with_code("file-of-no-kind")
     return kind is not None
 
 
