@@ -3,8 +3,8 @@
     to each stop    epochs; then the update that is due there
     after the last  rounds of settling, if the plan has it
 
-The main training of a trial and those without a fold go this way, a slice at a time: a killed
-trial loses at most one slice, and a slow one is not mistaken for a hung one. What is not evaluated
+The main training of a trial and those without a fold go this way, a slice at a time, so that a
+slow trial is not mistaken for a hung one. What is not evaluated
 at a stop costs nothing there: no evidence is recorded, and no decrement of a settled network.
 """
 

@@ -14,7 +14,7 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import Stop, next_stop
 from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment
+from nas_evidence.storage.faults import seconds_between_checkpoints
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
     restore,
@@ -71,7 +72,13 @@ class Trial:
     """One attempt at one trial, from `start` to `finish`."""
 
     def __init__(
-        self, assignment: Assignment, data: TensorData, folder: Path, *, gpu_share: float = 0.0
+        self,
+        assignment: Assignment,
+        data: TensorData,
+        folder: Path,
+        *,
+        gpu_share: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.assignment = assignment
         self.data = data
@@ -82,7 +89,9 @@ class Trial:
         self.error = ""
         self.earlier_seconds = 0.0
         self.slice_seconds = 0.0
-        self.started = time.perf_counter()
+        self.clock = clock
+        self.started = clock()
+        self._unsaved: float | None = None  # seconds of work that no checkpoint has
         self.cost: Cost | None = None
         self.latency_seconds: float | None = None
         self.context: Context | None = None
@@ -103,6 +112,7 @@ class Trial:
         *,
         resume_from: Path | None = None,
         gpu_share: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> "Trial":
         """Build the model, or restore it from an earlier attempt; failures become the status.
 
@@ -112,8 +122,9 @@ class Trial:
             folder: for checkpoints and weights.
             resume_from: the folder of an earlier attempt.
             gpu_share: share of one GPU that this trial has; recorded.
+            clock: returns seconds.
         """
-        trial = cls(assignment, data, folder, gpu_share=gpu_share)
+        trial = cls(assignment, data, folder, gpu_share=gpu_share, clock=clock)
         with _Failures(trial):
             trial._start(resume_from)
         return trial
@@ -150,15 +161,17 @@ class Trial:
         return ""
 
     def advance(self, until_epoch: int) -> SliceReport:
-        """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
+        """Train up to `until_epoch`, evaluating on the way; write a checkpoint if one is due.
 
-        Scores taken before training run their slices first, one per call, and the report says
-        epoch 0. After the last epoch the network settles, one round per call.
+        It is due after two seconds of work since the last one, of any number of slices. Scores
+        taken before training run their slices first, one per call, and the report says epoch 0.
+        After the last epoch the network settles, one round per call.
 
         Raises:
             OSError: if the checkpoint cannot be written.
         """
-        started = time.perf_counter()
+        started, unsaved = self.clock(), self._unsaved or 0.0
+        self._unsaved = None  # what a slice leaves half done is never saved
         network = self.network
         known = len(network.curve) if network else 0, len(self.evaluations)
         with _Failures(self):
@@ -178,10 +191,22 @@ class Trial:
                     (end,) = advance([network], stop, follow=follow)
                     self._evaluate(network, stop, end)
                     settles = False
-                self._checkpoint(network)
+                self._unsaved = unsaved + self.clock() - started
+                if self._unsaved >= seconds_between_checkpoints():
+                    self.save()
                 self._complete_if_done(network)
-        self.slice_seconds = time.perf_counter() - started
+        self.slice_seconds = self.clock() - started
         return self.report(known)
+
+    def save(self) -> None:
+        """Write a checkpoint, unless the last one has it all.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self._unsaved is not None and self.network is not None:
+            self._unsaved = None
+            self._checkpoint(self.network)
 
     def _evaluate(self, network: Network, stop: Stop, end: Passes | DivergedError | None) -> None:
         """Evaluate the network where the stop does, unless it settles on; raise its divergence."""
@@ -231,6 +256,7 @@ class Trial:
             costs={name: cost for name, cost in costs.items() if cost is not None},
             sotl=sotl(losses) if losses else None,
             seconds=self.slice_seconds,
+            saved=self._unsaved is None,
             curve=tuple(network.curve[n_points:]) if network else (),
             evaluations=tuple(self.evaluations[n_evaluations:]),
         )
@@ -306,7 +332,7 @@ class Trial:
             self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
-        return self.earlier_seconds + time.perf_counter() - self.started
+        return self.earlier_seconds + self.clock() - self.started
 
     def _checkpoint(self, network: Network) -> None:
         state = {

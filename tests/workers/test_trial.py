@@ -6,6 +6,7 @@ import json
 import os
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from lone_trials import ended
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
@@ -24,7 +25,7 @@ from nas_evidence.spec.study import (
     TrainingPlan,
 )
 from nas_evidence.testing.executor_contract import without_times
-from nas_evidence.training import loop
+from nas_evidence.training import life, loop
 from nas_evidence.workers.trial import Trial
 
 PLAN = {"epochs": 5, "batch_size": 64, "learning_rate": 0.05, "online": {"every": 2}}
@@ -174,6 +175,70 @@ def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
     assert without_times(again.finish()) == without_times(
         run(assignment(), data, tmp_path / "whole")
     )
+
+
+@dataclasses.dataclass
+class Clock:
+    """Moves on by 0.75 s with each slice."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, trial: Trial) -> SliceReport:
+        report = None
+        with pytest.MonkeyPatch.context() as patch:
+
+            def timed(*given: Any, **how: Any) -> Any:
+                self.now += 0.75
+                return life.advance(*given, **how)
+
+            patch.setattr("nas_evidence.workers.trial.advance", timed)
+            report = trial.advance(trial.report().epoch + 2)
+        return report
+
+
+def test_a_kill_costs_two_seconds_of_work_and_not_every_slice_is_written(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = assignment("mlp", {"epochs": 10})
+    monkeypatch.delenv("NAS_EVIDENCE_SAVE_EVERY")
+    clock, folder = Clock(), tmp_path / "attempt-1"
+    trial = Trial.start(given, data, folder, clock=clock)
+    written = [clock.run(trial).saved for _ in range(4)]
+    assert written == [False, False, True, False]
+    assert [path.name for path in folder.iterdir()] == ["epoch-000006.pt"]
+    del trial  # killed after 3 s of work, of which 0.75 s are lost
+    again = given.model_copy(update={"attempt": 2})
+    second = Trial.start(again, data, tmp_path / "attempt-2", resume_from=folder)
+    assert (second.report().epoch, second.report().saved) == (6, True)
+    assert without_times(ended(second)) == without_times(run(given, data, tmp_path / "whole"))
+    monkeypatch.setenv("NAS_EVIDENCE_SAVE_EVERY", "0")  # what other tests have
+    often = Trial.start(given, data, tmp_path / "often", clock=Clock())
+    assert all(Clock().run(often).saved for _ in range(3))
+
+
+def test_a_parked_trial_is_written_and_a_slice_that_broke_off_is_not(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_EVIDENCE_SAVE_EVERY", "1000")
+    trial = Trial.start(assignment("mlp"), data, tmp_path)
+    trial.save()
+    assert not [*tmp_path.iterdir()]  # nothing is done yet
+    trial.advance(2)
+    trial.save()
+    trial.save()
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-000002.pt"]
+
+    def broken(*given: object, **how: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nas_evidence.workers.trial.advance", broken)
+    with pytest.raises(KeyboardInterrupt):
+        trial.advance(4)
+    trial.save()
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-000002.pt"]
 
 
 @pytest.mark.slow
