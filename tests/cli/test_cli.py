@@ -447,7 +447,7 @@ def test_trials_of_the_race_are_counted_apart(home: Path) -> None:
 
 def test_status_in_words_and_as_json(home: Path) -> None:
     text = run("status", "done", folder=home).stdout
-    assert text.startswith("tiny: finished, 4 of 4 trials (4 complete)\nbest: trial ")
+    assert text.startswith("tiny: finished, 4 of 4 trials (4 complete)\nbest: ")
     known = json.loads(run("status", "done", "--json", folder=home).stdout)
     evidence = read_table(home / "done", "evidence")
     last = evidence[(evidence["estimator"] == "diag_ef") & (evidence["epoch"] == 4)]
@@ -465,12 +465,15 @@ def test_status_in_words_and_as_json(home: Path) -> None:
             "diag_ef": best["per_datum"],
             "unit": "nats per datum",
             "ranked_by": "diag_ef",
+            "architecture": known["best"]["architecture"],
         },
         "held_by": None,
         "waits_for": None,
         "submitted": None,
     }
-    assert f"best: trial {best['trial_id']} with diag_ef = " in text
+    words = nas_evidence.list_studies(home / "done")[0].best
+    assert known["best"]["architecture"] == words
+    assert f"best: {words} (trial {best['trial_id']}) with diag_ef = " in text
 
 
 def test_show_tells_all_of_one_trial(home: Path) -> None:
