@@ -351,7 +351,8 @@ class Driver:
         folder.mkdir(parents=True)
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
         # That of a parked trial may be under way: its executor waits for it.
-        resume_from = (with_checkpoint or earlier or [None])[-1]
+        known = with_checkpoint or earlier
+        resume_from = known[-1] if known else None
         self._running[trial_id] = assignment
         self._deadline.launched(trial_id, self._executor.now())
         share = self._state.shares.get(trial_id, 0.0)
