@@ -580,7 +580,8 @@ class Study:
             to = None  # its own place, which holds more
         if to is not None:
             check_place(Path(to), force=force)
-        found, live = self.summary(metric), running_now(self.folder)
+        found = self.summary(metric)
+        live = running_now(self.folder, losses=self._store.losses_so_far)
         if to is not None:
             return ReportPage(write_report_whole(found, Path(to), live=live, force=force))
         html = write_report(found, self.folder / "report", live=live).html

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from math import inf
@@ -31,7 +31,7 @@ from nas_evidence.cli.report import (
     say_results,
 )
 from nas_evidence.cli.submit import resubmit
-from nas_evidence.cli.terminal import LiveTable, err, out, typed
+from nas_evidence.cli.terminal import LiveTable, as_typed, err, out, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter
@@ -171,6 +171,10 @@ class _Terminal(Audience):
 
     def say(self, line: str) -> None:
         out.print(line)
+
+    def read(self, sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            out.print(as_typed(sentence))
 
     def warn(self, line: str) -> None:
         out.print(f"warning: {line}")

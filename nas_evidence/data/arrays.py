@@ -222,6 +222,11 @@ def slices(x: Inputs) -> Iterator[Array]:
     return (x[start : start + step] for start in range(0, len(x), step))
 
 
+def row_hashes(x: Inputs) -> Iterator[int]:
+    """Yield a hash of the bytes of each row, as float32 without negative zeros."""
+    return (hash(row.tobytes()) for part in slices(x) for row in part.astype(np.float32) + 0)
+
+
 def value_range(x: Inputs) -> tuple[float, float]:
     """Return the smallest and the largest value."""
     return min(float(p.min()) for p in slices(x)), max(float(p.max()) for p in slices(x))

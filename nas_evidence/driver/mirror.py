@@ -50,6 +50,7 @@ from nas_evidence.plumbing.removal import forget_removals, is_below, noted_remov
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
+from nas_evidence.storage.checkpoint_losses import losses_so_far
 from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.holding import Holder, announced
 from nas_evidence.storage.links import refuse_links
@@ -149,6 +150,10 @@ class WorkingCopy:
 
     def look_for_requests(self) -> None:
         """Fetch the requests of other processes."""
+
+    def losses_so_far(self, checkpoint: Path) -> list[tuple[int, float]]:
+        """Return epoch and loss of a trial under way, by the path of its checkpoint here."""
+        return losses_so_far(checkpoint)
 
     def around(self, executor: Executor) -> Executor:
         """Return an executor that keeps the store up to date; for a folder the given one."""
@@ -273,6 +278,11 @@ class Mirror(WorkingCopy):
             StoreError: if it does not.
         """
         self.store.check_answers()
+
+    def losses_so_far(self, checkpoint: Path) -> list[tuple[int, float]]:
+        """Return the same from the store: here a checkpoint is an empty file."""
+        name = checkpoint.relative_to(self.folder).as_posix()
+        return self.store.read_parts(name, losses_so_far) or []
 
     # --- from the store
 
@@ -589,7 +599,7 @@ class MirroredExecutor:
             if event.kind is LossKind.STORE:
                 raise StoreError(event.cause).with_code("store-lost-on-worker")
         elif isinstance(event, SliceReport):
-            if event.epoch and attempt:
+            if event.epoch and attempt and event.saved:
                 self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")
             return
         elif isinstance(event, TrialRecord) and attempt:
