@@ -360,7 +360,7 @@ class UnfinishedStudy:
             KeyboardInterrupt: also if another terminal cancels the study.
             ValueError: if the data are missing or do not fit the study.
         """
-        from nas_evidence.data.arrays import check_numbers, check_task
+        from nas_evidence.data.arrays import check_space, check_task
         from nas_evidence.data.decided import how_read_of
         from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
@@ -385,7 +385,7 @@ class UnfinishedStudy:
         say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
-        check_numbers(spec.family, arrays)
+        check_space(spec.family, arrays)
         keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
             say(f"{spec.name}: trials run {why}")

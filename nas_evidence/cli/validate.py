@@ -86,7 +86,7 @@ def dry_run(data: str, **given: Any) -> None:
 
 def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str | None) -> None:
     """Print what the data are and what the study would take."""
-    from nas_evidence.data.arrays import check_numbers, check_task
+    from nas_evidence.data.arrays import check_space, check_task
     from nas_evidence.data.proposed import order_sentence, skewed_sentence, with_numbers
     from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
@@ -105,7 +105,7 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
         if sentence:
             out.print(as_typed(sentence))
     check_task(spec.plan, arrays)
-    check_numbers(spec.family, arrays)
+    check_space(spec.family, arrays)
     megabytes = arrays.n_train * 4 * prod(arrays.input_shape) / 1e6
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")
     race = budget_of(spec) if spec.n_finalists else 0

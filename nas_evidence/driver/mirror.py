@@ -165,7 +165,8 @@ class WorkingCopy:
         Raises:
             ValueError: if one does.
         """
-        refuse_links(self.folder, self.place)
+        if os.path.lexists(self.folder / "study.toml"):  # else its links are nobody's matter
+            refuse_links(self.folder, self.place)
 
     def pull(self) -> None:
         """Fetch what is stored, to read it."""
@@ -188,8 +189,12 @@ def working_copy(place: str, scratch: Path | None = None) -> WorkingCopy:
         scratch: folder to work in if `place` is a URI; a temporary one by default.
 
     Raises:
-        ValueError: if no installed package handles such URIs.
+        ValueError: if no installed package handles such URIs, or if no place has such a name.
     """
+    if "\0" in place:
+        raise UserError(
+            f"{place!r} has a character of code 0, which no folder has; correct the path."
+        ).with_code("place-of-code-0")
     return Mirror(place, scratch) if is_uri(place) else WorkingCopy(Path(place).expanduser())
 
 
