@@ -3,8 +3,8 @@
     python docs/tutorial_output.py FOLDER && python docs/page_pictures.py FOLDER
 
 Needs Chromium. Each picture is the top of a page as a reader sees it: `digits` for the README,
-`patients` for "Read the report", there on a desk and on a telephone. They have 256 colours at most,
-which keeps each below 0.3 MB.
+`patients` for "Read the report", there on a desk and on a telephone. With 256 colours each takes
+less than 0.3 MB.
 """
 
 import shutil
@@ -51,9 +51,7 @@ def main(folder: str) -> None:
             tab.screenshot(whole)
             with Image.open(whole) as shot:
                 top = shot.convert("RGB").crop((0, 0, picture.width, min(height, shot.height)))
-            target = ROOT / "docs" / "images" / f"{name}.png"
-            top.quantize(256).save(target, optimize=True)
-            print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.2f} MB")
+            top.quantize(256).save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
