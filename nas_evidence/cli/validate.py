@@ -96,7 +96,8 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
     for sentence in arrays.meaning.said:
         out.print(as_typed(sentence))
     shape = " x ".join(map(str, arrays.input_shape))
-    outputs = f"{arrays.n_outputs} {arrays.kind.targets}"
+    targets = arrays.kind.targets  # one real target, but never one class
+    outputs = f"{arrays.n_outputs} {targets if arrays.n_outputs > 1 else targets[:-1]}"
     out.print(
         f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
         f"{outputs}"
