@@ -354,7 +354,7 @@ def updates(options: argparse.Namespace) -> None:
 USUAL = 2048
 _DIGITS = networks("mlp", (3, 169)) + networks("cnn", (1, 4), (3, 10))
 _DIGITS += networks("resnet", (8, 10))
-_GREY = networks("mlp", (2, 64)) + networks("cnn", (2, 4))
+_GREY = networks("mlp", (2, 64)) + networks("cnn", (1, 4))
 #: Networks, seeds, epochs and numbers of rows of each set, which is a name and training rows. The
 #: first three are chosen on, the others looked at once. If a fifth of the rows is more, it counts.
 FEW: dict[str, tuple[list[Network], int, int, tuple[int, ...]]] = {
@@ -362,10 +362,8 @@ FEW: dict[str, tuple[list[Network], int, int, tuple[int, ...]]] = {
     "digits:648": (_DIGITS, 1, 30, (256, 512)),
     "fashion_mnist:2500": (_GREY, 1, 12, (512, 1024)),
     "mnist:1000": (_GREY, 1, 20, (256, 512)),
-    "mnist:5000": (_GREY, 1, 12, (1024,)),
     "satellite:1000": (networks("mlp", (1, 32), (2, 64)), 2, 30, (256, 512)),
-    "kin8nm:1000": (UPDATED["real"], 2, 40, (256, 512)),
-    "kin8nm:3000": (UPDATED["real"], 2, 40, (512, 1024)),
+    "mnist:5000": (_GREY, 1, 12, (1024,)),
 }  # fmt: skip
 
 
