@@ -132,6 +132,9 @@ def with_numbers(
         every = interval(plan) if stored is None else stored.online.every
         online = plan.online.model_copy(update={"every": every})
         plan = plan.model_copy(update={"online": online})
+    if plan.online.rows == "auto" and stored is not None:  # a number where a study is older
+        online = plan.online.model_copy(update={"rows": stored.online.rows})
+        plan = plan.model_copy(update={"online": online})
     if stored is not None and stored.milestones == plan.milestone_epochs:
         plan = plan.model_copy(update={"milestones": stored.milestones})
     return plan
