@@ -57,20 +57,22 @@ def drawn(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-class ScaledPerceptron:
-    """The family, with the domains that `mlp` has for 128 to 499 training rows."""
+class Screened:
+    """The family: perceptrons of two sizes, with and without; nothing else differs."""
 
-    domains = {  # noqa: RUF012
-        "depth": {"low": 1, "high": 2},
-        "width": {"low": 8, "high": 64, "log": True},
-    }
+    domains = {"kind": ["plain", "scaled"], "size": ["1x32", "2x24"]}  # noqa: RUF012
 
     def build(
         self, values: Mapping[str, Any], input_shape: tuple[int, ...], n_outputs: int
     ) -> nn.Module:
         """Return the network."""
-        sizes = (math.prod(input_shape), *(values["width"],) * values["depth"])
-        parts: list[nn.Module] = [nn.Flatten(), Scales(sizes[0])]
+        scaled = values["kind"] == "scaled"
+        depth, width = map(int, values["size"].split("x"))
+        sizes = (math.prod(input_shape), *(width,) * depth)
+        parts: list[nn.Module] = [nn.Flatten()]
+        if scaled:
+            parts.append(Scales(sizes[0]))
         for n_in, n_out in itertools.pairwise(sizes):
-            parts += [drawn(nn.Linear(n_in, n_out, bias=False)), Biases(n_out), nn.ReLU()]
-        return nn.Sequential(*parts, drawn(nn.Linear(sizes[-1], n_outputs)))
+            parts.append(drawn(nn.Linear(n_in, n_out, bias=not scaled)))
+            parts += [Biases(n_out), nn.ReLU()] if scaled else [nn.ReLU()]
+        return nn.Sequential(*parts, drawn(nn.Linear(width, n_outputs)))

@@ -26,7 +26,8 @@ stay as they are:
                 place of random draws (Gorishniy et al. 2022, section 3.3; the scale is the
                 `plr_sigma` of RealMLP-TD, which trains frequencies at a tenth of the rate)
     scaled      no encoding: perceptrons with the scaling layer and learning-rate factors of
-                RealMLP (`_scaled_networks.py`) in the place of plain ones; linear as it is
+                RealMLP (`_scaled_networks.py`). A pool in the place of a search: two sizes, two
+                seeds each, beside the same perceptrons without
 
 **Delivered**, mixtures of predictive distributions, each member with its own factor on the spread:
 
@@ -61,9 +62,12 @@ it stays a key of the space that a study names.
 a table for choosing or a fresh one; `robust` had run on `concrete` alone, which is left out. The
 first rule holds, with `one` of split 0 at 300 rows. A candidate that does not pass on the tables
 for choosing is not run on the fresh ones. One that cannot pass any more, since too many tables of
-a kind are worse by 0.01 nats, need not run on the rest of that kind. `picked` is told beside, and
-cannot be adopted, since it costs two searches: of `plain` and another encoding, the search whose
-winner has the higher estimate. It says what a choice among the encodings by the scores could gain.
+a kind are worse by 0.01 nats, need not run on the rest of that kind. `scaled` is a family of its
+own, whose networks train one by one, so that a search costs too much here. Its pools screen it: a
+search follows for a kind of target where the mean over its tables of the difference of mean log
+losses is below zero and no more than a fifth of the tables is worse by 0.01. `picked` is told
+beside, and cannot be adopted, since it costs two searches: of `plain` and another encoding, the
+search whose winner has the higher estimate. It says what a choice by the scores could gain.
 """
 
 import argparse
@@ -84,7 +88,7 @@ import optuna
 import pandas as pd
 import tables
 from _common import filled, hardware, versions
-from _scaled_networks import ScaledPerceptron
+from _scaled_networks import Screened
 from fresh_tables import FRESH
 from leading_networks import SIZES, labelled, read, sizes_of
 from scipy import stats
@@ -101,7 +105,7 @@ HERE = Path(__file__).resolve().parent
 CELLS = HERE / "results" / "better_networks"
 ENCODINGS = ("plain", "piecewise", "robust", "choice", "periodic", "scaled")
 #: Encodings of which `one` alone is judged.
-LATER = ("robust", "periodic", "scaled")
+LATER = ("robust", "periodic")
 RESULTS = CELLS.with_suffix(".csv")
 FINALISTS = CELLS.with_name("better_networks_finalists.csv")
 PAGE = HERE.parent / "docs" / "experiments" / "better-networks.md"
@@ -150,7 +154,7 @@ def encoded(
     encoding: str, train: pd.DataFrame, test: pd.DataFrame
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return both tables with their numeric columns encoded by the training rows."""
-    if encoding in ("plain", "choice", "scaled"):
+    if encoding in ("plain", "choice"):
         return train, test
     found: list[dict[str, Any]] = [{}, {}]
     for name in train:
@@ -298,16 +302,44 @@ def path_of(name: str, rows: str, split: int, encoding: str) -> Path:
     return CELLS / f"{name}-{rows}-{split}-{encoding}.json"
 
 
+def screened(
+    name: str, rows: str, split: int, train: pd.DataFrame, test: pd.DataFrame
+) -> dict[str, Any]:
+    """Return the pool of `scaled`: the measures of each network on the test rows."""
+    x, truth = test.drop(columns="target"), test["target"]
+    settings = {"seed": split, "replicates": 2, "finalists": 0, "sampler": {"name": "grid"}}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        study = nas_evidence.search(
+            train, target="target", n_trials=8, settings=settings, families=[Screened],
+            task="classification" if labelled(name) else "regression",
+            out=Path(folder) / "study", progress=False,
+        )  # fmt: skip
+        seconds = time.process_time() - started
+        found = []
+        for trial in study.trials.to_dict("records"):
+            measures = judged(predicted_by(study, trial["trial_id"], x, 1.0), truth)
+            del measures["losses"]
+            found.append({"kind": trial["arch_kind"], "size": trial["arch_size"]} | measures)
+    return {
+        "data": name, "rows": rows, "split": split, "encoding": "scaled",
+        "n_train": len(train), "n_test": len(test), "classes": labelled(name),
+        "search_cpu_seconds": seconds, "commit": tables.commit(),
+        "day": time.strftime("%Y-%m-%d"), "pool": found,
+    }  # fmt: skip
+
+
 def measure(name: str, rows: str, split: int, encoding: str) -> dict[str, Any]:
-    """Return a default search of a cell with all candidates."""
+    """Return a default search of a cell with all candidates, or the pool of `scaled`."""
     train, test = tables.split(read(name), split, SIZES[rows])
+    if encoding == "scaled":
+        return screened(name, rows, split, train, test)
     train, test = encoded(encoding, train, test)
     with tempfile.TemporaryDirectory() as folder:
         started, children = time.process_time(), os.times()
         study = nas_evidence.search(
             train, target="target", n_trials=tables.N_TRIALS, settings={"seed": split},
             task="classification" if labelled(name) else "regression",
-            families=["linear", ScaledPerceptron] if encoding == "scaled" else None,
             out=Path(folder) / "study", progress=False,
         )  # fmt: skip
         now = os.times()
@@ -363,13 +395,17 @@ def collected(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
         found = json.loads(path.read_text(encoding="utf-8"))
         place = {name: found[name] for name in ("data", "rows", "split", "encoding")}
         seconds = found["search_cpu_seconds"]
-        for delivered, measures in found["delivered"].items():
+        told = {name: found[name] for name in ("classes", "n_train", "n_test", "day")}
+        told["cpu_seconds"] = seconds
+        for own in found.get("pool", ()):
+            kept = {name: own[name] for name in MEASURES if name in own}
+            place["encoding"] = f"pool, {own['kind']}"
+            rows.append(place | {"delivered": own["size"]} | told | kept)
+        for delivered, measures in found.get("delivered", {}).items():
             kept = {name: measures[name] for name in MEASURES if name in measures}
             kept |= {f"covered_{k + 1}": own for k, own in enumerate(measures.get("covered", ()))}
-            told = {name: found[name] for name in ("classes", "n_train", "n_test", "day")}
-            told["cpu_seconds"] = seconds
             rows.append(place | {"delivered": delivered} | told | kept)
-        for number, own in enumerate(found["finalists"], start=1):
+        for number, own in enumerate(found.get("finalists", ()), start=1):
             means = {name: float(np.mean(own[name])) for name in SCORES if name in own}
             means |= {"estimate": own["estimate"], "networks": len(own["trials"]),
                       "one": float(np.mean(own["each"])), "seeds": own["seeds"]}  # fmt: skip
@@ -498,6 +534,42 @@ def of_second_rule(found: pd.DataFrame) -> str:
     return tables.table(["measure", "tables", "difference", "tables beyond 0.01"], lines)
 
 
+def of_pools(found: pd.DataFrame) -> str:
+    """Return the differences of scaled perceptrons to plain ones by table, means over the pool."""
+    pools = found[found["encoding"].str.startswith("pool")]
+    means = pools.groupby(["classes", "data", "encoding"])["log_loss"].mean().unstack()
+    lines = []
+    for classes, kind in ((True, "classes"), (False, "real targets")):
+        own = means.loc[means.index.get_level_values("classes") == classes]
+        away = (own["pool, scaled"] - own["pool, plain"]).droplevel("classes")
+        lines += [[kind, str(name), f"{value:+.4f}"] for name, value in away.items()]
+        lines.append([kind, f"all {len(away)}", signed(*interval(away))])
+    return tables.table(["target", "data", "log loss, nats"], lines)
+
+
+def of_picked(found: pd.DataFrame, finalists: pd.DataFrame, encodings: Sequence[str]) -> str:
+    """Return the differences to `plain` of the search with the higher estimate of two."""
+    places = ["data", "rows", "split"]
+    best = finalists[finalists["place"] == 1].set_index(places)
+    loss = found[found["delivered"] == "one"].set_index(places)
+    of_plain = best[best["encoding"] == "plain"]["estimate"]
+    lines = []
+    for encoding in encodings:
+        own = best[best["encoding"] == encoding]["estimate"]
+        taken = (own - of_plain).dropna() > 0
+        away = loss[loss["encoding"] == encoding]["log_loss"] - loss[
+            loss["encoding"] == "plain"]["log_loss"]  # fmt: skip
+        away = away.dropna().where(taken, 0.0)
+        for classes, kind in ((True, "classes"), (False, "real targets")):
+            some = loss[(loss["encoding"] == encoding) & (loss["classes"] == classes)].index
+            each = away.loc[some.intersection(away.index)]
+            if len(each) > 1:
+                lines.append([encoding, kind, str(len(each)), str(int(taken[each.index].sum())),
+                              signed(*interval(each))])  # fmt: skip
+    head = ["encoding", "target", "tables", "picked", "log loss, nats"]
+    return tables.table(head, lines)
+
+
 def of_ranking(finalists: pd.DataFrame) -> str:
     """Return how well scores order the finalists of a search, against both losses."""
     lines = []
@@ -520,13 +592,16 @@ def written(page: str, found: pd.DataFrame, finalists: pd.DataFrame) -> str:
     known = [e for e in ENCODINGS if (found["encoding"] == e).any()]
     made = {}
     for part, some in (("choosing", found[~fresh]), ("fresh", found[fresh])):
+        had = [e for e in known if (some["encoding"] == e).any()]
         for kind, classes in (("classes", True), ("real", False)):
-            made[f"{part}, {kind}"] = of_candidates(some, known, classes=classes)
+            made[f"{part}, {kind}"] = of_candidates(some, had, classes=classes)
             own = some[some["classes"] == classes]
             made[f"{part}, {kind}, each"] = of_tables(
-                own, known, ("one", "stacked", "seeds", "three")
+                own, had, ("one", "stacked", "seeds", "three")
             )
     made["fresh, all"] = of_second_rule(found[fresh])
+    made["pools"] = of_pools(found)
+    made["picked"] = of_picked(found[~fresh], finalists, ("piecewise", *LATER))
     made["seconds"] = of_seconds(found, known)
     made["ranking"] = of_ranking(finalists)
     days = sorted(found["day"].unique())
@@ -571,7 +646,7 @@ def main() -> None:
         new = path.with_suffix(".new")
         new.write_text(json.dumps(rounded(found)) + "\n", encoding="utf-8")
         new.replace(path)
-        losses = {name: one["log_loss"] for name, one in found["delivered"].items()}
+        losses = {name: one["log_loss"] for name, one in found.get("delivered", {}).items()}
         print(*cell, round(found["search_cpu_seconds"], 1), losses, flush=True)
 
 
