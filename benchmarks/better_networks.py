@@ -249,16 +249,16 @@ def judged(predicted: Prediction, truth: pd.Series, *, normal: bool = False) -> 
     }
 
 
-def candidates(
-    study: nas_evidence.Study, test: pd.DataFrame
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, float]]:
-    """Return the measures of each candidate, scores and losses of the finalists, CPU seconds."""
+def mixtures(
+    study: nas_evidence.Study,
+    test: pd.DataFrame,
+    raced: Sequence[list[int]],
+    each: Mapping[int, Prediction],
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """Return the measures of each mixture; CPU seconds of the stack are added to `seconds`."""
     x, truth = test.drop(columns="target"), test["target"]
-    started = time.process_time()
-    found = {"one": judged(study.predict(x, level=tables.LEVEL), truth)}
-    seconds = {"one": time.process_time() - started}
-    raced = members_of(study)
-    each = {t: predicted_by(study, t, x, 1.0) for group in raced for t in group}
+    found = {}
     best = [own.trial_id for own in study._tables().standings.first(3)]
     started = time.process_time()
     found["stacked"] = judged(study.predict(x, level=tables.LEVEL, top=3), truth)
@@ -276,6 +276,27 @@ def candidates(
         found["factor"] = judged(wider, truth)
     found["factor"] = found["factor"] | {"factor": factor}
     found["three"] = judged(together(each[t] for group in raced[:3] for t in group), truth)
+    return found
+
+
+def candidates(
+    study: nas_evidence.Study, test: pd.DataFrame, *, alone: bool = False
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, float]]:
+    """Return the measures of each candidate, scores and losses of the finalists, CPU seconds.
+
+    Args:
+        study: that has ended.
+        test: the test rows.
+        alone: whether to judge `one` alone, and the winner alone of the finalists.
+    """
+    x, truth = test.drop(columns="target"), test["target"]
+    started = time.process_time()
+    found = {"one": judged(study.predict(x, level=tables.LEVEL), truth)}
+    seconds = {"one": time.process_time() - started}
+    raced = members_of(study)[: 1 if alone else None]
+    each = {t: predicted_by(study, t, x, 1.0) for group in raced for t in group}
+    if not alone:
+        found |= mixtures(study, test, raced, each, seconds)
     values = study._tables().evidence
     values = values[values["estimator"].isin(["elpd", "conditional_evidence"])]
     rows = values.pivot_table(
@@ -346,7 +367,7 @@ def measure(name: str, rows: str, split: int, encoding: str) -> dict[str, Any]:
         seconds = time.process_time() - started
         seconds += now.children_user + now.children_system
         seconds -= children.children_user + children.children_system
-        found, finalists, said = candidates(study, test)
+        found, finalists, said = candidates(study, test, alone=encoding in LATER)
     return {
         "data": name, "rows": rows, "split": split, "encoding": encoding,
         "n_train": len(train), "n_test": len(test), "classes": labelled(name),
