@@ -199,6 +199,7 @@ def export_mixture(
             }
             for k, winner in enumerate(winners)
         ],
+        "n_parameters": sum(int(tables.row(i)["n_parameters"]) for i in chosen),
         "cost": cost_of_networks([tables.row(i) for i in chosen]),
         "test": on_test_rows(winners, raw=raw),
         "unseen": measures_together(winners, tables),
