@@ -271,6 +271,20 @@ def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
     return not is_finished(spec, finds.past.state.race, finds.done)
 
 
+@dataclass(frozen=True)
+class RunEnd:
+    """What is left of a run while its study is still held.
+
+    tables  of the study
+    ran     whether trials ran
+    forks   the server that has forked the workers, if it has imported torch and the study is here
+    """
+
+    tables: "StudyTables"
+    ran: bool
+    forks: "ForkServer | None"
+
+
 @contextmanager
 def study_run(
     spec: StudySpec,
@@ -279,8 +293,8 @@ def study_run(
     audience: Audience,
     data: "Source",
     code: Code,
-) -> "Iterator[tuple[StudyTables, bool]]":
-    """Run what is left of a study; give its tables, and whether trials ran, while it is locked.
+) -> Iterator[RunEnd]:
+    """Run what is left of a study; give what came of it, while it is locked.
 
     Raises:
         KeyboardInterrupt: also if another terminal cancels the study.
@@ -314,7 +328,7 @@ def study_run(
         tables = read_study_tables(folder, spec)
         if another := other_first(before, tables.standings.best):
             audience.say(another)
-        yield tables, ran
+        yield RunEnd(tables, ran, forks if forks.runs and store.uri is None else None)
 
 
 def other_first(before: "Standing | None", now: "Standing | None") -> str:

@@ -218,7 +218,7 @@ class _Terminal(Audience):
         try:
             with interruptible(late):
                 if run.limit is not None:
-                    _plan_the_end(run.limit)
+                    _plan_the_end(run)
                 yield
         except KeyboardInterrupt:
             stopped(err.print)
@@ -271,15 +271,11 @@ def _conclude(study: "Study", run: Run) -> "Report":
     if wrong or others:
         set_aside(study.folder, "export")
 
-    def within() -> contextlib.AbstractContextManager[None]:
-        assert limit is not None
-        return limit.stopping(max(1.0, limit.left() - limit.after))
-
     with suppress(ValueError):  # no trial is complete
         exported = study.is_exported()
         parts: list[Part] = ["report"] if exported else ["report", "export"]
         say_forecast(study, *parts)
-    report = say_results(study, within=nullcontext if limit is None else within)
+    report = say_results(study, within=nullcontext if limit is None else limit.for_models)
     if wrong or others:
         what = f"export/{wrong[0]} was not as written" if wrong else "export/ was of another study"
         out.print(f"note:   {what}: the folder is in damaged/")
@@ -294,13 +290,17 @@ def _conclude(study: "Study", run: Run) -> "Report":
     return report
 
 
-def _plan_the_end(limit: TimeLimit) -> None:
+def _plan_the_end(run: Run) -> None:
     """Reserve time for report and export, by the time that starting took.
 
     Their modules are imported while the workers start.
     """
+    limit = run.limit
+    assert limit is not None
     limit.after = _AFTER * (limit.seconds - limit.left())
-    needed = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")
+    needed = ["nas_evidence.reporting.page"]
+    if run.executor in ("inline", "ray"):  # a fork of plain processes has torch
+        needed.append("nas_evidence.baselines.on_test_rows")
     Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 

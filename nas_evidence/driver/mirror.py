@@ -599,7 +599,7 @@ class MirroredExecutor:
             if event.kind is LossKind.STORE:
                 raise StoreError(event.cause).with_code("store-lost-on-worker")
         elif isinstance(event, SliceReport):
-            if event.epoch and attempt:
+            if event.epoch and attempt and event.saved:
                 self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")
             return
         elif isinstance(event, TrialRecord) and attempt:

@@ -832,6 +832,8 @@ class Assignment(Frozen):
     limits: LimitSpec = LimitSpec()
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
+    #: Whether the network may train beside those of folds, as where no rung compares trials.
+    beside_folds: bool = False
     seed: int
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:

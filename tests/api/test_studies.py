@@ -29,6 +29,7 @@ from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.reporting import by_matplotlib
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.apart import LostForkError
 
 QUICK = {
     "plan.epochs": 2,
@@ -594,3 +595,17 @@ def test_the_folds_follow_the_rows_also_where_the_epochs_are_given(
         x, (x[:, 0] > 0).astype(int), n_trials=1, out=tmp_path / "s", settings=settings, workers=1
     )
     assert study.spec.plan.folds == folds
+
+
+def test_a_study_whose_fork_is_lost_goes_on_in_this_process(
+    classified: nas_evidence.Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lost:
+        def call(self, method: str, *arguments: object) -> None:
+            raise LostForkError(f"the process of {method} ended early")
+
+    study = nas_evidence.load(classified.folder)
+    study._fork = Lost()  # type: ignore[assignment]
+    assert study.forecast([]) == ""
+    assert study._fork is None
+    assert "the process of forecast ended early" in caplog.text

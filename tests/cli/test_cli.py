@@ -170,6 +170,16 @@ def test_a_worker_starts_without_the_libraries_of_the_driver(tmp_path: Path) -> 
     assert before == {"numpy"}  # `on_ray` imports no more of ours before its worker is made
 
 
+@pytest.mark.long
+def test_a_process_that_drives_plain_workers_never_imports_what_trains(home: Path) -> None:
+    # The report's comparison and the export are computed in a fork that has torch.
+    asked = ("search", "tiny.toml", "--out", "driven", "--executor", "local", "--workers", "2")
+    found = HEAVY & modules_after(as_command(*asked), home)
+    assert not {"torch", "sklearn", "ray"} & found
+    assert (home / "driven/export/SHA256SUMS").is_file()
+    assert (home / "driven/report/comparison.json").is_file()
+
+
 # --- study files
 
 
