@@ -72,6 +72,12 @@ def as_typed(sentence: str) -> str:
     return _SETTING.sub(r"\1--set ", shown)
 
 
+def print_reading(sentences: Iterable[str]) -> None:
+    """Print how data were read."""
+    for sentence in sentences:
+        out.print(as_typed(sentence))
+
+
 def say_flaws(study: "Study") -> None:
     """Say what is missing of a study's results, and what was changed by hand in its file."""
     for line in study.missing:
