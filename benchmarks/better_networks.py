@@ -422,11 +422,15 @@ def collected(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
             kept = {name: own[name] for name in MEASURES if name in own}
             place["encoding"] = f"pool, {own['kind']}"
             rows.append(place | {"delivered": own["size"]} | told | kept)
+        alone = found["encoding"] in LATER
         for delivered, measures in found.get("delivered", {}).items():
+            if alone and delivered != "one":
+                continue
             kept = {name: measures[name] for name in MEASURES if name in measures}
             kept |= {f"covered_{k + 1}": own for k, own in enumerate(measures.get("covered", ()))}
             rows.append(place | {"delivered": delivered} | told | kept)
-        for number, own in enumerate(found.get("finalists", ()), start=1):
+        winners = found.get("finalists", [])[: 1 if alone else None]
+        for number, own in enumerate(winners, start=1):
             means = {name: float(np.mean(own[name])) for name in SCORES if name in own}
             means |= {"estimate": own["estimate"], "networks": len(own["trials"]),
                       "one": float(np.mean(own["each"])), "seeds": own["seeds"]}  # fmt: skip
@@ -487,8 +491,6 @@ def of_candidates(found: pd.DataFrame, encodings: Sequence[str], *, classes: boo
     for encoding in encodings:
         for delivered in DELIVERED:
             if (encoding, delivered) == ("plain", "one"):
-                continue
-            if encoding in LATER and delivered != "one":
                 continue
             away = differences(found, encoding, delivered, "log_loss", sizes=SIZES)
             if len(away) < 2:
@@ -562,6 +564,8 @@ def of_pools(found: pd.DataFrame) -> str:
     lines = []
     for classes, kind in ((True, "classes"), (False, "real targets")):
         own = means.loc[means.index.get_level_values("classes") == classes]
+        if len(own) < 2:
+            continue
         away = (own["pool, scaled"] - own["pool, plain"]).droplevel("classes")
         lines += [[kind, str(name), f"{value:+.4f}"] for name, value in away.items()]
         lines.append([kind, f"all {len(away)}", signed(*interval(away))])
