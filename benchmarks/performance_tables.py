@@ -95,6 +95,29 @@ def pass_memory() -> str:
     return table(["peak memory / training's", *MODELS.values()], lines)
 
 
+def passes_now() -> str:
+    """Return passes of ours and of every peer, measured in one run, in training epochs."""
+    rows = (load("passes_cpu.json") or {"rows": []})["rows"]
+    models = [m for m in MODELS if any(r["model"] == m and "median" in r for r in rows)]
+    n_data = {r["model"]: r["n_data"] for r in rows if "n_data" in r}
+    lines = []
+    for name in dict.fromkeys(r["candidate"] for r in rows):
+        cells, kind = [], name
+        for model in models:
+            mine = (r for r in rows if (r["model"], r["candidate"]) == (model, name))
+            row = next(mine, None)
+            kind = (row or {}).get("estimates", kind)
+            cells.append("refuses" if row is None or "failed" in row else span(row))
+        lines.append([kind, name, cells])
+    order = {kind: k for k, kind in enumerate(KINDS)}
+    lines.sort(key=lambda line: order.get(str(line[0]), len(order)))
+    header = ["", "", *(f"{MODELS[m]}, {n_data[m]:,} rows" for m in models)]
+    shown = [
+        [f"`{kind}`", "ours" if name == kind else name, *cells] for kind, name, cells in lines
+    ]
+    return table(header, [line for line in shown if {*line[2:]} != {"refuses"}])
+
+
 def updates() -> str:
     """Return the milliseconds of one update of the prior precisions."""
     rows = [r for r in load("online_cost_cpu.json")["rows"] if r["what"] == "update_ms"]
@@ -500,6 +523,7 @@ def store_trial() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "passes": passes,
+    "passes-now": passes_now,
     "pass-memory": pass_memory,
     "updates": updates,
     "online-runs": online_runs,
