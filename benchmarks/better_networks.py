@@ -613,6 +613,8 @@ def of_ranking(finalists: pd.DataFrame) -> str:
 
 def written(page: str, found: pd.DataFrame, finalists: pd.DataFrame) -> str:
     """Return the page with its tables as the stored rows give them."""
+    more = found[(found["rows"] == "1000") & found["data"].isin([*FRESH])]
+    found, finalists = (own[own["rows"] == "300"] for own in (found, finalists))
     fresh = found["data"].isin([*FRESH])
     known = [e for e in ENCODINGS if (found["encoding"] == e).any()]
     made = {}
@@ -624,6 +626,8 @@ def written(page: str, found: pd.DataFrame, finalists: pd.DataFrame) -> str:
             made[f"{part}, {kind}, each"] = of_tables(
                 own, had, ("one", "stacked", "seeds", "three")
             )
+    for kind, classes in (("classes", True), ("real", False)):
+        made[f"1000, {kind}"] = of_candidates(more, ["plain"], classes=classes)
     made["fresh, all"] = of_second_rule(found[fresh])
     made["pools"] = of_pools(found)
     made["picked"] = of_picked(found[~fresh], finalists, ("piecewise", *LATER))
