@@ -31,9 +31,11 @@ from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
+from nas_evidence.scores.folds import Folds
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
+    PART_IDS,
     Evaluation,
     EvidenceEstimate,
     SliceReport,
@@ -59,6 +61,8 @@ from nas_evidence.training.predict_rows import predict_rows
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 12
+#: Of the folds, in `Trial.scorers`.
+_FOLDS = str(declared("two_fold").implementation)
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -88,6 +92,7 @@ class Trial:
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
+        self.part, self.divides, self.apart = 0, False, False
 
     @property
     def network(self) -> Network | None:
@@ -103,6 +108,8 @@ class Trial:
         *,
         resume_from: Path | None = None,
         gpu_share: float = 0.0,
+        part: int = 0,
+        divides: bool = False,
     ) -> "Trial":
         """Build the model, or restore it from an earlier attempt; failures become the status.
 
@@ -112,8 +119,12 @@ class Trial:
             folder: for checkpoints and weights.
             resume_from: the folder of an earlier attempt.
             gpu_share: share of one GPU that this trial has; recorded.
+            part: the only fold to predict, by place in order from 1; 0 for a whole trial.
+            divides: the folds of a large network come last, and those that tasks of their own
+                have predicted are taken over.
         """
         trial = cls(assignment, data, folder, gpu_share=gpu_share)
+        trial.part, trial.divides = part, divides
         with _Failures(trial):
             trial._start(resume_from)
         return trial
@@ -137,9 +148,24 @@ class Trial:
             return
         self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
+        folds = self._folds
+        self.apart = folds is not None and folds.apart
+        self.divides &= self.apart
+        if self.part:
+            assert folds is not None
+            assert self.apart
+            folds.only = self.part
+            self.scorers = {_FOLDS: folds}
         if resume_from is not None and self._restore(resume_from):
             return  # the first attempt already measured the latency
+        if self.part:
+            return
         self.latency_seconds = measured_latency(self.context.model, data.x_train[:1])
+
+    @property
+    def _folds(self) -> Folds | None:
+        found = self.scorers.get(_FOLDS)
+        return found if isinstance(found, Folds) else None
 
     def _exceeded_limit(self) -> str:
         """Return the first limit that the known costs exceed, or an empty string."""
@@ -153,7 +179,8 @@ class Trial:
         """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
 
         Scores taken before training run their slices first, one per call, and the report says
-        epoch 0. After the last epoch the network settles, one round per call.
+        epoch 0. After the last epoch the network settles, one round per call. Folds that are tasks
+        of their own come last; those that no task has predicted run here.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -164,13 +191,13 @@ class Trial:
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
                 last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
-                before = next((s for s in self.scorers.values() if s.due()), None)
+                before = self._first_due(network)
                 if before is not None:
                     before.advance()
                     if isinstance(before, Before) and not before.due():
                         self.evaluations += _at_start(before.found or [])
                 settles = network.settling is not None
-                while before is None and (network.epoch < last or settles):
+                while before is None and not self.part and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
                     if stop.epoch > last:
                         stop = Stop(last, update=False, evaluate=False, last=False)
@@ -183,24 +210,62 @@ class Trial:
         self.slice_seconds = time.perf_counter() - started
         return self.report(known)
 
+    def _first_due(self, network: Network) -> Scorer | None:
+        last = self._folds if self.divides and not network.is_over else None
+        return next((s for s in self.scorers.values() if s is not last and s.due()), None)
+
     def _evaluate(self, network: Network, stop: Stop, end: Passes | DivergedError | None) -> None:
         """Evaluate the network where the stop does, unless it settles on; raise its divergence."""
         assert self.context is not None
         if isinstance(end, DivergedError):
             raise end
         if stop.evaluate and (network.is_over or not stop.last):
-            passes, scorers = end or passes_of(network), self.scorers.values()
+            # Folds that come last join at the end.
+            scorers = [s for s in self.scorers.values() if not (self.apart and s.due())]
+            passes = end or passes_of(network)
             self.evaluations += evaluate(self.context, scorers, passes, last=stop.last)
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before those of epochs, the folds known by then."""
         if self.network is None or any(one.epoch for one in self.evaluations):
-            return self.evaluations
+            return self._in_order() if self.apart else self.evaluations
         return self.evaluations + [
             one
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
             for one in _at_start(scorer.evaluate(last=False))
+        ]
+
+    def _in_order(self) -> list[Evaluation]:
+        """Return the evaluations as they would be had the folds come first."""
+        names = {n: i for i, s in enumerate(self.scorers.values()) for n in s.names}
+        at, places = 0, list[tuple[int, int]]()
+        for one in self.evaluations:
+            at = names.get(one.estimate.estimator, at)
+            places.append((one.epoch, at))
+        order = sorted(range(len(places)), key=places.__getitem__)
+        return [self.evaluations[i] for i in order]
+
+    def _take(self, folds: Folds) -> None:
+        """Take over the folds that tasks of their own have predicted."""
+        for number in folds.places_left():
+            of_part = PART_IDS * number + self.assignment.trial_id
+            its = self.assignment.model_copy(update={"trial_id": of_part})
+            home = self.folder.parents[1] / f"{of_part:06d}"
+            state = load_checkpoint(home / "attempt-1")  # the newest of all attempts
+            if state is not None and state["same_trial"] == _identity(its):
+                folds.take(state["scores"][_FOLDS])
+
+    def _join(self, folds: Folds) -> None:
+        """Add the estimates of folds to the epochs that were evaluated before they were known."""
+        estimates = folds.evaluate(last=True)
+        names = {estimate.estimator for estimate in estimates}
+        known = {one.epoch for one in self.evaluations if one.estimate.estimator in names}
+        epochs = sorted({one.epoch for one in self.evaluations} - known - {0})
+        self.evaluations += [
+            Evaluation(epoch=epoch, estimate=estimate)
+            for epoch in epochs
+            for estimate in estimates
         ]
 
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
@@ -233,6 +298,8 @@ class Trial:
             seconds=self.slice_seconds,
             curve=tuple(network.curve[n_points:]) if network else (),
             evaluations=tuple(self.evaluations[n_evaluations:]),
+            parts=self._folds.shares() if self.divides and self._folds else (),
+            waits=self.divides and bool(network and network.is_over),
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
@@ -250,7 +317,9 @@ class Trial:
         tested: dict[str, float] = {}
         network, given = self.network, self.assignment
         with _Failures(self):
-            if self.status is TrialStatus.COMPLETE and network is not None:
+            if self.part and self.status is TrialStatus.COMPLETE and network is not None:
+                self._checkpoint(network)  # which is its result
+            elif self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
                 factor = next((one for one in factors if one is not None), 1.0)
                 tested = {"spread_factor": factor}
@@ -302,7 +371,14 @@ class Trial:
         )
 
     def _complete_if_done(self, network: Network) -> None:
-        if network.is_over:
+        folds, over = self._folds, self.part > 0 or network.is_over
+        if folds is not None and self.apart and over:
+            if self.divides:
+                self._take(folds)
+            over = not folds.due()
+            if over and not self.part:
+                self._join(folds)
+        if over:
             self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
