@@ -113,6 +113,11 @@ class Source:
             }
         return replace(self, spec=asked, _taken=taken)
 
+    def taken(self, *, seed: int) -> "Source":
+        """Return the arrays of a seed alone: data that can be pickled, and are not read again."""
+        taken = {seed: self.arrays(seed=seed)}
+        return Source(self.spec, {}, self.given, _taken_alone, _taken=taken)
+
     def spoilt(self, folder: Path, *, seed: int) -> list[str]:
         """Return which of its files a study folder has with other content, as a lost disk leaves.
 
@@ -162,6 +167,10 @@ class Source:
                 f"{folder} belongs to other data{known}; give another study folder as `out`, "
                 f"or train its best architecture on these: {again}"
             ).with_code("given-data-changed")
+
+
+def _taken_alone(spec: DatasetSpec, *, seed: int) -> RawArrays:
+    raise LookupError(f"only the arrays of another seed than {seed} were taken of {spec.name}")
 
 
 # --- where data are found

@@ -79,6 +79,16 @@ def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> in
     return -(-n // -(-n // most))  # groups of equal size
 
 
+def gains_alike(model: nn.Module) -> bool:
+    """Tell whether a network gains from any others beside it, and has the same bits as alone.
+
+    On a CPU, of small networks without convolutions: a batched product is one of each network.
+    """
+    parameters = [*model.parameters()]
+    small = sum(p.numel() for p in parameters) < _WIDE and parameters[0].device.type == "cpu"
+    return small and can_stack(model) and not has_convolutions(model)
+
+
 def has_convolutions(model: nn.Module) -> bool:
     """Tell whether a network has convolutions."""
     return any(parameter.ndim == 4 for parameter in model.parameters())

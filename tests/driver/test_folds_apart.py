@@ -134,6 +134,7 @@ class Scattered:
 
     def park(self, number: int) -> None:
         assert number not in self.calls
+        self.trials[number].save()
         del self.running[number], self.trials[number]
 
     def poll(self, timeout: float) -> list[Event]:
