@@ -402,6 +402,32 @@ def parts() -> str:
     return table(header, lines)
 
 
+def divided() -> str:
+    """Return the grids with trials divided by the driver, beside undivided ones."""
+    stored = load("scale.json")
+    plans = [r for r in stored["plans"]["results"] if r["order"] == "longest first"]
+    plans = [r for r in plans if r["device"] == "middle" and r["replicates"] == 1]
+    whole = {(r["grid"], r["workers"]): r for r in plans}
+    found = {(r["grid"], r["workers"]): r for r in stored["divided"]["results"]}
+    least = {r["grid"]: r for r in stored["parts"]["results"] if _as_divided(r)}
+    lines = []
+    for name in dict.fromkeys(grid for grid, _ in found):
+        few, many = (found[name, workers] for workers in (8, 64))
+        lines.append([
+            f"`{name}`", _took(whole[name, 8]), _took(few),
+            f"{few['wall_seconds'] / least[name]['least_seconds']:.2f}",
+            _took(whole[name, 64]), _took(many),
+            f"{many['wall_seconds'] / whole[name, 64]['wall_seconds']:.2f}",
+        ])  # fmt: skip
+    header = ["grid", "8 GPUs, undivided: h, idle", "divided", "of the least possible",
+              "64 GPUs, undivided", "divided", "of undivided"]  # fmt: skip
+    return table(header, lines)
+
+
+def _as_divided(row: Mapping[str, Any]) -> bool:
+    return (row["device"], row["from_flops"], row["workers"]) == ("middle", 1e15, 8)
+
+
 def _flops(value: float | None) -> str:
     return "-" if value is None else f"{value:.0e}".replace("e+", "e") if value else "0"
 
@@ -536,6 +562,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "plans": plans,
     "other-plans": other_plans,
     "parts": parts,
+    "divided": divided,
     "driver-and-disk": driver_and_disk,
     "sweep": sweep,
     "folder": folder,
