@@ -17,6 +17,8 @@ slices       of the published grids: flops of each architecture (exact, on the m
              training step of some of them on one core
 plans        those grids on a virtual clock, on 8 and 64 workers: as fast as a core (measured) or
              as GPUs of three kinds (assumed, see `GPUS`)
+parts        the same if the folds of large networks were tasks of their own: a list of tasks,
+             longest first, without the driver; from several sizes of a training on
 folder       studies of `--finished` trials in a folder, CPU seconds: to read the log, to check the
              files, to the first launch, to the launch of 1,000 idle workers; `status`, the report
 redesign     what the log was to change: reads, lines, fsyncs, places of a width, lines of code
@@ -39,11 +41,13 @@ fsync takes meanwhile is stored too. `small` wants an idle machine.
 
 import argparse
 import contextlib
+import heapq
 import importlib
 import itertools
 import math
 import operator
 import os
+import random
 import re
 import resource
 import shutil
@@ -862,6 +866,61 @@ def simulate_plan(
     return asked | simulate(study, curves_of(seconds, costs), scratch, workers, known)
 
 
+# --- parts
+
+#: Devices, and flops of a main training from which its folds are tasks of their own; None: never.
+SPLITS = (
+    *(("middle", least) for least in (None, 4e15, 1e15, 0.0)),
+    *((device, least) for device in ("slow", "fast") for least in (None, 1e15)),
+)
+
+
+def listed(tasks: list[tuple[float, float, int]], workers: int) -> float:
+    """Return when the last task ends if each idle worker takes the next one, the longest first.
+
+    Args:
+        tasks: work that is known beforehand, seconds, and slices, whose lengths vary by 10 %.
+        workers: of equal speed.
+    """
+    vary = random.Random(0)
+    free = [0.0] * workers
+    for _, seconds, n_slices in sorted(tasks, key=lambda task: -task[0]):
+        spread_of_it = sum(math.exp(0.1 * vary.gauss(0, 1)) for _ in range(n_slices)) / n_slices
+        heapq.heapreplace(free, free[0] + seconds * spread_of_it)
+    return max(free)
+
+
+def part_parts(options: Options) -> list[Row]:
+    """Return how long the grids take with folds as tasks."""
+    rows, found = read_json(RESULTS / "scale.json")["slices"]["results"], []
+    for name, (device, least) in itertools.product(GRIDS, SPLITS):
+        study, epoch_seconds = grid(name), gpu_epoch(device)
+        costs, n_slices = costs_of(study), len(stops(study.plan))
+        n_folds = int(costs["n_folds"]) // n_slices
+        main, fold = costs["main"] + costs["settle"], costs["fold"] * n_slices
+        tasks: list[tuple[float, float, int]] = []
+        of_grid = [row for row in rows if row["grid"] == name]
+        for row in of_grid:
+            flops = 3 * row["flops"] * SHAPES[name][2] * study.plan.epochs
+            epoch = epoch_seconds(row)
+            if least is not None and flops >= least:
+                tasks += [(flops, main * epoch, n_slices)]
+                tasks += n_folds * [(flops / 2, fold * epoch, n_slices)]
+            else:
+                tasks += [(2 * flops, (main + n_folds * fold) * epoch, (1 + n_folds) * n_slices)]
+        total, longest = (of(task[1] for task in tasks) for of in (sum, max))
+        found += [
+            show({
+                "grid": name, "device": device, "from_flops": least, "workers": workers,
+                "in_parts": (len(tasks) - len(of_grid)) // n_folds,
+                "wall_seconds": listed(tasks, workers),
+                "least_seconds": max(longest, total / workers),
+            })
+            for workers in (8, 64)
+        ]  # fmt: skip
+    return found
+
+
 # --- store
 
 
@@ -1263,6 +1322,7 @@ PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "forecast": (part_forecast, "forecast_cpu.json", "runs"),
     "slices": (part_slices, "scale.json", "slices"),
     "plans": (part_plans, "scale.json", "plans"),
+    "parts": (part_parts, "scale.json", "parts"),
     "folder": (part_folder, "scale.json", "folder"),
     "redesign": (part_redesign, "log_redesign.json", "rows"),
     "store": (part_store, "scale.json", "store"),

@@ -359,6 +359,30 @@ def other_plans() -> str:
     )  # fmt: skip
 
 
+def parts() -> str:
+    """Return the grids with folds as tasks of their own."""
+    rows = load("scale.json")["parts"]["results"]
+    chosen = [r for r in rows if r["device"] == "middle"]
+    found = {(r["grid"], r["from_flops"], r["workers"]): r for r in chosen}
+    lines = []
+    for name, least in dict.fromkeys(key[:2] for key in found):
+        few, many = (found[name, least, workers] for workers in (8, 64))
+        over = few["wall_seconds"] / few["least_seconds"]
+        of_whole = many["wall_seconds"] / found[name, None, 64]["wall_seconds"]
+        lines.append([
+            f"`{name}`", _flops(least),
+            few["in_parts"], f"{hours(few['wall_seconds'])} ({over:.2f})",
+            f"{hours(many['wall_seconds'])} ({of_whole:.2f})",
+        ])  # fmt: skip
+    header = ["grid", "divided from, flops", "trials divided",
+              "8 GPUs, h (of the least possible)", "64 GPUs, h (of undivided)"]  # fmt: skip
+    return table(header, lines)
+
+
+def _flops(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0e}".replace("e+", "e") if value else "0"
+
+
 def driver_and_disk() -> str:
     """Return what the simulated grids cost the driver, and what they leave on disk."""
     rows = load("scale.json")["plans"]["results"]
@@ -487,6 +511,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "epochs": epochs,
     "plans": plans,
     "other-plans": other_plans,
+    "parts": parts,
     "driver-and-disk": driver_and_disk,
     "sweep": sweep,
     "folder": folder,

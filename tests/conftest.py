@@ -9,6 +9,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# A killed trial then goes on from its last slice, however short that was.
+os.environ.setdefault("NAS_EVIDENCE_SAVE_EVERY", "0")
 # Ray makes its workers nice; beside tests that are not, those would starve.
 os.environ.setdefault("RAY_worker_niceness", "0")
 

@@ -107,7 +107,7 @@ def test_commands_and_the_page_name_it_as_well(
         return run(verb, folder, *more, folder=tmp_path).stdout
 
     said = told("status")
-    assert f"best: trial {first} with {name} = " in said
+    assert f" (trial {first}) with {name} = " in said
     best = json.loads(told("status", "--json"))["best"]
     assert best[column] == pytest.approx(value)
     assert f"ranked 1 of {n} by {name}" in told("status", first)

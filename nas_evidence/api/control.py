@@ -17,6 +17,7 @@ from nas_evidence.jobs.code_package import package_to_send, write_package
 from nas_evidence.jobs.job import Job
 from nas_evidence.jobs.jobs import ask_there, follow, latest_job
 from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.spec.domains import architecture_text
 
 if TYPE_CHECKING:  # ray and the stores are imported where needed
     from nas_evidence.driver.mirror import Looking, WorkingCopy
@@ -35,7 +36,8 @@ class Status:
     running        ids of the trials under way
     architectures  of these, by id as text
     best           its `trial_id`, the value that ranks it by its column (the objective or
-                   `estimate`), the `unit`, and `ranked_by`; None while none ranks
+                   `estimate`), the `unit`, `ranked_by`, and its `architecture` in words; None
+                   while none ranks
     held_by        the process that works on it
     waits_for      what a running study waits for before a trial can run, such as
                    "2 workers, 0 of 2 CPUs free"
@@ -217,8 +219,9 @@ def status_in(store: "WorkingCopy") -> dict[str, Any]:
     now, submitted = study_status(store.folder), read_submission(store.folder)
     best = None
     if now.best is not None:
+        words = architecture_text(now.best.family, now.best.architecture.values)
         best = {"trial_id": now.best.trial_id, now.column: now.value, "unit": now.unit,
-                "ranked_by": now.ranks_by}  # fmt: skip
+                "ranked_by": now.ranks_by, "architecture": words}  # fmt: skip
     return {
         "name": now.name,
         "state": now.state,

@@ -1,6 +1,7 @@
 """From a study that has begun to its end, for each function that runs one."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,11 +57,14 @@ def run_to_end(
     code = with_kept(store.folder, code)
     with code.in_use():
         import_outside(outside_names(spec))
-    with code.in_use(), study_run(spec, store, run, audience, data, code) as (tables, ran):
+    with code.in_use(), study_run(spec, store, run, audience, data, code) as ended:
+        tables = ended.tables
         made = make(store.place, run.data_root, spec=spec, store=store, code=code)
         study: Any = made
         study._data, study._read = data, (stamp(store.folder), tables)
-        audience.ends(study, run, ran)
+        # What follows needs torch, which the server of plain processes has imported.
+        with study._with_fork_of(ended.forks) if ended.forks else nullcontext():
+            audience.ends(study, run, ended.ran)
     statuses = set(tables.trials["status"])
     cut = left_out(spec, store.folder, run.limit)
     if cut and not statuses:

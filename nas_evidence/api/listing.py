@@ -24,8 +24,9 @@ class ListedStudy:
 
     place       its folder, or the URI of its store
     name        of the study
-    state       "running", "waiting" (held by a process, with no trial under way), "stopped",
+    state       "running", "waiting" (held by a process, and no trial can run), "stopped",
                 "budget spent", "finished" or "damaged"
+    waits_for   what it waits for, such as "2 workers, 0 of 2 CPUs free", "" if it does not say
     n_finished  of `n_trials` trials of the search
     n_trials    that were asked for
     best        the best architecture in words, None while none ranks
@@ -53,6 +54,7 @@ class ListedStudy:
     changed: float | None = None
     refit_of: str = ""
     problem: str = ""
+    waits_for: str = ""
 
     @property
     def age(self) -> float | None:
@@ -143,7 +145,7 @@ def _facts(store: "WorkingCopy") -> ListedStudy:
     now, how, origin = study_status(folder), read_how_read(folder), read_origin(folder)
     dataset = load_study(folder / "study.toml").dataset
     state, best = now.state, now.best
-    if state == "running" and not now.running and now.n_finished < now.n_trials:
+    if now.waits_for:
         state = "waiting"
     words = None
     if best is not None:
@@ -162,4 +164,5 @@ def _facts(store: "WorkingCopy") -> ListedStudy:
         n_rows=how.n_train + how.n_test if how else None,
         changed=last_written(folder),
         refit_of=origin.place if origin else "",
+        waits_for=now.waits_for,
     )

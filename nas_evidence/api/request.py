@@ -94,7 +94,8 @@ def dataset_keys(options: DataOptions) -> dict[str, Any]:
     known = DataOptions.__annotations__
     found: dict[str, Any] = {key: value for key, value in options.items() if key in known}
     target, test = found.pop("target", None), found.pop("test", None)
-    found["target"] = target if isinstance(target, str) else ",".join(target or ()) or None
+    names = target if isinstance(target, list | tuple) else [] if target is None else [target]
+    found["target"] = target if isinstance(target, str) else ",".join(map(str, names)) or None
     found["test_path"] = None if test is None else str(Path(test).expanduser().resolve())
     for name in ("drop", "categorical", "numeric"):
         names = found.get(name) or ()
@@ -299,6 +300,11 @@ def is_data(study: str) -> bool:
             f"{study} is a folder without a study file, without x_train.npy, and without folders "
             "of images; name a study file (.toml) or data (.csv, .parquet, .npz)."
         ).with_code("folder-without-study-or-data")
+    if kind is None and path.is_file():
+        raise UserError(
+            f"{study} is neither a study file (.toml) nor data in a format that is read, by the "
+            "ending of its name; write it as CSV or Parquet."
+        ).with_code("file-of-no-kind")
     return kind is not None
 
 
@@ -473,6 +479,11 @@ def with_families(
         return spec, code
     chosen = {}
     families = [families] if isinstance(families, str) else families
+    if not families:
+        raise UserError(
+            f"families is empty, so there is nothing to search; name some of "
+            f"{', '.join(FAMILY_PARAMETERS)}, or leave it out"
+        ).with_code("no-family-asked")
     own = own_families(families)
     code = with_objects(own, code, outside_names(spec)) if own else code
     for family in families:

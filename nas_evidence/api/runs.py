@@ -271,6 +271,20 @@ def unfinished(spec: StudySpec, finds: "DoneTrials") -> bool:
     return not is_finished(spec, finds.past.state.race, finds.done)
 
 
+@dataclass(frozen=True)
+class RunEnd:
+    """What is left of a run while its study is still held.
+
+    tables  of the study
+    ran     whether trials ran
+    forks   the server that has forked the workers, if it has imported torch and the study is here
+    """
+
+    tables: "StudyTables"
+    ran: bool
+    forks: "ForkServer | None"
+
+
 @contextmanager
 def study_run(
     spec: StudySpec,
@@ -279,8 +293,8 @@ def study_run(
     audience: Audience,
     data: "Source",
     code: Code,
-) -> "Iterator[tuple[StudyTables, bool]]":
-    """Run what is left of a study; give its tables, and whether trials ran, while it is locked.
+) -> Iterator[RunEnd]:
+    """Run what is left of a study; give what came of it, while it is locked.
 
     Raises:
         KeyboardInterrupt: also if another terminal cancels the study.
@@ -314,7 +328,7 @@ def study_run(
         tables = read_study_tables(folder, spec)
         if another := other_first(before, tables.standings.best):
             audience.say(another)
-        yield tables, ran
+        yield RunEnd(tables, ran, forks if forks.runs and store.uri is None else None)
 
 
 def other_first(before: "Standing | None", now: "Standing | None") -> str:
@@ -360,7 +374,7 @@ class UnfinishedStudy:
             KeyboardInterrupt: also if another terminal cancels the study.
             ValueError: if the data are missing or do not fit the study.
         """
-        from nas_evidence.data.arrays import check_numbers, check_task
+        from nas_evidence.data.arrays import check_space, check_task
         from nas_evidence.data.decided import how_read_of
         from nas_evidence.data.digest import data_digest
         from nas_evidence.driver.race import race_left
@@ -385,7 +399,7 @@ class UnfinishedStudy:
         say(f"{spec.name}: {trials}{';' if race else ','} {at_once} -> {self.store.place}")
         arrays = self.data.arrays(seed=spec.seed)
         check_task(spec.plan, arrays)
-        check_numbers(spec.family, arrays)
+        check_space(spec.family, arrays)
         keep_how_read(self.store.folder, how_read_of(arrays))
         if why:
             say(f"{spec.name}: trials run {why}")

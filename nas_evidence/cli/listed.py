@@ -39,6 +39,8 @@ def listed(
     for one in found:
         if one.problem:
             out.print(f"damaged: {one.place}: {one.problem}")
+        if one.waits_for:
+            out.print(f"waiting: {one.place}: waits for {one.waits_for}")
 
 
 def _row(one: ListedStudy) -> tuple[str, ...]:

@@ -170,13 +170,16 @@ def _print_status(now: Status, named: Sequence[str], job: Job | None) -> None:
         out.print(f"held by {now.held_by}, for a minute at most: its job has ended")
     elif now.held_by:
         out.print(f"held by {now.held_by}; stop it: {typed('cancel', *named)}")
-    for trial_id, architecture in now.architectures.items():
+    for trial_id, architecture in () if now.waits_for else now.architectures.items():
         out.print(f"running: trial {trial_id} {architecture}")
     if now.best is not None:
         (_, best), (column, value), *_ = now.best.items()
         unit = " nats per datum" if now.best.get("unit") == "nats per datum" else ""
         by = now.best.get("ranked_by", column)  # a cluster may run an older version
-        out.print(f"best: trial {best} with {by} = {score_text(value)}{unit}")
+        what = f"trial {best}"
+        if words := now.best.get("architecture"):
+            what = f"{words} ({what})"
+        out.print(f"best: {what} with {by} = {score_text(value)}{unit}")
     again = typed("resume", *resumed)
     if now.state == "stopped" or lost:
         out.print(f"continue: {again}")

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from importlib import import_module
 from math import inf
@@ -31,7 +31,7 @@ from nas_evidence.cli.report import (
     say_results,
 )
 from nas_evidence.cli.submit import resubmit
-from nas_evidence.cli.terminal import LiveTable, err, out, typed
+from nas_evidence.cli.terminal import LiveTable, err, out, print_reading, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter
@@ -172,6 +172,9 @@ class _Terminal(Audience):
     def say(self, line: str) -> None:
         out.print(line)
 
+    def read(self, sentences: Sequence[str]) -> None:
+        print_reading(sentences)
+
     def warn(self, line: str) -> None:
         out.print(f"warning: {line}")
 
@@ -215,7 +218,7 @@ class _Terminal(Audience):
         try:
             with interruptible(late):
                 if run.limit is not None:
-                    _plan_the_end(run.limit)
+                    _plan_the_end(run)
                 yield
         except KeyboardInterrupt:
             stopped(err.print)
@@ -268,15 +271,11 @@ def _conclude(study: "Study", run: Run) -> "Report":
     if wrong or others:
         set_aside(study.folder, "export")
 
-    def within() -> contextlib.AbstractContextManager[None]:
-        assert limit is not None
-        return limit.stopping(max(1.0, limit.left() - limit.after))
-
     with suppress(ValueError):  # no trial is complete
         exported = study.is_exported()
         parts: list[Part] = ["report"] if exported else ["report", "export"]
         say_forecast(study, *parts)
-    report = say_results(study, within=nullcontext if limit is None else within)
+    report = say_results(study, within=nullcontext if limit is None else limit.for_models)
     if wrong or others:
         what = f"export/{wrong[0]} was not as written" if wrong else "export/ was of another study"
         out.print(f"note:   {what}: the folder is in damaged/")
@@ -291,13 +290,17 @@ def _conclude(study: "Study", run: Run) -> "Report":
     return report
 
 
-def _plan_the_end(limit: TimeLimit) -> None:
+def _plan_the_end(run: Run) -> None:
     """Reserve time for report and export, by the time that starting took.
 
     Their modules are imported while the workers start.
     """
+    limit = run.limit
+    assert limit is not None
     limit.after = _AFTER * (limit.seconds - limit.left())
-    needed = ("nas_evidence.baselines.on_test_rows", "nas_evidence.reporting.page")
+    needed = ["nas_evidence.reporting.page"]
+    if run.executor in ("inline", "ray"):  # a fork of plain processes has torch
+        needed.append("nas_evidence.baselines.on_test_rows")
     Thread(target=lambda: [*map(import_module, needed)], daemon=True).start()
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nas_evidence.api.progress import Progress, score_text, size_text
+from nas_evidence.api.shared_options import flag_of
 from nas_evidence.plumbing.durations import duration
 from nas_evidence.plumbing.foreign_text import on_lines, on_one_line, shell_word
 from nas_evidence.plumbing.masking import masked
@@ -31,6 +32,15 @@ if TYPE_CHECKING:  # these import pandas, which slows the start
     from nas_evidence.reporting.study_tables import RankedArchitecture
 
 
+#: An option of Python in what is said of data, its value as a word of a shell, and a key.
+_OPTION = re.compile(
+    r"(?:(?<=; )|(?<=, or )|(?<=If not, ))(categorical|numeric|drop|task|image_size)="
+    r"""((?:'[^']*'|"[^"]*"|[^\s'";])+)(?= to |; |$)"""
+)
+_BOTH_DOORS = re.compile(r"\b[a-z_]+=(\S+) \((--[a-z-]+)\)")
+_SETTING = re.compile(r"(; |\band )(?:set (?=\S+=\S+ to )|(?=plan\.\S+=))")
+
+
 class _Literal(Console):
     """Prints names, paths and causes literally: no markup, no emoji, no control characters."""
 
@@ -45,6 +55,27 @@ class _Literal(Console):
 
 
 out, err = _Literal(), _Literal(stderr=True)
+
+
+def as_typed(sentence: str) -> str:
+    """Return how data were read with the options as the command line takes them.
+
+    >>> as_typed("column 'a b' is left out: it is empty; categorical='a b' to keep")
+    "column 'a b' is left out: it is empty; --categorical 'a b' to keep"
+    >>> as_typed("ranked by: the score; set rank_by=score to change it")
+    'ranked by: the score; --set rank_by=score to change it'
+    >>> as_typed("rows: 9; test_fraction=0.2 (--test-fraction) splits off a test")
+    'rows: 9; --test-fraction 0.2 splits off a test'
+    """
+    shown = _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2]}", sentence)
+    shown = _BOTH_DOORS.sub(r"\2 \1", shown)
+    return _SETTING.sub(r"\1--set ", shown)
+
+
+def print_reading(sentences: Iterable[str]) -> None:
+    """Print how data were read."""
+    for sentence in sentences:
+        out.print(as_typed(sentence))
 
 
 def say_flaws(study: "Study") -> None:

@@ -9,7 +9,7 @@ import typer
 import nas_evidence
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.options import with_parameters_of
-from nas_evidence.cli.terminal import err, out, typed
+from nas_evidence.cli.terminal import err, out, print_reading, typed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
@@ -50,8 +50,7 @@ def init(
     beside = _relative(path, file.parent)
     text = proposed_text(dataset.model_copy(update={"path": beside}), arrays, name=file.stem)
     file.write_text(text, encoding="utf-8")
-    for sentence in arrays.meaning.said:
-        out.print(sentence)
+    print_reading(arrays.meaning.said)
     out.print(f"study file: {file}; run it with {typed('search', file)}")
 
 
@@ -86,24 +85,25 @@ def dry_run(data: str, **given: Any) -> None:
 
 def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str | None) -> None:
     """Print what the data are and what the study would take."""
-    from nas_evidence.data.arrays import check_numbers, check_task
-    from nas_evidence.data.proposed import order_sentence, with_numbers
+    from nas_evidence.data.arrays import check_space, check_task
+    from nas_evidence.data.proposed import order_sentence, skewed_sentence, with_numbers
     from nas_evidence.driver.race import budget_of
     from nas_evidence.driver.runtime import forecast_seconds
     from nas_evidence.plumbing.durations import rough_duration
     from nas_evidence.workers.choice import chosen_executor, n_workers
 
-    for sentence in arrays.meaning.said:
-        out.print(sentence)
+    print_reading(arrays.meaning.said)
     shape = " x ".join(map(str, arrays.input_shape))
-    outputs = f"{arrays.n_outputs} {arrays.kind.targets}"
+    targets = arrays.kind.targets  # one real target, but never one class
+    outputs = f"{arrays.n_outputs} {targets if arrays.n_outputs > 1 else targets[:-1]}"
     out.print(
         f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
         f"{outputs}"
     )
-    out.print(order_sentence(spec, arrays.n_train))
+    skewed = skewed_sentence(spec, arrays)
+    print_reading([*filter(None, [skewed]), order_sentence(spec, arrays.n_train)])
     check_task(spec.plan, arrays)
-    check_numbers(spec.family, arrays)
+    check_space(spec.family, arrays)
     megabytes = arrays.n_train * 4 * prod(arrays.input_shape) / 1e6
     out.print(f"memory: {megabytes:.3g} MB of training inputs in each worker")
     race = budget_of(spec) if spec.n_finalists else 0

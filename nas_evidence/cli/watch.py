@@ -56,7 +56,9 @@ def watch(
     with served(folder / "report", port) as (address, idle_seconds):
         out.print(f"live: {address}")
         n = 0
-        for paths in reports(folder, is_over=over, every_seconds=every):
+        for paths in reports(
+            folder, is_over=over, every_seconds=every, losses=store.losses_so_far
+        ):
             n += 1
             # The driver, which holds the store, writes the last one there.
             out.print(f"report: {as_named(store, paths.html) if store.uri is None else address}")

@@ -247,9 +247,10 @@ def names_the_file(
 def _inputs(x: Array, key: str, path: Path) -> Inputs:
     """Return `x` as [n, d], which may hold NaN, or as images [n, C, H, W], uint8 or float32."""
     if x.ndim not in (2, 3, 4) or x.size == 0:
+        remedy = f"; a single column is {key}[:, None]" if x.ndim == 1 and x.size else ""
         raise UserError(
             f"{key} must be vectors [n, d] or images [n, H, W], [n, C, H, W] or [n, H, W, C], "
-            f"but its shape is {list(x.shape)} in {path}"
+            f"but its shape is {list(x.shape)} in {path}{remedy}"
         ).with_code("npz-input-shape")
     if x.dtype.kind not in "biuf":
         raise UserError(

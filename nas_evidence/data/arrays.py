@@ -20,7 +20,7 @@ from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.domains import Domain
 from nas_evidence.spec.likelihoods import Stored, TargetKind, Task, default_of, stored_kind
 from nas_evidence.spec.registry import is_outside
-from nas_evidence.spec.study import NUMBERS, PIECEWISE, TrainingPlan
+from nas_evidence.spec.study import NUMBERS, OF_IMAGES, PIECEWISE, TrainingPlan
 
 if TYPE_CHECKING:
     from nas_evidence.data.preparation import Preparation
@@ -222,6 +222,11 @@ def slices(x: Inputs) -> Iterator[Array]:
     return (x[start : start + step] for start in range(0, len(x), step))
 
 
+def row_hashes(x: Inputs) -> Iterator[int]:
+    """Yield a hash of the bytes of each row, as float32 without negative zeros."""
+    return (hash(row.tobytes()) for part in slices(x) for row in part.astype(np.float32) + 0)
+
+
 def value_range(x: Inputs) -> tuple[float, float]:
     """Return the smallest and the largest value."""
     return min(float(p.min()) for p in slices(x)), max(float(p.max()) for p in slices(x))
@@ -276,16 +281,22 @@ def check_task(plan: TrainingPlan, data: _HasTask) -> None:
         ).with_code("augment-without-images")
 
 
-def check_numbers(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> None:
-    """Check that numbers can be encoded as a space of architectures asks for.
+def check_space(space: Mapping[str, Mapping[str, Domain]], data: _HasTask) -> None:
+    """Check that inputs can be what a space of architectures asks for.
 
     Args:
         space: the domains of each family.
         data: the data of the study.
 
     Raises:
-        ValueError: if inputs are images, which are no columns of numbers.
+        ValueError: if every family needs images and inputs are vectors, or if numbers are to be
+            encoded and inputs are images, which are no columns of numbers.
     """
+    if len(data.input_shape) == 1 and space.keys() <= OF_IMAGES:
+        raise UserError(
+            f"{' and '.join(space)} need{'s' * (len(space) == 1)} images, but an input is a "
+            f"vector of {data.input_shape[0]} numbers; search another family, such as mlp"
+        ).with_code("families-of-images")
     for family, domains in space.items():
         domain = domains.get(NUMBERS)
         if len(data.input_shape) == 1 or domain is None or is_outside(family):

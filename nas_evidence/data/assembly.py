@@ -21,6 +21,7 @@ from nas_evidence.data.decided import (
     grouped,
     said_alike,
     said_categories,
+    said_copies,
     said_of_numbers,
 )
 from nas_evidence.data.image_reading import ImageReading
@@ -118,6 +119,8 @@ def raw_of(rows: RowsRead, spec: DatasetSpec, *, seed: int) -> RawArrays:
             rest, told = in_known_forms(rest, preparation)
             said = [*said, *told]
         x_test = preparation.apply(rest, f"the test rows of {where}") if n_test else x[:0]
+        if units is None:  # else copies may belong together
+            said = [*said, *said_copies(x, y, x_test, y_test)]
     elif spec.drop or spec.categorical or spec.numeric:
         raise UserError(
             f"`drop`, `categorical` and `numeric` are of tables and of vectors in memory, but "

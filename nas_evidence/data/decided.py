@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from nas_evidence.data.arrays import ArrayData
+from nas_evidence.data.arrays import ArrayData, row_hashes
+from nas_evidence.data.mapped import Array
 from nas_evidence.data.preparation import MOST_CATEGORIES, Preparation, option
 from nas_evidence.data.said import Said
 from nas_evidence.data.targets import ClassName
@@ -148,6 +150,42 @@ def _alike(names: Sequence[str]) -> str:
     alike = [sorted(own) for own in found.values() if len(own) > 1]
     more = ", ..." * (len(alike) > _NAMED)
     return ", ".join(" and ".join(map(repr, own)) for own in alike[:_NAMED]) + more
+
+
+def said_copies(x: Array, y: Array, x_test: Array, y_test: Array) -> Iterator[str]:
+    """Say how many rows are copies of an earlier one, in all features and the target.
+
+    Rows that may be alike by chance are none: some feature, or the target, must have more values
+    than half of the rows.
+
+    Args:
+        x: features of the training rows [n, d].
+        y: their targets [n] or [n, C], as all others.
+        x_test: of the test rows.
+        y_test: of the test rows.
+    """
+    rows = list(zip(row_hashes(x), _of_targets(y), strict=True))
+    known = set(rows)
+    n_copies = len(rows) - len(known)
+    n_seen = sum(row in known for row in zip(row_hashes(x_test), _of_targets(y_test), strict=True))
+    if not (n_copies or n_seen) or not any(
+        len(np.unique(values)) > len(x) // 2 for values in (*np.atleast_2d(y.T), *x.T)
+    ):
+        return
+    if n_copies:
+        yield (
+            f"{n_copies} of {len(x)} training rows are copies of an earlier row, so networks are "
+            "scored on rows that they were trained on; remove the copies"
+        )
+    if n_seen:
+        yield (
+            f"{n_seen} of {len(x_test)} test rows are copies of a training row, so the test looks "
+            "too good; remove the copies"
+        )
+
+
+def _of_targets(y: Array) -> Iterator[bytes]:
+    return (one.tobytes() for one in y)
 
 
 def how_read_of(arrays: ArrayData, given: str = "") -> HowRead:

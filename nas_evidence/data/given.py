@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from nas_evidence.data.array_files import arrays_of_part, as_frame
-from nas_evidence.data.arrays import ArrayData, Inputs, slices
+from nas_evidence.data.arrays import ArrayData, row_hashes
 from nas_evidence.data.cells import TEXT, Written, how_read, with_numbers_read
 from nas_evidence.data.image_reading import ImageReading
 from nas_evidence.data.images import are_images, are_of_pil, new_images, new_images_in_memory
@@ -184,17 +184,12 @@ def rows_seen(inputs: Array, trained: ArrayData) -> int:
     make, are one row.
     """
     units = range(trained.n_train) if trained.units is None else trained.units.of
-    distinct = set(zip(units, _hashes(trained.x_train), strict=True))
+    distinct = set(zip(units, row_hashes(trained.x_train), strict=True))
     counts = Counter(row for _, row in distinct)
     alike = 1 - sum(count == 1 for count in counts.values()) / len(distinct)
-    n, seen = len(inputs), sum(row in counts for row in _hashes(inputs))
+    n, seen = len(inputs), sum(row in counts for row in row_hashes(inputs))
     spread = math.sqrt(n * alike * (1 - alike) * (1 + n / len(distinct)))
     return seen if seen > n * alike + 3 * spread else 0
-
-
-def _hashes(inputs: Inputs) -> Iterator[int]:
-    """Yield a hash of the bytes of each row, as float32 without negative zeros."""
-    return (hash(row.tobytes()) for part in slices(inputs) for row in part.astype(np.float32) + 0)
 
 
 def _checked(inputs: Array, truth: Array | None = None) -> Given:

@@ -20,7 +20,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -76,15 +76,19 @@ _TABLES: dict[str, Callable[[Path], Any]] = {
 }
 #: What pandas needs to read these.
 _NEEDED = dict.fromkeys((".parquet", ".pq", ".feather"), "pyarrow") | {".xlsx": "openpyxl"}
-#: Endings of data in other formats, with the remedy.
-_OTHERS = {
-    ".xls": "save the sheet as CSV",
-    ".arff": "write it as CSV",
-    ".npy": "put x_train.npy and y_train.npy into one folder and name that",
-    ".pkl": "write it with pandas.DataFrame.to_parquet, or numpy.savez",
-    ".pt": "write it with numpy.savez",
-    **dict.fromkeys((".jsonl.gz", ".json.gz", ".parquet.gz", ".zip", ".zst"), "unpack it"),
+#: Endings of data in other formats, by the remedy.
+_REMEDIES = {
+    "save the sheet as CSV": ".xls .xlsb .ods .numbers",
+    "write it as CSV or Parquet": (
+        ".arff .dat .libsvm .svm .html .xml .dta .sav .sas7bdat .xpt .rds .rdata .orc .arrow .h5 "
+        ".hdf5 .mat .db .sqlite"
+    ),
+    "put x_train.npy and y_train.npy into one folder and name that": ".npy",
+    "write it with pandas.DataFrame.to_parquet, or numpy.savez": ".pkl .pickle .joblib",
+    "write it with numpy.savez": ".pt .pth",
+    "unpack it": ".jsonl.gz .json.gz .parquet.gz .zip .zst .tar .tgz .tar.gz .7z .rar",
 }
+_OTHERS = {one: remedy for remedy, endings in _REMEDIES.items() for one in endings.split()}
 #: Where the file has no row for a message, the largest number of columns listed.
 _LISTED = 12
 #: Maximum number of columns of a CSV file, and of characters of its first line.
@@ -114,7 +118,6 @@ _FOREIGN = {
 }
 #: What pandas says of a line with more cells than names.
 _TOO_LONG = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
-#: Cells that hold more than one value.
 #: Words that pandas reads as a missing cell of a text file or a spreadsheet.
 _MISSING_WORDS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
@@ -204,6 +207,8 @@ def plain(data: Any) -> Any:
     if hasattr(data, "toarray") and hasattr(data, "nnz"):
         _check_cells(data)
         return data.toarray()
+    if isinstance(data, np.ndarray) and data.dtype.names:
+        return pd.DataFrame(data)
     if isinstance(data, pd.Series | pd.Index | np.ndarray):
         return data
     if isinstance(data, Mapping):
@@ -633,9 +638,10 @@ def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _
         sentence = f"rows of {form.path.name} end with {count} too many, which is left out"
         return replace(form, names=tuple(names), ends=ends, said=(*form.said, sentence))
     if len(first) > len(names) + 1:  # which pandas would take for several levels of row names
+        title = "remove a title before the names, " if len(names) == 1 else ""
         raise UserError(
-            f"row 0 has {len(first)} cells, but the line of names has {len(names)}; name each "
-            "column, or quote cells with a separator in them"
+            f"row 0 has {len(first)} cells, but the line of names has {len(names)}; {title}name "
+            "each column, or quote cells with a separator in them"
         ).with_code("names-fewer-than-cells")
     if len(first) == len(names) + 1:
         _check_row_names(form, names)
@@ -788,10 +794,18 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
             more.append("; the names must be in the first line")
         elif len(frame.columns) == 1 and str(name) in str(frame.columns[0]).split():
             more.append("; separate the columns by commas, semicolons, tabs or bars")
+        elif any("." in str(one) and _writes_number(str(one)) for one in frame.columns):
+            more.append("; a line of names must come before the values")
         raise UserError(
             f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}"
         ).with_code("no-such-column")
     return name
+
+
+def _writes_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
 
 
 def rows_of_table(

@@ -77,12 +77,19 @@ def real_numbers(y: Array, where: str) -> Array:
 
 
 def check_varies(y: Array, where: str) -> None:
-    """Check that not all targets are equal."""
-    if len(y) > 1 and (y.min(0) == y.max(0)).all():
+    """Check that not all targets are equal, and that each column varies by enough for float32."""
+    spread = y.max(0) - y.min(0)
+    if len(y) > 1 and not spread.any():
         raise UserError(
             f"{where}: all {len(y)} training targets are {y[0, 0]:g}, so there is nothing to "
             "learn; name another target"
         ).with_code("target-constant")
+    least = float(np.finfo(np.float32).tiny)
+    if (few := spread[(spread > 0) & (spread < least)]).size:
+        raise UserError(
+            f"{where}: the training targets span {few[0]:.3g}, but float32 holds no less than "
+            f"{least:.3g}; give the targets another unit"
+        ).with_code("target-span-too-small")
 
 
 def check_support(y: Array, scale: TargetScaleName, where: str, rows: str = "row") -> None:

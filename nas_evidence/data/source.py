@@ -113,6 +113,11 @@ class Source:
             }
         return replace(self, spec=asked, _taken=taken)
 
+    def taken(self, *, seed: int) -> "Source":
+        """Return the arrays of a seed alone: data that can be pickled, and are not read again."""
+        taken = {seed: self.arrays(seed=seed)}
+        return Source(self.spec, {}, self.given, _taken_alone, _taken=taken)
+
     def spoilt(self, folder: Path, *, seed: int) -> list[str]:
         """Return which of its files a study folder has with other content, as a lost disk leaves.
 
@@ -162,6 +167,10 @@ class Source:
                 f"{folder} belongs to other data{known}; give another study folder as `out`, "
                 f"or train its best architecture on these: {again}"
             ).with_code("given-data-changed")
+
+
+def _taken_alone(spec: DatasetSpec, *, seed: int) -> RawArrays:
+    raise LookupError(f"only the arrays of another seed than {seed} were taken of {spec.name}")
 
 
 # --- where data are found
@@ -494,14 +503,14 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         images = replace(found.reading, said=(*found.reading.said, *said))
     if isinstance(data, pd.DataFrame):
         return _of_table(data, y, keys, of_rows)
-    x = as_array(data)
+    x = _listed(data, "data")
     if x.dtype.kind in "OUS":
         return _of_table(texts_as_frame(x), y, keys, of_rows)
     if "target" in keys:
         raise UserError("target names a column of a DataFrame; give arrays with y").with_code(
             "target-names-no-column"
         )
-    labels = as_array(y)
+    labels = _listed(y, "y")
     if len(x) != len(labels):
         raise UserError(
             f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
@@ -509,6 +518,17 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
     return array_source(arrays, spec, given=GIVEN, images=images)
+
+
+def _listed(values: Any, name: str) -> Array:
+    """Return values in memory as an array [n, ...]."""
+    found = as_array(values)
+    if not found.ndim:
+        raise UserError(
+            f"{name} must be a list, an array or a Series, but is a {type(values).__name__}; "
+            "list(...) makes a list of values that have no order or can be read only once"
+        ).with_code("values-without-order")
+    return found
 
 
 def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
@@ -545,7 +565,7 @@ def _of_table(
                 "y-and-target"
             )
         name = str(getattr(y, "name", None) or "target")
-        values = as_array(y)
+        values = _listed(y, "y")
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim not in (1, 2) or len(values) != len(frame):

@@ -350,7 +350,9 @@ class Driver:
         self._log.check()
         folder.mkdir(parents=True)
         with_checkpoint = [f for f in earlier if any(f.glob("epoch-*.pt"))]
-        resume_from = with_checkpoint[-1] if with_checkpoint else None
+        # That of a parked trial may be under way: its executor waits for it.
+        known = with_checkpoint or earlier
+        resume_from = known[-1] if known else None
         self._running[trial_id] = assignment
         self._deadline.launched(trial_id, self._executor.now())
         share = self._state.shares.get(trial_id, 0.0)

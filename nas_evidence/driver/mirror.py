@@ -50,6 +50,7 @@ from nas_evidence.plumbing.removal import forget_removals, is_below, noted_remov
 from nas_evidence.plumbing.user_error import Mistake, UserError
 from nas_evidence.spec.record import LossKind, SliceReport, TrialRecord
 from nas_evidence.spec.toml import StudyError
+from nas_evidence.storage.checkpoint_losses import losses_so_far
 from nas_evidence.storage.faults import StoreError, StudyStoppedError
 from nas_evidence.storage.holding import Holder, announced
 from nas_evidence.storage.links import refuse_links
@@ -150,6 +151,10 @@ class WorkingCopy:
     def look_for_requests(self) -> None:
         """Fetch the requests of other processes."""
 
+    def losses_so_far(self, checkpoint: Path) -> list[tuple[int, float]]:
+        """Return epoch and loss of a trial under way, by the path of its checkpoint here."""
+        return losses_so_far(checkpoint)
+
     def around(self, executor: Executor) -> Executor:
         """Return an executor that keeps the store up to date; for a folder the given one."""
         return executor
@@ -160,7 +165,8 @@ class WorkingCopy:
         Raises:
             ValueError: if one does.
         """
-        refuse_links(self.folder, self.place)
+        if os.path.lexists(self.folder / "study.toml"):  # else its links are nobody's matter
+            refuse_links(self.folder, self.place)
 
     def pull(self) -> None:
         """Fetch what is stored, to read it."""
@@ -183,8 +189,12 @@ def working_copy(place: str, scratch: Path | None = None) -> WorkingCopy:
         scratch: folder to work in if `place` is a URI; a temporary one by default.
 
     Raises:
-        ValueError: if no installed package handles such URIs.
+        ValueError: if no installed package handles such URIs, or if no place has such a name.
     """
+    if "\0" in place:
+        raise UserError(
+            f"{place!r} has a character of code 0, which no folder has; correct the path."
+        ).with_code("place-of-code-0")
     return Mirror(place, scratch) if is_uri(place) else WorkingCopy(Path(place).expanduser())
 
 
@@ -268,6 +278,11 @@ class Mirror(WorkingCopy):
             StoreError: if it does not.
         """
         self.store.check_answers()
+
+    def losses_so_far(self, checkpoint: Path) -> list[tuple[int, float]]:
+        """Return the same from the store: here a checkpoint is an empty file."""
+        name = checkpoint.relative_to(self.folder).as_posix()
+        return self.store.read_parts(name, losses_so_far) or []
 
     # --- from the store
 
@@ -584,7 +599,7 @@ class MirroredExecutor:
             if event.kind is LossKind.STORE:
                 raise StoreError(event.cause).with_code("store-lost-on-worker")
         elif isinstance(event, SliceReport):
-            if event.epoch and attempt:
+            if event.epoch and attempt and event.saved:
                 self._keeper.note_checkpoint(f"{attempt}/epoch-{event.epoch:06d}.pt")
             return
         elif isinstance(event, TrialRecord) and attempt:

@@ -38,6 +38,8 @@ from nas_evidence.storage.conditions import (
     study_of_trials,
 )
 from nas_evidence.storage.events import Ended
+from nas_evidence.storage.kept_origin import FILE as ORIGIN
+from nas_evidence.storage.kept_origin import restore_told
 from nas_evidence.storage.log import LOG, Log, mend_log
 from nas_evidence.storage.redo import adopt, find_done, set_aside_wrong
 from nas_evidence.storage.set_aside import set_aside
@@ -128,6 +130,9 @@ def _repaired(folder: Path, data: Load, *, with_checkpoints: bool) -> list[str]:
         complete(log, known_proposals(study, log.state.proposals, rows))
     for place in (one.place for one in problems if one.problem == FOREIGN):
         _aside(folder, place, done, "not a file of a study")
+    for one in problems:
+        if one.kind is Kind.TOLD:  # before the report goes
+            _restore_told(folder, one.place, done)
     if any(one.kind is Kind.REPORT for one in problems) and (folder / "report" / SUMS).exists():
         _aside(folder, f"report/{SUMS}", done, _THEN[Kind.REPORT])  # it lists what goes
     for kind, place in sorted({(one.kind, one.place) for one in problems}):
@@ -227,7 +232,8 @@ def _restore_model(
     if arrays is None:
         return
     try:
-        made = train_again(read_study_tables(folder, study), arrays, row.trial_id)
+        tables = read_study_tables(folder, study)
+        made = train_again(tables, arrays, row.trial_id, with_folds=True)
     except UserError as error:
         done.append(f"{name}: left as it is; {error}")
         return
@@ -236,6 +242,18 @@ def _restore_model(
     write_whole(folder / name, made.read_bytes())
     remove_attempts(folder, made.parent.relative_to(folder).as_posix())
     done.append(f"{name}: trained again from its seed")
+
+
+def _restore_told(folder: Path, place: str, done: list[str]) -> None:
+    """Write what a study tells of itself again from its report, or set it aside."""
+    there = (folder / place).exists()
+    if there:
+        set_aside(folder, place)
+    if restore_told(folder, place):
+        done.append(f"{place}: written again from the report")
+    elif there:
+        then = "the study looks like a search now" if place == ORIGIN else "the next run writes it"
+        done.append(f"{place}: moved to damaged/; {then}")
 
 
 def restored_study(folder: Path, done: list[str]) -> StudySpec:

@@ -23,13 +23,20 @@ from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage import COMPARISON
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import (
     content_hash,
     damaged_conditions,
     data_of_trials,
     study_of_trials,
 )
+from nas_evidence.storage.delivered import delivered_among
 from nas_evidence.storage.holding import is_damaged
+from nas_evidence.storage.kept_how_read import FILE as HOW_READ
+from nas_evidence.storage.kept_how_read import read_how_read
+from nas_evidence.storage.kept_origin import FILE as ORIGIN
+from nas_evidence.storage.kept_origin import read_origin, told_in_report
+from nas_evidence.storage.kept_submission import FILE as SUBMITTED
 from nas_evidence.storage.log import LOG, read_log
 from nas_evidence.storage.outside_code import wrong_code
 from nas_evidence.storage.redo import DoneTrials, find_done
@@ -40,6 +47,12 @@ from nas_evidence.training.checkpoint import read_checkpoint
 #: Loads the data of a study.
 Load = Callable[[StudySpec], ArrayData]
 _OTHER = "not as it was written"
+#: Files that only tell something of a study, and whether that of a folder can be read.
+_TOLD: dict[str, Callable[[Path], bool]] = {
+    HOW_READ: lambda folder: read_how_read(folder) is not None,
+    ORIGIN: lambda folder: read_origin(folder) is not None,
+    SUBMITTED: lambda folder: is_sealed_json(folder / SUBMITTED),
+}
 _HOME, _ATTEMPT = re.compile(r"\d{6,}"), re.compile(r"attempt-\d+")
 
 
@@ -59,6 +72,7 @@ class Kind(StrEnum):
     EXPORT = "export"
     REPORT = "report"
     COMPARISON = "comparison"
+    TOLD = "told"
 
 
 @dataclass(frozen=True)
@@ -187,6 +201,11 @@ def _conditions(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Ite
 
 
 def _small_files(folder: Path) -> Iterator[Finding]:
+    for name, is_sound in _TOLD.items():
+        if (folder / name).exists() and not is_sound(folder):
+            yield Finding(Kind.TOLD, name, _OTHER)
+    if not (folder / ORIGIN).exists() and told_in_report(folder, ORIGIN) is not None:
+        yield Finding(Kind.TOLD, ORIGIN, "missing")
     if (folder / COMPARISON).exists() and not is_sealed_json(folder / COMPARISON):
         yield Finding(Kind.COMPARISON, COMPARISON, _OTHER)
     try:
@@ -256,6 +275,12 @@ def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterato
                 read_weights(folder, given)
         except (OSError, DamagedError) as error:
             yield Finding(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
+    if study is None:
+        return
+    for trial_id in delivered_among(Standings(study, finds.done.values()), study):
+        if not (folder / (place := f"models/{trial_id}.safetensors")).is_file():
+            again = "missing; `predict` and `export` train it again each time they need it"
+            yield Finding(Kind.WEIGHTS, place, again)
 
 
 def _checkpoints(folder: Path) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,6 +68,10 @@ class TimeLimit:
         Simple models take as long as the report.
         """
         return self.left() - max(self.after, min(2 * self.after, _MOST_BESIDE * self.seconds))
+
+    def for_models(self) -> AbstractContextManager[None]:
+        """Return `stopping` for simple models, which leave report and export their time."""
+        return self.stopping(max(1.0, self.left() - self.after))
 
     @contextmanager
     def stopping(self, seconds: float) -> Iterator[None]:

@@ -20,6 +20,9 @@ from nas_evidence.storage.state import State
 from nas_evidence.storage.study_folder import holder_of, is_locked, read_study
 from nas_evidence.storage.tables import Stamp, read_study_tables, stamp
 
+#: Returns epoch and training loss of a trial under way, by the path of its last checkpoint.
+Losses = Callable[[Path], list[tuple[int, float]]]
+
 
 class Followed:
     """The log of a running study; `update` reads only what was written since.
@@ -56,8 +59,8 @@ class Followed:
 class LiveReport:
     """The report of a folder; facts are computed again only when results have come."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._log = folder, Followed(folder)
+    def __init__(self, folder: Path, losses: Losses = losses_so_far) -> None:
+        self._folder, self._log, self._losses = folder, Followed(folder), losses
         self._stamp: Stamp | None = None
         self._report: Report | None = None
         self._shown: object = None
@@ -77,25 +80,28 @@ class LiveReport:
                 ranked_study(tables), compared, place=self._folder,
                 how_read=read_how_read(self._folder), refit_of=read_origin(self._folder),
             )  # fmt: skip
-        live = reload_seconds and _live(self._folder, self._log, reload_seconds)
-        shown = now, live and [(one["trial"], one["epoch"]) for one in live.trials]
+        live = reload_seconds and _live(self._folder, self._log, reload_seconds, self._losses)
+        under_way = live and [(one["trial"], one["epoch"]) for one in live.trials]
+        shown = now, under_way, live and live.waits_for
         if live and shown == self._shown:
             return None
         self._stamp, self._shown = now, shown
         return write_report(self._report, self._folder / "report", live=live or None)
 
 
-def running_now(folder: Path, reload_seconds: int = 30) -> Live | None:
+def running_now(
+    folder: Path, reload_seconds: int = 30, *, losses: Losses = losses_so_far
+) -> Live | None:
     """Return what is under way in a study; None if no other process works on it."""
     holder = holder_of(folder)
     if not is_locked(folder) or (holder is not None and holder.is_me):
         return None
     log = Followed(folder)
     log.update()
-    return _live(folder, log, reload_seconds)
+    return _live(folder, log, reload_seconds, losses)
 
 
-def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
+def _live(folder: Path, log: Followed, reload_seconds: int, losses: Losses) -> Live:
     now = time.time()
     holder = holder_of(folder) if is_locked(folder) else None
     if holder is None:
@@ -106,19 +112,20 @@ def _live(folder: Path, log: Followed, reload_seconds: int) -> Live:
         one = log.state.architecture(trial_id, study.replicates)
         trials.append({
             "trial": trial_id, "architecture": architecture_text(one.family, one.values),
-            **_progress(folder, trial_id), "epochs": study.plan.epochs, "family": one.family,
-            "seconds": max(0.0, now - since), "attempt": log.state.under_way[trial_id],
+            **_progress(folder, trial_id, losses), "epochs": study.plan.epochs,
+            "family": one.family, "seconds": max(0.0, now - since),
+            "attempt": log.state.under_way[trial_id],
         })  # fmt: skip
-    return Live(reload_seconds, now, str(holder), trials)
+    return Live(reload_seconds, now, str(holder), trials, holder.waits_for)
 
 
-def _progress(folder: Path, trial_id: int) -> dict[str, object]:
+def _progress(folder: Path, trial_id: int, losses: Losses) -> dict[str, object]:
     """Return the epoch of the last checkpoint of a trial and its losses until then."""
     found = last_checkpoint(folder / "checkpoints" / f"{trial_id:06d}")
     if found is None:
         return {"epoch": 0, "losses": []}
     epoch, path = found
-    return {"epoch": epoch, "losses": losses_so_far(path)}
+    return {"epoch": epoch, "losses": losses(path)}
 
 
 def watch(
@@ -127,6 +134,7 @@ def watch(
     is_over: Callable[[], bool] | None = None,
     every_seconds: float,
     write: Callable[[int | None], ReportPaths | None] | None = None,
+    losses: Losses = losses_so_far,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[ReportPaths]:
@@ -142,6 +150,7 @@ def watch(
             study have finished.
         every_seconds: least time between the starts of two reports.
         write: writes the report, if it has changed; by default that of a `LiveReport`.
+        losses: reads the curves of the trials under way for it.
         clock: returns the time in seconds.
         sleep: waits for a number of seconds.
 
@@ -153,7 +162,7 @@ def watch(
             f"the report is rebuilt every N > 0 seconds, but got {every_seconds:g}."
         ).with_code("rebuild-interval")
     over = is_over or (lambda: study_status(folder).state == "finished")
-    write = write or LiveReport(folder).write
+    write = write or LiveReport(folder, losses).write
     while True:
         # Whether it is over is checked before reading, so that later results are read again.
         started, last = clock(), over()

@@ -46,6 +46,7 @@ class Live:
     reload_seconds  after which an open page loads itself again
     now             when this was so, s since 1970
     holder          the process that runs the study, in words; "" while none does
+    waits_for       what the study waits for while no trial can run, in words; "" otherwise
     trials          under way: trial, family, architecture, epoch, epochs, seconds and attempt of
                     each, and its losses: (epoch, nats per datum)
     """
@@ -54,6 +55,7 @@ class Live:
     now: float
     holder: str = ""
     trials: Sequence[Mapping[str, object]] = ()
+    waits_for: str = ""
 
 
 def write_report(report: Report, to: Path, *, live: Live | None = None) -> ReportPaths:

@@ -232,5 +232,6 @@ class SliceReport(Frozen):
     costs: Mapping[str, float] = {}  # of COSTS, those that are known
     sotl: float | None = None
     seconds: float = 0.0  # that the slice took
+    saved: bool = True  # a checkpoint holds the state after the slice
     curve: tuple[CurvePoint, ...] = ()  # without the sums
     evaluations: tuple[Evaluation, ...] = ()

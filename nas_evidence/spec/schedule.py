@@ -2,7 +2,7 @@
 
     updates      every F epochs after the first B; none of "never"
     evaluations  as often or every `evaluate_every` epochs, after the first B; and after the last
-    a slice      from one stop to the next: each ends with a report and a checkpoint
+    a slice      from one stop to the next: each ends with a report
     rungs        evaluations before the last epoch, where trials are compared
 
 After the last stop the network settles, in rounds of F epochs' work.

@@ -99,6 +99,8 @@ FAMILY_PARAMETERS: Mapping[str, Mapping[str, Domain]] = {
     "resnet": {"depth": IntRange(low=8, high=110, step=6), "width": IntRange(low=4, high=64)},
     "linear": {NUMBERS: _ENCODINGS},
 }
+#: Families whose networks need images.
+OF_IMAGES = frozenset({"cnn", "resnet"})
 #: Values of parameters that a study omits.
 FAMILY_DEFAULTS: Mapping[str, Mapping[str, ParameterValue]] = {
     "mlp": {"depth": 2, "width": 64, "shape": "constant", NUMBERS: PLAIN},
@@ -854,6 +856,8 @@ class Assignment(Frozen):
     limits: LimitSpec = LimitSpec()
     #: Whether trials are compared after the first fold, which is then not trained beside others.
     first_fold_alone: bool = False
+    #: Whether the network may train beside those of folds, as where no rung compares trials.
+    beside_folds: bool = False
     seed: int
 
     def derived_seed(self, purpose: str, counter: int = 0) -> int:

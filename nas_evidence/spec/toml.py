@@ -125,7 +125,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    is_scalar = hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0  # of numpy or torch
+    return value.item() if is_scalar else value
 
 
 class StudyError(UserError):

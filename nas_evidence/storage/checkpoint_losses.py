@@ -8,6 +8,7 @@ searched for: nothing is unpickled.
 import re
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 from nas_evidence.plumbing.parsing import parsed_json
 
@@ -26,8 +27,11 @@ def last_checkpoint(home: Path) -> tuple[int, Path] | None:
     return max(found, default=None)
 
 
-def losses_so_far(checkpoint: Path) -> list[tuple[int, float]]:
-    """Return epoch and training loss in nats per datum; empty if they cannot be read."""
+def losses_so_far(checkpoint: Path | BinaryIO) -> list[tuple[int, float]]:
+    """Return epoch and training loss in nats per datum; empty if they cannot be read.
+
+    Of an open file only these parts are read: its end, and `data.pkl`.
+    """
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             part = next(one for one in archive.infolist() if one.filename.endswith("/data.pkl"))

@@ -1,7 +1,8 @@
 """Faults outside the trials: full disks, and simulated crashes at every write-ahead step.
 
 With NAS_EVIDENCE_CRASH_AT=<name> in the environment the process kills itself (SIGKILL) the first
-time it passes that crash point, with <name>:<n> the n-th time. The crash tests use this.
+time it passes that crash point, with <name>:<n> the n-th time. The crash tests use this. With
+NAS_EVIDENCE_SAVE_EVERY=<seconds> a trial writes its checkpoints that often; 0 after each slice.
 """
 
 import errno
@@ -18,7 +19,7 @@ from nas_evidence.plumbing.user_error import UserError
 CRASH_POINTS = (
     "asked",  # the proposal is in the log
     "launched",  # the executor has it
-    "reported",  # a slice has ended, its checkpoint is written
+    "reported",  # a slice has ended
     "parked",  # off its worker until its batch reaches the rung, or there is budget again
     "ended",  # the record has arrived, nothing is written
     "model",  # the weights are in models/
@@ -27,6 +28,8 @@ CRASH_POINTS = (
     "removed",  # the attempt folders are removed
 )
 _PASSED: Counter[str] = Counter()
+#: Seconds of work after which a trial writes a checkpoint: what a kill may cost.
+_SAVE_EVERY = 2.0
 _ELSE = "give its place as the URI file:///..., which needs less of a file system"
 #: What makes a disk useless to a study, each with the remedy.
 _FULL = {
@@ -70,6 +73,11 @@ def crash_point(name: str) -> None:
         _PASSED[name] += 1
         if _PASSED[name] >= int(count or 1):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def seconds_between_checkpoints() -> float:
+    """Return after how much work a trial writes a checkpoint; see `NAS_EVIDENCE_SAVE_EVERY`."""
+    return float(os.environ.get("NAS_EVIDENCE_SAVE_EVERY", _SAVE_EVERY))
 
 
 def is_disk_full(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ from functools import partial
 from glob import has_magic
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nas_evidence.plumbing.backoff import try_again
 from nas_evidence.plumbing.names import is_name
@@ -43,6 +43,8 @@ PATIENCE, LONGEST_PAUSE = 120.0, 15.0
 LOOKING = 20.0
 #: Files removed by one call (what S3 removes in one request), and files uploaded at a time.
 REMOVED_AT_ONCE, UPLOADED_AT_ONCE = 1000, 16
+#: Bytes that one request for a part of a file fetches at least.
+_PART = 1 << 16
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PROBE = ".probe"
 #: What services call the version of a file in their listings, the surest first.
@@ -243,6 +245,22 @@ class Store:
             return True
 
         return not files or self._try(get)
+
+    def read_parts(self, name: str, read: Callable[[BinaryIO], T]) -> T | None:
+        """Return what a function reads of a file; None if there is no such file.
+
+        Where the service can, only the parts that it reads are fetched.
+        """
+
+        def opened() -> T | None:
+            path, parts = self._path(name), {"block_size": _PART, "cache_type": "readahead"}
+            try:
+                with self._fs.open(path, "rb", **({} if self._in_folder else parts)) as file:
+                    return read(file)
+            except FileNotFoundError:
+                return None
+
+        return self._try(opened)
 
     # --- whether it can be used
 

@@ -3,12 +3,13 @@
     to each stop    epochs; then the update that is due there
     after the last  rounds of settling, if the plan has it
 
-The main training of a trial and those without a fold go this way, a slice at a time: a killed
-trial loses at most one slice, and a slow one is not mistaken for a hung one. What is not evaluated
-at a stop costs nothing there: no evidence is recorded, and no decrement of a settled network.
+The main training of a trial and those without a fold go this way, a slice at a time, so that a
+slow trial is not mistaken for a hung one. What is not evaluated at a stop costs nothing there: no
+evidence is recorded, and no decrement of a settled network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from nas_evidence.spec.schedule import Stop
 from nas_evidence.training.loop import DivergedError, train_epochs
@@ -18,12 +19,17 @@ from nas_evidence.training.settling import begin_settling, settle_slices
 
 
 def advance(
-    networks: Sequence[Network], stop: Stop, *, follow: bool = False
+    networks: Sequence[Network],
+    stop: Stop,
+    *,
+    follow: bool = False,
+    beside: Sequence[Network] = (),
 ) -> list[Passes | DivergedError | None]:
     """Take networks to a stop side by side; those whose epochs are over settle for a round.
 
     Networks that have diverged or are over must not be passed again. The group, and with it the
-    last digits of each, is then a function of the assignment.
+    last digits of each, is then a function of the assignment. Updates and rounds of settling are
+    the same to the bit with any others beside them.
 
     Args:
         networks: of one architecture and plan; those not settling must have done equally many
@@ -31,30 +37,52 @@ def advance(
         stop: the next one of those.
         follow: where the stop evaluates, record the evidence of the online curvature even if no
             update is due.
+        beside: others, whose epochs are done in the same program; they are not evaluated.
 
     Returns:
-        For each the error if it diverged; else the curvature passes of its update, where the stop
-        evaluates and it does not settle; else None.
+        For each, those beside last, the error if it diverged; else the curvature passes of its
+        update, where the stop evaluates and it does not settle; else None.
     """
-    settling = [network for network in networks if network.settling is not None]
-    settle_slices(settling)
-    for network in settling:
-        if stop.evaluate:
-            _note_settled(network)
-    found: list[Passes | DivergedError | None] = [None] * len(networks)
-    training = [k for k, one in enumerate(networks) if one.settling is None]
+    parts = [(networks, stop), (beside, replace(stop, evaluate=False))]
+    training = [one for some, _ in parts for one in some if one.settling is None]
+    errors = dict[int, DivergedError | None]()
     if training:
-        n_epochs = stop.epoch - networks[training[0]].epoch
-        errors = train_epochs([networks[k] for k in training], n_epochs=n_epochs)
-        fine = [k for k, error in zip(training, errors, strict=True) if error is None]
-        updates: list[Passes | DivergedError | None] = [None] * len(fine)
-        if stop.update:
-            updates = [*updated([networks[k] for k in fine])]
-        for k, error in zip(training, errors, strict=True):
-            found[k] = error
-        for k, passes in zip(fine, updates, strict=True):
-            found[k] = _stopped(networks[k], stop, passes, follow=follow)
-    return found
+        n_epochs = stop.epoch - training[0].epoch
+        n_apart = sum(one.settling is None for one in networks)
+        ended = train_epochs(training, n_epochs=n_epochs, n_apart=n_apart if beside else 0)
+        errors = {id(one): error for one, error in zip(training, ended, strict=True)}
+    return [end for some, its in parts for end in _ended(some, its, errors, follow=follow)]
+
+
+def _ended(
+    networks: Sequence[Network],
+    stop: Stop,
+    errors: Mapping[int, DivergedError | None],
+    *,
+    follow: bool,
+) -> list[Passes | DivergedError | None]:
+    """Update and evaluate networks after epochs; let the others settle for a round.
+
+    Args:
+        networks: as `advance` has them.
+        stop: what is due.
+        errors: of each network that has trained, by its identity.
+        follow: as `advance` has it.
+    """
+    settling = [one for one in networks if id(one) not in errors]
+    settle_slices(settling)
+    for one in settling:
+        if stop.evaluate:
+            _note_settled(one)
+    fine = [one for one in networks if id(one) in errors and errors[id(one)] is None]
+    updates: list[Passes | DivergedError | None] = [None] * len(fine)
+    if stop.update:
+        updates = [*updated(fine)]
+    ends = {
+        id(one): _stopped(one, stop, passes, follow=follow)
+        for one, passes in zip(fine, updates, strict=True)
+    }
+    return [ends.get(id(one), errors.get(id(one))) for one in networks]
 
 
 def _stopped(

@@ -125,7 +125,10 @@ class Executor(Protocol):
         """Let a trial continue after its report; it is lost after `timeout` seconds of silence."""
 
     def park(self, trial_id: int) -> None:
-        """Take a trial off its worker after its report; only its checkpoint stays."""
+        """Take a trial off its worker after its report; the worker writes its checkpoint.
+
+        A launch of the same trial starts when that is written, and `close` waits for it.
+        """
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
         """Ask for a trial's record after a report; a `verdict` ends the trial early."""

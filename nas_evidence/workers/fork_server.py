@@ -39,9 +39,14 @@ class ForkServer:
     threads: int = 1
     _server: "_Server | None" = field(default=None, init=False)
 
+    @property
+    def runs(self) -> bool:
+        """Whether the server has started, and lives."""
+        return self._server is not None and self._server.process.poll() is None
+
     def start(self) -> "_Server":
         """Start the server unless it runs; it then imports torch."""
-        if self._server is None or self._server.process.poll() is not None:
+        if self._server is None or not self.runs:
             self.close()
             self._server = _start(self.logs, self.threads)
         return self._server

@@ -4,11 +4,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nas_evidence.data import ArrayData
 from nas_evidence.spec.record import TrialRecord
 from nas_evidence.spec.study import ResourceSpec
+from nas_evidence.storage.faults import StudyStoppedError
 from nas_evidence.workers.executor import Event, Launch, Lost, Verdict, checked, loss_of
 from nas_evidence.workers.process import MakeWorker, made_worker
 
@@ -55,7 +57,7 @@ class InlineExecutor:
         self._calls.append(lambda: self._worker.advance(until_epoch))
 
     def park(self, trial_id: int) -> None:
-        """Forget the trial at once."""
+        """Write the checkpoint of the trial and forget the trial at once."""
         self._worker.park()
         self._launch = None
 
@@ -75,7 +77,8 @@ class InlineExecutor:
             _LOG.warning("worker_lost trial_id=%d", assignment.trial_id, exc_info=error)
             event = Lost(assignment.trial_id, assignment.attempt, *loss_of(error))
         if isinstance(event, Lost):
-            self._worker.park()
+            with suppress(OSError, StudyStoppedError):  # the loss says what went wrong
+                self._worker.park()
         self._busy_seconds += time.monotonic() - began
         if isinstance(event, TrialRecord | Lost):
             self._calls.clear()

@@ -56,6 +56,7 @@ class LocalExecutor(Pool):
 
     def close(self) -> None:
         """Stop the workers; running trials keep their checkpoints."""
+        self.let_park()
         if self._owns_forks:
             self._forks.close()
         super().close()

@@ -155,6 +155,8 @@ class PackingPool(Pool):
             super()._place()
             return
         while self._waiting and time.monotonic() >= self._paused_until:
+            if self._is_parking(self._waiting[0][0]):
+                return
             launch, share = self._waiting.pop(0)
             trial_id = launch.assignment.trial_id
             worker, going = self._found(share, self._kept_for(trial_id)) or (None, [])

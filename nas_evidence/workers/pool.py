@@ -38,6 +38,8 @@ MOST_LOSSES = 3
 ROOM_AFTER = 2.0
 #: Seconds that workers wait for room before this is said.
 SAID_AFTER = 20.0
+#: Seconds that a pool which closes waits for the checkpoints of parked trials.
+LONGEST_PARK = 60.0
 #: Seconds between two looks at what is free while workers wait for room.
 LOOK_AGAIN = 10.0
 #: Seconds without room for any worker after which a study on one machine stops.
@@ -105,6 +107,7 @@ class Seat:
     silence: float = 0.0  # seconds that the call may take
     launch: Launch | None = None  # its trial, or its next one
     started: bool = False  # whether it has started that trial
+    parks: bool = False  # whether it writes the last checkpoint of that trial
     ready_at: float | None = None
     baseline_bytes: int = 0
     n_trials: int = 0
@@ -187,9 +190,9 @@ class Pool(ABC):
         self._call(self.worker_of(trial_id), "advance", until_epoch, timeout=timeout)
 
     def park(self, trial_id: int) -> None:
-        """Take a trial off its worker and free the worker."""
+        """Take a trial off its worker, which is free once it has written the checkpoint."""
         worker = self.worker_of(trial_id)
-        worker.launch, worker.started = None, False
+        worker.parks = True
         self._call(worker, "park")
 
     def finish(self, trial_id: int, verdict: Verdict | None = None) -> None:
@@ -235,10 +238,21 @@ class Pool(ABC):
 
     def close(self) -> None:
         """Stop all workers; running trials keep their checkpoints."""
+        self.let_park()
         for worker in self.workers:
             self._end(worker)
         self.workers.clear()
         self._waiting.clear()
+
+    def let_park(self) -> None:
+        """Wait for the checkpoints of parked trials, but not for ever."""
+        until = time.monotonic() + LONGEST_PARK
+        while (left := until - time.monotonic()) > 0:
+            parking = [worker for worker in self.workers if worker.parks]
+            if not parking:
+                return
+            for worker, answer in self._wait(parking, left):
+                self._collect(worker, answer)
 
     def worker_of(self, trial_id: int) -> Seat:
         """Return the worker that runs a trial."""
@@ -324,7 +338,7 @@ class Pool(ABC):
             self._placed(worker, answer)
             return None
         event: Event | None = answer.event
-        if worker.launch is not None and worker.started:
+        if worker.launch is not None and worker.started and not worker.parks:
             event = checked(event, worker.launch.assignment)
             if isinstance(event, Lost):
                 return self.lose(worker, event.cause, event.kind)
@@ -345,7 +359,7 @@ class Pool(ABC):
 
     def _note(self, worker: Seat, answer: Answer, *, is_over: bool) -> None:
         """Process an answer; after its trial the worker is free or is retired."""
-        worker.call, worker.since = None, time.monotonic()
+        worker.call, worker.since, worker.parks = None, time.monotonic(), False
         self._busy_seconds += answer.seconds
         if worker.ready_at is None:
             worker.ready_at, worker.baseline_bytes = worker.since, answer.resident_bytes
@@ -382,8 +396,8 @@ class Pool(ABC):
             idle = other.ready_at is not None and other.call is other.launch is None
             if idle and other.node == worker.node:
                 self._call(other, None)
-        if worker.launch is None or not worker.started:
-            return None
+        if worker.launch is None or not worker.started or worker.parks:
+            return None  # a parked trial goes on from an earlier checkpoint
         assignment = worker.launch.assignment
         return Lost(assignment.trial_id, assignment.attempt, why, kind)
 
@@ -455,6 +469,8 @@ class Pool(ABC):
         """Give waiting trials their workers, strictly in order."""
         while self._waiting:
             launch, share = self._waiting[0]
+            if self._is_parking(launch):
+                return
             alike = [w for w in self.workers if w.launch is None and w.share == share]
             idle = [w for w in alike if w.node]
             if idle:
@@ -465,6 +481,11 @@ class Pool(ABC):
                     (self._take_up if worker.ready_at is not None else self._start)(worker)
             elif alike or not self._ask_for(share):
                 return
+
+    def _is_parking(self, launch: Launch) -> bool:
+        """Return whether the checkpoint from which a trial goes on is being written."""
+        trial_id, parking = launch.assignment.trial_id, [w for w in self.workers if w.parks]
+        return any(w.launch and w.launch.assignment.trial_id == trial_id for w in parking)
 
     def _take_up(self, worker: Seat) -> None:
         worker.started = True

@@ -69,7 +69,7 @@ class WorkerProcess:
         """Call a method of the worker, or none."""
         if self._worker is None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
-            _log_to(self.logs)
+            log_to(self.logs)
             arrays = self.arrays()
             self._worker = made_worker(self.make_worker, arrays, self.resources, self.share)
         began = time.monotonic()
@@ -112,7 +112,7 @@ def _resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _log_to(folder: Path) -> None:
+def log_to(folder: Path) -> None:
     """Send this process's log to its own file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(folder / f"worker-{os.getpid()}.log", delay=True)

@@ -1,8 +1,8 @@
 """A worker that stores its checkpoints behind a URI, so that any other can continue the trial.
 
-It trains in a temporary folder. A checkpoint is stored before its slice is reported, so that the
-driver can always continue from a reported epoch. A trial resumes from the latest stored
-checkpoint of any attempt, since all attempts at a trial agree bit by bit.
+It trains in a temporary folder. A checkpoint is stored before its slice is reported. A trial
+resumes from the latest stored checkpoint of any attempt, since all attempts at a trial agree bit
+by bit.
 """
 
 import logging
@@ -79,7 +79,7 @@ class StoredWorker:
         return report
 
     def advance(self, until_epoch: int) -> SliceReport:
-        """Train the current trial up to `until_epoch`, and store its checkpoint."""
+        """Train the current trial up to `until_epoch`; store a checkpoint that it wrote."""
         report: SliceReport = self._worker.advance(until_epoch)
         self._keep()
         return report
@@ -93,9 +93,13 @@ class StoredWorker:
         return record
 
     def park(self) -> None:
-        """Forget the current trial; only its checkpoint stays."""
-        self._worker.park()
-        self._forget()
+        """Store a checkpoint of the current trial, and forget the trial."""
+        try:
+            self._worker.park()
+            if self._folder is not None:
+                self._keep()
+        finally:
+            self._forget()
 
     def close(self) -> None:
         """Forget the trial here, and close the worker inside."""

@@ -14,7 +14,7 @@ import math
 import platform
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from nas_evidence.spec.record import (
 from nas_evidence.spec.registry import declared
 from nas_evidence.spec.schedule import Stop, next_stop
 from nas_evidence.spec.study import COSTS, EVIDENCE_BATCH, Assignment
+from nas_evidence.storage.faults import seconds_between_checkpoints
 from nas_evidence.training.checkpoint import (
     load_checkpoint,
     restore,
@@ -58,7 +59,7 @@ from nas_evidence.training.parts import new_network
 from nas_evidence.training.predict_rows import predict_rows
 
 _LOG = logging.getLogger(__name__)
-CHECKPOINT_VERSION = 12
+CHECKPOINT_VERSION = 13
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -71,7 +72,13 @@ class Trial:
     """One attempt at one trial, from `start` to `finish`."""
 
     def __init__(
-        self, assignment: Assignment, data: TensorData, folder: Path, *, gpu_share: float = 0.0
+        self,
+        assignment: Assignment,
+        data: TensorData,
+        folder: Path,
+        *,
+        gpu_share: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.assignment = assignment
         self.data = data
@@ -82,12 +89,16 @@ class Trial:
         self.error = ""
         self.earlier_seconds = 0.0
         self.slice_seconds = 0.0
-        self.started = time.perf_counter()
+        self.clock = clock
+        self.started = clock()
+        self._unsaved: float | None = None  # seconds of work that no checkpoint has
         self.cost: Cost | None = None
         self.latency_seconds: float | None = None
         self.context: Context | None = None
         self.scorers: dict[str, Scorer] = {}
         self.evaluations: list[Evaluation] = []
+        # Those of scorers that knew theirs, by epoch, while others had work left.
+        self._held: list[tuple[int, dict[str, list[Evaluation]]]] = []
 
     @property
     def network(self) -> Network | None:
@@ -103,6 +114,7 @@ class Trial:
         *,
         resume_from: Path | None = None,
         gpu_share: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> "Trial":
         """Build the model, or restore it from an earlier attempt; failures become the status.
 
@@ -112,8 +124,9 @@ class Trial:
             folder: for checkpoints and weights.
             resume_from: the folder of an earlier attempt.
             gpu_share: share of one GPU that this trial has; recorded.
+            clock: returns seconds.
         """
-        trial = cls(assignment, data, folder, gpu_share=gpu_share)
+        trial = cls(assignment, data, folder, gpu_share=gpu_share, clock=clock)
         with _Failures(trial):
             trial._start(resume_from)
         return trial
@@ -150,53 +163,130 @@ class Trial:
         return ""
 
     def advance(self, until_epoch: int) -> SliceReport:
-        """Train up to `until_epoch`, evaluating on the way, and write a checkpoint.
+        """Train up to `until_epoch`, evaluating on the way; write a checkpoint if one is due.
 
-        Scores taken before training run their slices first, one per call, and the report says
-        epoch 0. After the last epoch the network settles, one round per call.
+        It is due after two seconds of work since the last one, of any number of slices. Scores
+        taken before training run their slices first, one per call, and the report says epoch 0;
+        or they go on beside the network, from stop to stop, whatever `until_epoch` is. After the
+        last epoch the network settles, one round per call.
 
         Raises:
             OSError: if the checkpoint cannot be written.
         """
-        started = time.perf_counter()
+        started, unsaved = self.clock(), self._unsaved or 0.0
+        self._unsaved = None  # what a slice leaves half done is never saved
         network = self.network
         known = len(network.curve) if network else 0, len(self.evaluations)
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
                 last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
-                before = next((s for s in self.scorers.values() if s.due()), None)
-                if before is not None:
-                    before.advance()
-                    if isinstance(before, Before) and not before.due():
-                        self.evaluations += _at_start(before.found or [])
+                due = [scorer for scorer in self.scorers.values() if scorer.due()]
+                if due:
+                    self._advance_first(due, network)
                 settles = network.settling is not None
-                while before is None and (network.epoch < last or settles):
+                while not due and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
                     if stop.epoch > last:
                         stop = Stop(last, update=False, evaluate=False, last=False)
-                    follow = any(declared(name).is_laplace for name in self.assignment.estimators)
-                    (end,) = advance([network], stop, follow=follow)
-                    self._evaluate(network, stop, end)
+                    self._train(network, stop)
                     settles = False
-                self._checkpoint(network)
+                self._unsaved = unsaved + self.clock() - started
+                if self._unsaved >= seconds_between_checkpoints():
+                    self.save()
                 self._complete_if_done(network)
-        self.slice_seconds = time.perf_counter() - started
+        self.slice_seconds = self.clock() - started
         return self.report(known)
 
+    def save(self) -> None:
+        """Write a checkpoint, unless the last one has it all.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        if self._unsaved is not None and self.network is not None:
+            self._unsaved = None
+            self._checkpoint(self.network)
+
+    def _advance_first(self, due: Sequence[Scorer], network: Network) -> None:
+        """Do a slice of a score's work, beside the training if that is its last work."""
+        first = due[0]
+        beside: Sequence[Network] = ()
+        if len(due) == 1 and self.assignment.beside_folds:
+            beside = first.beside()
+        if beside:
+            self._train(network, next_stop(network.plan, network.epoch), first, beside)
+            return
+        first.advance()
+        if isinstance(first, Before) and not first.due():
+            self.evaluations += _at_start(first.found or [])
+
+    def _train(
+        self,
+        network: Network,
+        stop: Stop,
+        scorer: Scorer | None = None,
+        beside: Sequence[Network] = (),
+    ) -> None:
+        """Take the network to a stop and evaluate it, unless it is over; those beside as well.
+
+        Args:
+            network: of the trial.
+            stop: the next one.
+            scorer: to which those beside belong.
+            beside: trainings that take the same stop.
+        """
+        follow = any(declared(name).is_laplace for name in self.assignment.estimators)
+        whole = [] if network.is_over else [network]
+        ends = advance(whole, stop, follow=follow, beside=beside)
+        if scorer is not None:
+            scorer.went_on(ends[len(whole) :])
+        self._evaluate(network, stop, ends[0] if whole else None)
+
     def _evaluate(self, network: Network, stop: Stop, end: Passes | DivergedError | None) -> None:
-        """Evaluate the network where the stop does, unless it settles on; raise its divergence."""
+        """Evaluate the network where the stop does, unless it settles on; raise its divergence.
+
+        While folds are trained beside it the other scores are kept: a table has all scores of an
+        epoch in one order. After the last epoch all are evaluated once the folds are over.
+        """
         assert self.context is not None
         if isinstance(end, DivergedError):
             raise end
-        if stop.evaluate and (network.is_over or not stop.last):
-            passes, scorers = end or passes_of(network), self.scorers.values()
+        due = {key for key, scorer in self.scorers.items() if scorer.due()}
+        if not due:
+            self._release()
+        if not stop.evaluate or (stop.last and (due or not network.is_over)):
+            return
+        passes = end or passes_of(network)
+        if not due:
+            scorers = self.scorers.values()
             self.evaluations += evaluate(self.context, scorers, passes, last=stop.last)
+            return
+        found = {
+            key: evaluate(self.context, [scorer], passes, last=False)
+            for key, scorer in self.scorers.items()
+            if key not in due
+        }
+        self._held.append((network.epoch, found))
+
+    def _release(self) -> None:
+        """Complete the evaluations that were kept until the folds were over."""
+        for epoch, known in self._held:
+            for key, scorer in self.scorers.items():
+                if key in known:
+                    self.evaluations += known[key]
+                    continue
+                self.evaluations += [
+                    Evaluation(epoch=epoch, estimate=one) for one in scorer.evaluate(last=False)
+                ]
+        self._held = []
 
     def _known(self) -> list[Evaluation]:
         """Return every evaluation so far; before those of epochs, the folds known by then."""
-        if self.network is None or any(one.epoch for one in self.evaluations):
-            return self.evaluations
-        return self.evaluations + [
+        held = [one for _, known in self._held for part in known.values() for one in part]
+        found = self.evaluations + held
+        if self.network is None or any(one.epoch for one in found):
+            return found
+        return found + [
             one
             for scorer in self.scorers.values()
             if declared(scorer.names[0]).taken == "before"
@@ -231,6 +321,7 @@ class Trial:
             costs={name: cost for name, cost in costs.items() if cost is not None},
             sotl=sotl(losses) if losses else None,
             seconds=self.slice_seconds,
+            saved=self._unsaved is None,
             curve=tuple(network.curve[n_points:]) if network else (),
             evaluations=tuple(self.evaluations[n_evaluations:]),
         )
@@ -302,11 +393,11 @@ class Trial:
         )
 
     def _complete_if_done(self, network: Network) -> None:
-        if network.is_over:
+        if network.is_over and not any(scorer.due() for scorer in self.scorers.values()):
             self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
-        return self.earlier_seconds + time.perf_counter() - self.started
+        return self.earlier_seconds + self.clock() - self.started
 
     def _checkpoint(self, network: Network) -> None:
         state = {
@@ -315,6 +406,10 @@ class Trial:
             "network": state_of(network),
             "scores": {name: scorer.state_dict() for name, scorer in self.scorers.items()},
             "evaluations": [evaluation.model_dump_json() for evaluation in self.evaluations],
+            "held": [
+                [epoch, {key: [one.model_dump_json() for one in part] for key, part in of.items()}]
+                for epoch, of in self._held
+            ],
             "latency_seconds": self.latency_seconds,
             "total_seconds": self._total_seconds(),
         }
@@ -338,6 +433,16 @@ class Trial:
         for name, scorer in self.scorers.items():
             scorer.load_state_dict(scores[name])
         self.evaluations = [Evaluation.model_validate_json(t) for t in state["evaluations"]]
+        self._held = [
+            (
+                epoch,
+                {
+                    key: [Evaluation.model_validate_json(t) for t in part]
+                    for key, part in of.items()
+                },
+            )
+            for epoch, of in state["held"]
+        ]
         self.latency_seconds = state["latency_seconds"]
         self.earlier_seconds = state["total_seconds"]
         # After a checkpoint of the last epoch there is nothing to train, only `finish`.

@@ -70,11 +70,22 @@ class Worker:
         else:
             record = self._trial.finish(verdict.status, verdict.cause)
         self._device_is_sick = bool(self._gpu_share) and not _gpu_answers()
-        self.park()
+        self._forget()
         return record
 
     def park(self) -> None:
-        """Forget the current trial; only its checkpoint stays."""
+        """Write a checkpoint of the current trial, and forget the trial.
+
+        Raises:
+            OSError: if the checkpoint cannot be written.
+        """
+        try:
+            if self._trial is not None:
+                self._trial.save()
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
         self._trial = None
         gc.collect()  # tensors of a trial are in cycles, of its hooks or of a traceback
         if self._gpu_share and not self._device_is_sick:
@@ -82,7 +93,7 @@ class Worker:
 
     def close(self) -> None:
         """Forget the current trial, and leave no mark on a process that goes on."""
-        self.park()
+        self._forget()
         if self._froze:
             gc.unfreeze()
             self._froze = False

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import nas_evidence
 from nas_evidence.data import load
-from nas_evidence.data.arrays import MOST_BINNED, check_numbers
+from nas_evidence.data.arrays import MOST_BINNED, check_space
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.spec.domains import Choice
@@ -118,7 +118,7 @@ def test_images_are_refused_in_one_sentence_before_anything_runs(tmp_path: Path)
 
 def test_plain_numbers_of_images_are_no_mistake() -> None:
     digits = load(DatasetSpec(name="digits", max_train=20, max_test=10), seed=0)
-    check_numbers({"mlp": {"numbers": Choice(options=("plain",))}}, digits)
+    check_space({"mlp": {"numbers": Choice(options=("plain",))}}, digits)
     assert digits.columns is None
 
 

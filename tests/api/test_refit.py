@@ -65,6 +65,31 @@ def test_all_rows_are_trained_on_in_a_study_that_says_what_it_comes_from(
 
 
 @pytest.mark.slow
+def test_what_a_study_comes_from_is_written_again_from_its_report(
+    searched: nas_evidence.Study, tmp_path: Path
+) -> None:
+    again = searched.refit(seeds=1, out=tmp_path / "again")
+    again.report()
+    file, origin = again.folder / "refit_of.json", read_origin(again.folder)
+    for content in (None, file.read_bytes()[:-20]):
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+        (problem,) = nas_evidence.verify(again.folder).problems
+        assert problem.place == "refit_of.json"
+        done = nas_evidence.repair(again.folder)
+        assert done == ["refit_of.json: written again from the report"]
+        assert read_origin(again.folder) == origin
+        assert not nas_evidence.verify(again.folder).problems
+    file.write_text("{}")
+    (again.folder / "report" / "report.json").write_text("{}")
+    assert nas_evidence.repair(again.folder)[0] == (
+        "refit_of.json: moved to damaged/; the study looks like a search now"
+    )
+    assert not nas_evidence.verify(again.folder).problems
+
+
+@pytest.mark.slow
 def test_the_same_rows_and_seed_give_the_weights_of_the_search_bit_for_bit(
     tmp_path: Path,
 ) -> None:

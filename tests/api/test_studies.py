@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import pickle
 import pydoc
 import re
@@ -28,6 +29,7 @@ from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.reporting import by_matplotlib
 from nas_evidence.spec.record import TrialStatus
 from nas_evidence.spec.study import StudySpec
+from nas_evidence.workers.apart import LostForkError
 
 QUICK = {
     "plan.epochs": 2,
@@ -476,6 +478,32 @@ def test_settings_are_of_any_type_that_a_study_file_has(tmp_path: Path) -> None:
         nas_evidence.search(frame, target="pet", settings={"plan.epochs": None})
 
 
+def test_options_may_be_scalars_of_numpy_and_names_that_are_numbers() -> None:
+    frame = table().drop(columns="price").rename(columns={"pet": 3})
+    given = {"seed": np.uint8(3), "n_trials": np.int64(2), "plan.learning_rate": np.float32(0.5)}
+    found = of_memory(frame, None, {"target": 3}, as_overrides({**QUICK, **given})).spec
+    assert (found.seed, found.n_trials, found.plan.learning_rate) == (3, 2, 0.5)
+    assert found.dataset.target == "3"
+
+
+def test_a_space_that_no_input_fits_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    frame = table().drop(columns="price")
+    for families, code in (([], "no-family-asked"), (["cnn", "resnet"], "families-of-images")):
+        with refused(code):
+            nas_evidence.search(
+                frame, target="pet", families=families, out=tmp_path / "s", progress=False
+            )
+    assert [*tmp_path.glob("s/trials/*")] == []
+
+
+def test_a_place_that_is_no_study_is_not_searched_for_pipes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with refused("not-a-study-folder"):
+        nas_evidence.load(tmp_path)
+    with refused("place-of-code-0"):
+        nas_evidence.load("a\0b")
+
+
 def test_executor_and_address_are_checked_before_the_data_are_read() -> None:
     with refused("address-without-ray"):
         nas_evidence.search("gone.csv", executor="local", address="auto")
@@ -567,3 +595,17 @@ def test_the_folds_follow_the_rows_also_where_the_epochs_are_given(
         x, (x[:, 0] > 0).astype(int), n_trials=1, out=tmp_path / "s", settings=settings, workers=1
     )
     assert study.spec.plan.folds == folds
+
+
+def test_a_study_whose_fork_is_lost_goes_on_in_this_process(
+    classified: nas_evidence.Study, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Lost:
+        def call(self, method: str, *arguments: object) -> None:
+            raise LostForkError(f"the process of {method} ended early")
+
+    study = nas_evidence.load(classified.folder)
+    study._fork = Lost()  # type: ignore[assignment]
+    assert study.forecast([]) == ""
+    assert study._fork is None
+    assert "the process of forecast ended early" in caplog.text

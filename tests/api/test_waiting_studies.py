@@ -3,19 +3,24 @@
 import json
 import math
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import study
 from faulty import Cli
+from records import mlp
 
 import nas_evidence
 from nas_evidence.api.runs import Audience, Run, UnfinishedStudy
 from nas_evidence.driver.mirror import WorkingCopy, working_copy
+from nas_evidence.reporting.live import LiveReport
 from nas_evidence.spec.study import ResourceSpec
 from nas_evidence.storage import holding
+from nas_evidence.storage.events import Asked, Launched
 from nas_evidence.storage.holding import Holder, holder_in
+from nas_evidence.storage.log import Log
 from nas_evidence.storage.requests import is_open, request_cancel
 from nas_evidence.storage.study_folder import locked, open_study
 from nas_evidence.workers.pool import Limits
@@ -54,12 +59,37 @@ def test_status_says_what_a_study_waits_for(held: Path, cli: Cli) -> None:
     beaten(held, WAITS)
     now = nas_evidence.status(held)
     assert (now.state, now.waits_for) == ("running", WAITS)
+    with closing(Log(held)) as log:  # asked of the executor, which has no worker for it
+        log.write(Asked(number=0, architecture=mlp()))
+        log.write(Launched(trial_id=0, attempt=1))
     shown = cli("status", held)[0].splitlines()
     assert shown[:2] == ["s: waiting, 0 of 4 trials (none yet)", f"waits for {WAITS}"]
+    assert shown[2].startswith("held by ")
+    assert len(shown) == 3
     assert json.loads(cli("status", held, "--json")[0])["waits_for"] == WAITS
+    (listed,) = nas_evidence.list_studies(held.parent)
+    assert (listed.state, listed.waits_for) == ("waiting", WAITS)
+    assert f"waiting: {held}: waits for {WAITS}\n" in cli("list", held.parent)[0]
     waiting(working_copy(str(held)))._waits("")
     beaten(held, "")
     assert cli("status", held)[0].startswith("s: running, ")
+    assert "waits for" not in cli("list", held.parent)[0]
+
+
+def test_the_live_page_says_what_a_study_waits_for(held: Path) -> None:
+    waiting(working_copy(str(held)))._waits(WAITS)
+    beaten(held, WAITS)
+    with closing(Log(held)) as log:
+        log.write(Asked(number=0, architecture=mlp()))
+        log.write(Launched(trial_id=0, attempt=1))
+        live = LiveReport(held)
+        page = live.write(10).html.read_text("utf-8")
+        assert f"<strong>Waits for {WAITS}.</strong> 0 of 4 trials are finished. As of" in page
+        assert 'id="live"' not in page
+        assert live.write(10) is None
+        waiting(working_copy(str(held)))._waits("")
+        beaten(held, "")
+        assert "<strong>Running.</strong>" in live.write(10).html.read_text("utf-8")
 
 
 def test_watch_says_what_a_study_waits_for(
@@ -72,7 +102,7 @@ def test_watch_says_what_a_study_waits_for(
     holder = Holder(1, "h", "b", 0.0, 0.0, waits_for=WAITS)
     monkeypatch.setattr(folder, "holder_of", lambda _: holder)
 
-    def looks(folder: Path, *, is_over: Any, every_seconds: float) -> Any:
+    def looks(folder: Path, *, is_over: Any, **_: Any) -> Any:
         while not is_over():
             pass
         return iter(())
@@ -116,7 +146,10 @@ def test_on_a_cluster_a_study_waits_without_limit_and_says_what_is_free(
     pool._nodes = [{"Resources": {"CPU": 1.0, "GPU": 1.0}}, {"Resources": {"CPU": 1.0}}]
     monkeypatch.setattr(on_ray.ray, "available_resources", lambda: {"GPU": 0.5})
     assert pool._waits_for(0.0, 2) == WAITS
-    assert pool._waits_for(0.5, 1) == "1 worker, 0 of 2 CPUs and 0.5 of 1 GPU free"
+    of_gpu = "1 worker with 1 CPU and 0.5 GPU, 0 of 2 CPUs and 0.5 of 1 GPU free"
+    assert pool._waits_for(0.5, 1) == of_gpu
+    pool.resources = ResourceSpec(cpus=3)
+    assert pool._waits_for(0.0, 2) == "2 workers with 3 CPUs, 0 of 2 CPUs free"
     for joined, patience in ((True, math.inf), (False, 900.0)):
         pool._joined = joined
         assert pool.patience == patience

@@ -170,6 +170,16 @@ def test_a_worker_starts_without_the_libraries_of_the_driver(tmp_path: Path) -> 
     assert before == {"numpy"}  # `on_ray` imports no more of ours before its worker is made
 
 
+@pytest.mark.long
+def test_a_process_that_drives_plain_workers_never_imports_what_trains(home: Path) -> None:
+    # The report's comparison and the export are computed in a fork that has torch.
+    asked = ("search", "tiny.toml", "--out", "driven", "--executor", "local", "--workers", "2")
+    found = HEAVY & modules_after(as_command(*asked), home)
+    assert not {"torch", "sklearn", "ray"} & found
+    assert (home / "driven/export/SHA256SUMS").is_file()
+    assert (home / "driven/report/comparison.json").is_file()
+
+
 # --- study files
 
 
@@ -178,11 +188,11 @@ def test_a_dry_run_says_what_the_study_is(home: Path) -> None:
     text = run("search", "tiny.toml", "--dry-run", *asked, folder=home).stdout
     assert text.splitlines() == [
         "tiny: valid; 7 trials over mlp, linear on npz",
-        "classification, 3 classes: 0, 1, 2; task=regression to change",
+        "classification, 3 classes: 0, 1, 2; --task regression to change",
         "features: 6 numeric columns",
         "rows: 120 for training, 60 for the report's test",
         "data: 120 training rows, 60 test rows, inputs 6, 3 classes",
-        "ranked by: diag_ef; set objective=NAME to change it",
+        "ranked by: diag_ef; --set objective=NAME to change it",
         "memory: 0.00288 MB of training inputs in each worker",
         "time: less than a minute on idle cores for 7 trials, 2 workers",
     ]
@@ -282,7 +292,7 @@ def test_the_folder_comes_before_torch_and_a_study_without_trials_can_be_resumed
 def test_a_search_says_what_comes_what_came_and_how_to_go_on(home: Path) -> None:
     lines = (home / "search.out").read_text().splitlines()
     assert [lines.pop(0) for _ in range(3)] == [
-        "classification, 3 classes: 0, 1, 2; task=regression to change",
+        "classification, 3 classes: 0, 1, 2; --task regression to change",
         "features: 6 numeric columns",
         "rows: 120 for training, 60 for the report's test",
     ]
@@ -447,7 +457,7 @@ def test_trials_of_the_race_are_counted_apart(home: Path) -> None:
 
 def test_status_in_words_and_as_json(home: Path) -> None:
     text = run("status", "done", folder=home).stdout
-    assert text.startswith("tiny: finished, 4 of 4 trials (4 complete)\nbest: trial ")
+    assert text.startswith("tiny: finished, 4 of 4 trials (4 complete)\nbest: ")
     known = json.loads(run("status", "done", "--json", folder=home).stdout)
     evidence = read_table(home / "done", "evidence")
     last = evidence[(evidence["estimator"] == "diag_ef") & (evidence["epoch"] == 4)]
@@ -465,12 +475,15 @@ def test_status_in_words_and_as_json(home: Path) -> None:
             "diag_ef": best["per_datum"],
             "unit": "nats per datum",
             "ranked_by": "diag_ef",
+            "architecture": known["best"]["architecture"],
         },
         "held_by": None,
         "waits_for": None,
         "submitted": None,
     }
-    assert f"best: trial {best['trial_id']} with diag_ef = " in text
+    words = nas_evidence.list_studies(home / "done")[0].best
+    assert known["best"]["architecture"] == words
+    assert f"best: {words} (trial {best['trial_id']}) with diag_ef = " in text
 
 
 def test_show_tells_all_of_one_trial(home: Path) -> None:

@@ -133,3 +133,20 @@ def test_the_sentence_of_a_target_offers_no_option_of_features() -> None:
     frame = table().assign(y=[f"${1000 + i:,}" for i in range(N)])
     said = read(frame).meaning.said
     assert "column 'y' is read as numbers: '$1,000' is 1000" in said
+
+
+def test_copies_of_rows_are_counted_but_not_rows_that_are_alike_by_chance() -> None:
+    frame = pd.DataFrame({"x": RNG.normal(size=N), "c": ["a", "b"] * (N // 2)})
+    frame["y"] = frame["x"] + RNG.normal(size=N)
+    doubled = pd.concat([frame, frame[:9]], ignore_index=True)
+    (said,) = [one for one in read(doubled).meaning.said if "copies" in one]
+    assert said.startswith("9 of 129 training rows are copies of an earlier row")
+    split = [one for one in read(doubled, test_fraction=0.3).meaning.said if "copies" in one]
+    assert re.match(r"\d of 90 training rows are copies of an earlier row", split[0])
+    assert re.match(r"\d of 39 test rows are copies of a training row", split[1])
+    other = frame.assign(y=frame["y"] + 1)  # other targets of the same features
+    alike = pd.DataFrame({"x": [1, 2] * 60, "c": ["a", "b"] * 60, "y": ["p", "q"] * 60})
+    for sound in (frame, pd.concat([frame, other]), alike):
+        assert not [one for one in read(sound).meaning.said if "copies" in one]
+    grouped_rows = read(doubled.assign(g=[*range(N), *range(9)]), groups="g").meaning.said
+    assert not [one for one in grouped_rows if "copies" in one]

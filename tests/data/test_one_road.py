@@ -21,6 +21,7 @@ from nas_evidence.data.given import features_of
 from nas_evidence.data.preparation import Preparation
 from nas_evidence.data.source import source_in_memory, source_of
 from nas_evidence.data.typed import is_typed, typed_column
+from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import DatasetSpec
 
 N = 40
@@ -421,6 +422,28 @@ def test_a_masked_array_has_missing_numbers() -> None:
     expected = source_in_memory(masked.filled(np.nan), Y, {}).arrays(seed=0)
     np.testing.assert_array_equal(found.x_train, expected.x_train)
     assert found.input_shape == (3,)
+
+
+def test_an_array_of_named_fields_is_a_table_of_these_columns() -> None:
+    frame = pd.DataFrame({"u": U, "z": Z})
+    for fields in (frame.to_records(index=False), np.array(frame.to_records(index=False))):
+        found = source_in_memory(fields, Y, {}).arrays(seed=0)
+        np.testing.assert_array_equal(
+            found.x_train, source_in_memory(frame, Y, {}).arrays(seed=0).x_train
+        )
+
+
+@pytest.mark.parametrize("kind", ["a set", "a generator", "a 1-D array", "targets below float32"])
+def test_what_is_no_list_of_values_is_refused_with_a_remedy(kind: str) -> None:
+    x = np.stack([U, Z], axis=1)
+    given, message = {
+        "a set": ((x, {*Y}), r"y must be a list, .* a set; list\(\.\.\.\) makes"),
+        "a generator": ((x, (one for one in Y)), "but is a generator; .* makes a list"),
+        "a 1-D array": ((U, Y), r"a single column is x_train\[:, None\]"),
+        "targets below float32": ((x, U * 1e-300), "span 9.* give the targets another unit"),
+    }[kind]
+    with pytest.raises(UserError, match=message):
+        source_in_memory(*given, {}).arrays(seed=0)
 
 
 @pytest.mark.parametrize(

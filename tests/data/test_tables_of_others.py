@@ -20,6 +20,7 @@ import torch
 from messages import refused
 from pyarrow import feather
 
+from nas_evidence import search
 from nas_evidence.data.arrays import Meaning
 from nas_evidence.data.cells import how_read
 from nas_evidence.data.given import features_of
@@ -683,6 +684,24 @@ def test_packed_files_that_are_not_read_are_to_be_unpacked(name: str, tmp_path: 
     (tmp_path / name).write_bytes(gzip.compress(b"{}"))
     with refused("format-not-read", name, "unpack it"):
         read(str(tmp_path / name))
+
+
+def test_a_table_without_names_or_below_a_title_is_told_what_its_first_line_lacks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "n.csv").write_text("0.5,1.5,yes\n" * 20)
+    with refused("no-such-column", "a line of names must come before the values"):
+        of_file(tmp_path / "n.csv")
+    (tmp_path / "t.csv").write_text("My table\n" + "0.5,1.5,yes\n" * 20)
+    with refused("table-unreadable", "remove a title before the names"):
+        of_file(tmp_path / "t.csv")
+
+
+def test_a_file_of_another_format_is_no_study_file_with_a_mistake(tmp_path: Path) -> None:
+    for name, code in (("t.dta", "format-not-read"), ("t.quack", "file-of-no-kind")):
+        (tmp_path / name).write_bytes(b"\xff\x00 a = b")
+        with refused(code, name, "Parquet"):
+            search(tmp_path / name, target="y")
 
 
 def test_an_index_with_a_name_is_said_to_be_left_out() -> None:

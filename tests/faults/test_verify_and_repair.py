@@ -67,6 +67,7 @@ DAMAGES: dict[str, Damage] = {
     "models/1.safetensors": torn("models/1.safetensors"),
     "export/model.safetensors": torn("export/model.safetensors"),
     "logs/events": without_a_key,
+    "how_read.json": torn("how_read.json"),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nas_evidence.curvature import curvature_pass
+from nas_evidence.curvature import curvature_pass, curvature_passes
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.evidence.estimate import estimate_evidence
 from nas_evidence.evidence.exact_linear import log_evidence_of_linear, mode_of_linear
@@ -17,12 +17,13 @@ from nas_evidence.evidence.posterior import fit_posterior
 from nas_evidence.likelihoods.gaussian import Gaussian
 from nas_evidence.maths.piecewise import Bins, bins_of
 from nas_evidence.models import build, count_parameters, infeasible
-from nas_evidence.models.number_layers import Piecewise, stored_bins
+from nas_evidence.models.number_layers import Piecewise, behind_encoding, stored_bins
 from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.study import ArchitectureSpec, TrainingPlan
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.network import Network, begin
+from nas_evidence.training.online import compute, passes_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "piecewise.json"
 SHAPE = (3,)
@@ -206,6 +207,25 @@ def test_trainings_side_by_side_are_those_of_plain_networks_on_encoded_inputs(n:
         own = dict(found.model.named_parameters())
         torch.testing.assert_close(
             own, dict(expected.model.named_parameters()), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_passes_side_by_side_are_those_on_encoded_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And they are of one program, not one by one."""
+    monkeypatch.setattr("nas_evidence.training.online.curvature_passes", None)
+    networks = trained(3, plain=False)
+    passes = [passes_of(network) for network in networks]
+    assert compute(passes, "kfac_ggn_mc") == [None] * 3
+    for one, network in zip(passes, networks, strict=True):
+        x, plain = encoded(network.data.x_train), behind_encoding(network.model)
+        (expected,) = curvature_passes(
+            "kfac_ggn_mc", plain, x, network.data.y_train, one.likelihood, batch_size=100,
+            generator=passes_of(network)._random_of("kfac_ggn_mc"),
+        )  # fmt: skip
+        found = one.of("kfac_ggn_mc")[0]
+        assert found.log_likelihood == pytest.approx(expected.log_likelihood, rel=1e-6)
+        torch.testing.assert_close(
+            found.curvature.trace(), expected.curvature.trace(), rtol=1e-5, atol=0
         )
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from nas_evidence.driver.plan import assignment_of
 from nas_evidence.plumbing.files import write_whole
 from nas_evidence.plumbing.seals import sealed_json
 from nas_evidence.reporting.page import ReportPaths
+from nas_evidence.spec.record import SliceReport
 from nas_evidence.spec.study import ArchitectureSpec, StudySpec
 from nas_evidence.spec.toml import StudyError
 from nas_evidence.storage.events import Launched
@@ -44,6 +46,7 @@ from nas_evidence.storage.study_folder import (
 )
 from nas_evidence.storage.tables import read_table
 from nas_evidence.workers.executor import Launch
+from nas_evidence.workers.inline import InlineExecutor
 from nas_evidence.workers.stored import StoredWorker
 
 STUDY = study(
@@ -257,6 +260,33 @@ def test_a_checkpoint_that_vanishes_from_a_worker_stays_stored(uri: str, tmp_pat
     worker.advance(6)  # which removes the one before
     assert [*Store(uri).list()] == [names[0], names[1].replace("4", "6")]
     worker.park()
+
+
+def test_a_parked_trial_is_stored_and_a_slice_that_is_not_saved_is_no_checkpoint(
+    uri: str, tmp_path: Path
+) -> None:
+    class Seldom(Toy):
+        def advance(self, until_epoch: int) -> SliceReport:
+            self.epoch = until_epoch
+            return self.report().model_copy(update={"saved": False})
+
+        def park(self) -> None:
+            super().advance(self.epoch)
+
+    name = "checkpoints/000000/attempt-1/epoch-000002.pt"
+    assignment = assignment_of(ArchitectureSpec(family="linear", values={}), 0, 0, STUDY)
+    keeper = Mirror(uri)
+    keeper.folder.mkdir()
+    worker = partial(StoredWorker, uri, make_worker=Seldom)
+    executor = keeper.around(InlineExecutor([], STUDY.resources, make_worker=worker))
+    executor.launch(Launch(assignment, keeper.folder / Path(name).parent, None))
+    assert len(executor.poll(0.0)) == 1
+    executor.advance(0, 2)
+    assert len(executor.poll(0.0)) == 1
+    assert name not in Store(uri).list()
+    assert not (keeper.folder / name).exists()
+    executor.park(0)
+    assert name in Store(uri).list()
 
 
 def test_files_here_stay_young_without_being_stored_again(

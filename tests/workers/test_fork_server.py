@@ -2,14 +2,18 @@
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from messages import refused
 from processes import lives, wait_for
 
+from nas_evidence.plumbing.user_error import UserError
+from nas_evidence.workers.apart import ForkedObject, LostForkError
 from nas_evidence.workers.fork_server import ForkServer
 
 pytestmark = pytest.mark.slow  # the server imports torch
@@ -84,3 +88,43 @@ def test_a_fork_of_a_closed_server_can_be_ended(tmp_path: Path) -> None:
     server.close()
     fork.end()
     assert fork.pipe.closed
+
+
+class Counter:
+    """Counts its calls, in whichever process it is."""
+
+    def __init__(self, first: int) -> None:
+        self.n = first
+
+    def next(self, *, by: int = 1) -> tuple[int, int]:
+        self.n += by
+        return self.n, os.getpid()
+
+    def warn(self) -> None:
+        warnings.warn("it is late", UserWarning, stacklevel=2)
+
+    def fail(self) -> None:
+        raise UserError("it is blue; paint it red").with_code("blue")
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_object_in_a_fork_keeps_its_state_and_its_errors_and_warnings_come_here(
+    forks: ForkServer,
+) -> None:
+    with closing(ForkedObject(forks, Counter, 3)) as there:
+        (one, pid), (other, same) = there.call("next"), there.call("next", by=4)
+        assert (one, other) == (4, 8)
+        assert pid == same != os.getpid()
+        with pytest.warns(UserWarning, match="it is late"):
+            there.call("warn")
+        with refused("blue", "paint it red"):
+            there.call("fail")
+        assert there.call("next")[0] == 9
+    wait_for(lambda: not lives(pid))
+
+
+def test_an_object_whose_fork_died_is_lost(forks: ForkServer) -> None:
+    with closing(ForkedObject(forks, Counter, 0)) as there, pytest.raises(LostForkError):
+        there.call("die")

@@ -18,7 +18,7 @@ from nas_evidence.spec.study import DatasetSpec, ResourceSpec
 from nas_evidence.storage.faults import StoreError
 from nas_evidence.workers import pool as pool_module
 from nas_evidence.workers.executor import Launch, Lost, loss_of
-from nas_evidence.workers.pool import Limits, Place, Pool, Seat
+from nas_evidence.workers.pool import Failed, Limits, Place, Pool, Seat
 from nas_evidence.workers.process import Answer
 from nas_evidence.workers.shares import CONTEXT_BYTES, MEMORY_FRACTION, SHARES, share_for
 
@@ -146,6 +146,12 @@ class FakePool(Pool):
         """End a trial."""
         self._note(self.worker_of(trial_id), answer(**how), is_over=True)
 
+    def reported(self, trial_id: int) -> Seat:
+        """End a slice; return its worker."""
+        worker = self.worker_of(trial_id)
+        self._note(worker, answer(), is_over=False)
+        return worker
+
     def starts(self) -> list[int]:
         """Return the trials that were started, in order."""
         return [a[0].assignment.trial_id for _, method, a in self.sent if method == "start"]
@@ -165,6 +171,48 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr(pool_module.time, "monotonic", lambda: now[0])
     return now
+
+
+def test_a_pool_waits_for_the_checkpoint_of_a_parked_trial() -> None:
+    class Answering(FakePool):
+        late = True
+
+        def _wait(self, workers: Sequence[Seat], timeout: float) -> list[tuple[Seat, Answer]]:
+            self.late, late = False, self.late
+            return [] if late else [(worker, answer()) for worker in workers]
+
+    pool = Answering({"n": (2, 0)})
+    pool.ready()
+    pool.launch(launch_of(7))
+    pool.reported(7)
+    pool.park(7)
+    assert pool.free == 1
+    pool.launch(launch_of(7))  # it is released at once
+    assert (pool.starts(), pool.free) == ([7], 0)
+    pool.close()
+    assert [method for _, method, _ in pool.sent if method] == ["start", "park"]
+    assert (pool.late, len(pool.ended)) == (False, 2)
+
+    pool = Answering({"n": (2, 0)})
+    pool.ready()
+    pool.launch(launch_of(7))
+    pool.reported(7)
+    pool.park(7)
+    pool.launch(launch_of(7))
+    pool.late = False
+    pool.poll(0.0)
+    assert pool.starts() == [7, 7]
+    assert pool.free == 1
+
+
+def test_a_worker_that_is_lost_while_it_parks_loses_no_trial() -> None:
+    pool = FakePool({"n": (2, 0)})
+    pool.ready()
+    pool.launch(launch_of(7))
+    worker = pool.reported(7)
+    pool.park(7)
+    assert pool._collect(worker, Failed("it crashed")) is None
+    assert worker in pool.ended
 
 
 def test_all_workers_are_asked_for_at_once_and_those_that_found_room_are_free() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from lone_trials import ended
 from nas_evidence.data import ArrayData, load
 from nas_evidence.data.arrays import check_task
 from nas_evidence.data.tensors import TensorData, to_tensors
-from nas_evidence.spec.record import TrialRecord, TrialStatus
+from nas_evidence.spec.record import SliceReport, TrialRecord, TrialStatus
 from nas_evidence.spec.study import (
     ArchitectureSpec,
     Assignment,
@@ -24,7 +25,7 @@ from nas_evidence.spec.study import (
     TrainingPlan,
 )
 from nas_evidence.testing.executor_contract import without_times
-from nas_evidence.training import loop
+from nas_evidence.training import life, loop
 from nas_evidence.workers.trial import Trial
 
 PLAN = {"epochs": 5, "batch_size": 64, "learning_rate": 0.05, "online": {"every": 2}}
@@ -174,6 +175,116 @@ def test_a_torn_newest_checkpoint_costs_a_slice_and_not_the_trial(
     assert without_times(again.finish()) == without_times(
         run(assignment(), data, tmp_path / "whole")
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settle", [0, 0.5])
+def test_a_network_beside_its_folds_ends_as_alone_also_if_it_is_resumed(
+    data: TensorData, tmp_path: Path, settle: float
+) -> None:
+    scores = ("two_fold", "conditional_evidence", "five_fold", "diag_ef")
+    apart = assignment("mlp", {"settle": settle}).model_copy(update={"estimators": scores})
+    beside = apart.model_copy(update={"beside_folds": True})
+    alone = run(apart, data, tmp_path / "apart")
+    slices = run(beside, data, tmp_path / "1", slices=2)
+    assert without_times(slices) == without_times(alone)
+    weights = [tmp_path / name / "model.safetensors" for name in ("apart", "1")]
+    assert weights[0].read_bytes()[-1000:] == weights[1].read_bytes()[-1000:]
+    reports, trial = [], Trial.start(beside, data, tmp_path / "2")
+    while trial.status is TrialStatus.RUNNING:
+        reports.append(trial.advance(2))
+        if trial.status is TrialStatus.RUNNING:
+            trial = Trial.start(beside, data, tmp_path / "2", resume_from=tmp_path / "2")
+    assert [report.epoch for report in reports[:3]] == [2, 4, 5]
+    assert without_times(trial.finish()) == without_times(alone)
+
+
+@pytest.mark.slow
+def test_networks_of_convolutions_and_those_of_rungs_train_after_their_folds(
+    data: TensorData, tmp_path: Path
+) -> None:
+    for family, beside in (("cnn", True), ("mlp", False)):
+        changed = {"estimators": ("two_fold",), "beside_folds": beside}
+        given = assignment(family).model_copy(update=changed)
+        trial = Trial.start(given, data, tmp_path / family)
+        assert [trial.advance(5).epoch for _ in range(4)] == [0, 0, 0, 5]
+
+
+def test_a_trial_that_ends_beside_its_folds_keeps_what_it_has_evaluated(
+    data: TensorData, tmp_path: Path
+) -> None:
+    changed = {"estimators": ("two_fold", "diag_ef"), "beside_folds": True}
+    trial = Trial.start(assignment("mlp").model_copy(update=changed), data, tmp_path)
+    report = trial.advance(2)
+    assert (report.epoch, report.evaluations) == (2, ())  # they come with those of the folds
+    assert "sotl" in report.scores
+    found = trial.finish(TrialStatus.CANCELLED, "on request")
+    assert {one.estimate.estimator for one in found.evaluations} >= {"sotl", "n_parameters"}
+    assert {one.epoch for one in found.evaluations} == {2}
+
+
+@dataclasses.dataclass
+class Clock:
+    """Moves on by 0.75 s with each slice."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, trial: Trial) -> SliceReport:
+        report = None
+        with pytest.MonkeyPatch.context() as patch:
+
+            def timed(*given: Any, **how: Any) -> Any:
+                self.now += 0.75
+                return life.advance(*given, **how)
+
+            patch.setattr("nas_evidence.workers.trial.advance", timed)
+            report = trial.advance(trial.report().epoch + 2)
+        return report
+
+
+def test_a_kill_costs_two_seconds_of_work_and_not_every_slice_is_written(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = assignment("mlp", {"epochs": 10})
+    monkeypatch.delenv("NAS_EVIDENCE_SAVE_EVERY")
+    clock, folder = Clock(), tmp_path / "attempt-1"
+    trial = Trial.start(given, data, folder, clock=clock)
+    written = [clock.run(trial).saved for _ in range(4)]
+    assert written == [False, False, True, False]
+    assert [path.name for path in folder.iterdir()] == ["epoch-000006.pt"]
+    del trial  # killed after 3 s of work, of which 0.75 s are lost
+    again = given.model_copy(update={"attempt": 2})
+    second = Trial.start(again, data, tmp_path / "attempt-2", resume_from=folder)
+    assert (second.report().epoch, second.report().saved) == (6, True)
+    assert without_times(ended(second)) == without_times(run(given, data, tmp_path / "whole"))
+    monkeypatch.setenv("NAS_EVIDENCE_SAVE_EVERY", "0")  # what other tests have
+    often = Trial.start(given, data, tmp_path / "often", clock=Clock())
+    assert all(Clock().run(often).saved for _ in range(3))
+
+
+def test_a_parked_trial_is_written_and_a_slice_that_broke_off_is_not(
+    data: TensorData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_EVIDENCE_SAVE_EVERY", "1000")
+    trial = Trial.start(assignment("mlp"), data, tmp_path)
+    trial.save()
+    assert not [*tmp_path.iterdir()]  # nothing is done yet
+    trial.advance(2)
+    trial.save()
+    trial.save()
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-000002.pt"]
+
+    def broken(*given: object, **how: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nas_evidence.workers.trial.advance", broken)
+    with pytest.raises(KeyboardInterrupt):
+        trial.advance(4)
+    trial.save()
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-000002.pt"]
 
 
 @pytest.mark.slow
