@@ -43,9 +43,15 @@ class Perceptrons:
 
     @torch.no_grad()
     def descent(
-        self, x: Tensor, y: Tensor, is_real: Tensor | None, scale: Tensor | None
+        self,
+        x: Tensor,
+        y: Tensor,
+        is_real: Tensor | None,
+        scale: Tensor | None,
+        *,
+        first: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean nll of the first n networks in nats [n], and their gradients [n, P].
+        """Return the mean nll of n networks in nats [n], and their gradients [n, P].
 
         The gradients are those of scale² times the mean nll; overwritten by the next call.
 
@@ -54,9 +60,10 @@ class Perceptrons:
             y: targets [n, B], or [n, B, C].
             is_real: [n, B], 0 for rows to leave out; None for none.
             scale: noise standard deviations or softmax temperatures [n, 1]; None if all are 1.
+            first: of these networks.
         """
-        n, last = len(x), len(self._layers) - 1
-        layers = [layer.first(n) for layer in self._layers]
+        rows, last = slice(first, first + len(x)), len(self._layers) - 1
+        layers = [layer.of(rows) for layer in self._layers]
         hidden = [x.flatten(2)]
         for at, layer in enumerate(layers):
             sums = torch.baddbmm(layer.bias, hidden[-1], layer.weight.mT)
@@ -69,7 +76,7 @@ class Perceptrons:
             if at:
                 below = torch.bmm(back, layers[at].weight)
                 back = torch.ops.aten.threshold_backward(below, hidden[at], 0)
-        return nll, self._gradient[:n]
+        return nll, self._gradient[rows]
 
 
 @dataclass(frozen=True)
@@ -81,10 +88,10 @@ class _Layer:
     into: Tensor
     bias_into: Tensor
 
-    def first(self, n: int) -> "_Layer":
-        if n == len(self.weight):
+    def of(self, rows: slice) -> "_Layer":
+        if rows == slice(0, len(self.weight)):
             return self
-        return _Layer(self.weight[:n], self.bias[:n], self.into[:n], self.bias_into[:n])
+        return _Layer(self.weight[rows], self.bias[rows], self.into[rows], self.bias_into[rows])
 
 
 def _by_layer(theta: Tensor, shapes: Sequence[torch.Size]) -> list[tuple[Tensor, Tensor]]:

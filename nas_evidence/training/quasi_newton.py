@@ -140,13 +140,17 @@ def _descent(start: Start) -> Generator[tuple[Tensor, bool], Any, Descent]:
         if not slope > start.small_slope:
             break
         stuck, length = True, 1.0
-        for _ in range(_HALVINGS):
+        for halving in range(_HALVINGS):
             there = theta - length * direction
-            new_value = yield there, False
+            if halving == 0:  # mostly taken: its gradient comes with it, from one forward pass
+                new_value, new_gradient = yield there, True
+            else:
+                new_value = yield there, False
             used += 1
             # Also False if the value is NaN.
             if new_value <= value - _SUFFICIENT * length * slope:
-                new_value, new_gradient = yield there, True
+                if halving > 0:
+                    new_value, new_gradient = yield there, True
                 stuck = not bool(new_gradient.isfinite().all())
                 break
             length /= 2

@@ -43,6 +43,35 @@ def flat(one: Network) -> Tensor:
     return torch.cat([p.detach().flatten() for p in one.model.parameters()])
 
 
+@pytest.mark.parametrize("batch_size", [7, 8, 30])
+@pytest.mark.parametrize("sizes", [(24, 24, 24), (25, 24, 23), (30, 24)])
+def test_networks_have_the_bits_that_they_have_without_those_beside(
+    batch_size: int, sizes: tuple[int, ...]
+) -> None:
+    def of_rows(n: int, seed: int) -> Network:
+        found = network(seed, batch_size=batch_size, optimiser="adam", settle=0.5)
+        found.data = replace(
+            found.data, x_train=found.data.x_train[:n], y_train=found.data.y_train[:n]
+        )
+        return found
+
+    whole, *folds = (of_rows(n, seed) for seed, n in enumerate((30, *sizes)))
+    alone, *apart = copy.deepcopy([whole, *folds])
+    for _ in range(6):
+        stop = next_stop(whole.plan, whole.epoch)
+        advance([whole], stop, beside=folds)
+        advance([alone], stop)
+        advance(apart, replace(stop, evaluate=False))
+        for one, other in zip([whole, *folds], [alone, *apart], strict=True):
+            assert one.epoch == other.epoch
+            assert torch.equal(flat(one), flat(other))
+            assert torch.equal(one.hyper.precision, other.hyper.precision)
+            assert [p.train_nll_per_datum for p in one.curve] == [
+                p.train_nll_per_datum for p in other.curve
+            ]
+    assert (whole.best_epoch, folds[0].best_epoch) == (alone.best_epoch, None)
+
+
 def test_a_stop_that_does_not_evaluate_trains_and_learns_alike_and_records_nothing() -> None:
     seen = network()
     unseen = copy.deepcopy(seen)
@@ -99,8 +128,8 @@ def test_one_that_diverges_at_a_stop_is_told_and_the_others_go_on(
     networks = [network(seed, online=online) for seed in range(3)]
     train, before = life.train_epochs, [one.hyper for one in networks]
 
-    def spoiled(given: list[Network], *, n_epochs: int) -> list[DivergedError | None]:
-        found = train(given, n_epochs=n_epochs)
+    def spoiled(given: list[Network], **how: int) -> list[DivergedError | None]:
+        found = train(given, **how)
         with torch.no_grad():
             next(networks[1].model.parameters()).fill_(math.nan)
         return found

@@ -92,6 +92,27 @@ def test_pairs_keep_the_part_of_the_likelihood_alone() -> None:
     assert_close(history.changes, history.steps @ curvature)
 
 
+def test_a_step_that_is_taken_at_once_costs_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    theta, losses = (
+        torch.ones(2).double(),
+        Quadratic(torch.diag(torch.tensor([1.0, 4.0]).double())),
+    )
+    asked: list[str] = []
+
+    def noted(of: Quadratic, at: Mapping[int, Tensor]) -> dict[int, tuple[float, Tensor]]:
+        asked.append("gradient")
+        return {k: (0.5 * float(v @ of.hessian @ v), of.hessian @ v) for k, v in at.items()}
+
+    def refused(of: Quadratic, at: Mapping[int, Tensor]) -> dict[int, float]:
+        raise AssertionError("a value alone")
+
+    monkeypatch.setattr(Quadratic, "gradients", noted)
+    monkeypatch.setattr(Quadratic, "values", refused)
+    start = Start(theta, History.none(theta), lambda v: v / 4, torch.zeros(2), 1.0, 4, 0.0)
+    found = descend(losses, {0: start})[0]
+    assert (len(asked), found.n_gradients) == (4, 4)
+
+
 def test_a_step_that_raises_the_loss_a_little_is_not_taken() -> None:
     """The first step overshoots from 1 to -1.0001."""
     losses, theta = Quadratic(torch.eye(1).double()), torch.ones(1).double()
