@@ -358,7 +358,7 @@ class _Factors:
         matrix, n = self.data[k][0], self.counts[k]
         if n >= matrix.shape[1]:
             return matrix
-        rows = self.rows[k][:n].flatten(1).to(matrix)
+        rows: Tensor = self.rows[k][:n].flatten(1).to(matrix)
         return (rows @ rows.mT)[None]
 
     def _clean(
