@@ -22,7 +22,7 @@ from nas_evidence.spec.record import (
 )
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import DatasetSpec, ResourceSpec, StudySpec
-from nas_evidence.workers.executor import Launch, Verdict
+from nas_evidence.workers.executor import Launch, Verdict, Watcher
 
 #: About 11,900 architectures, evenly, so that 10,000 of them are found without much searching.
 SPACE: dict[str, dict[str, dict[str, Any]]] = {
@@ -40,7 +40,7 @@ class Stop(Exception):
     """Ends a driver as a kill would: trials under way stay under way."""
 
 
-class Stamps:
+class Stamps(Watcher):
     """A watcher that notes when each slice and each trial ended, wall and CPU."""
 
     def __init__(self, stop_after: int | None = None) -> None:
@@ -48,13 +48,9 @@ class Stamps:
         self.slices: list[tuple[float, float]] = []
         self.ends = [clocks()]
 
-    def launched(self, assignment: object) -> None: ...
-
     def progressed(self, report: SliceReport) -> None:
         if report.epoch:
             self.slices.append(clocks())
-
-    def parked(self, trial_id: int) -> None: ...
 
     def lost(self, loss: object) -> None:
         raise RuntimeError(f"nothing should be lost here, but: {loss}")

@@ -17,8 +17,9 @@ slices       of the published grids: flops of each architecture (exact, on the m
              training step of some of them on one core
 plans        those grids on a virtual clock, on 8 and 64 workers: as fast as a core (measured) or
              as GPUs of three kinds (assumed, see `GPUS`)
-parts        the same if the folds of large networks were tasks of their own: a list of tasks,
+parts        the same with the folds of large networks as tasks of their own: a list of tasks,
              longest first, without the driver; from several sizes of a training on
+divided      the same with the driver, as it divides trials
 folder       studies of `--finished` trials in a folder, CPU seconds: to read the log, to check the
              files, to the first launch, to the launch of 1,000 idle workers; `status`, the report
 redesign     what the log was to change: reads, lines, fsyncs, places of a width, lines of code
@@ -87,7 +88,7 @@ from nas_evidence.driver.driver import Driver
 from nas_evidence.driver.mirror import Mirror, working_copy
 from nas_evidence.driver.status import study_status
 from nas_evidence.proposing.startup import grid_points
-from nas_evidence.spec.divisions import predicted_folds
+from nas_evidence.spec.divisions import APART_FLOPS, predicted_folds
 from nas_evidence.spec.registry import declared, draws_of
 from nas_evidence.spec.schedule import stops
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
@@ -795,9 +796,19 @@ def gpu_epoch(kind: str) -> Callable[[dict[str, Any]], float]:
 
 
 def curves_of(
-    epoch_seconds: dict[str, float], costs: dict[str, float]
+    epoch_seconds: dict[str, float],
+    costs: dict[str, float],
+    flops: dict[str, float],
+    apart_from: float = math.inf,
 ) -> Callable[[Assignment], SimulatedTrial]:
-    """Return trials with all their trainings; seconds of a plain epoch by architecture."""
+    """Return trials with all their trainings.
+
+    Args:
+        epoch_seconds: of a plain epoch, by architecture.
+        costs: of a trial, in plain epochs.
+        flops: of an architecture.
+        apart_from: flops from which the halves of a trial are tasks of their own.
+    """
 
     def curves(assignment: Assignment) -> SimulatedTrial:
         shape = assignment.architecture
@@ -806,8 +817,11 @@ def curves_of(
         shallow = shape.model_copy(update={"values": values})
         trial = synthetic(assignment.model_copy(update={"architecture": shallow}))
         epoch, whole = epoch_seconds[shape.key], costs["main"] + costs["settle"]
+        halves = (0.5, 0.5) if flops[shape.key] >= apart_from else ()
         return replace(
             trial,
+            costs={**trial.costs, "flops": flops[shape.key]},
+            parts=halves,
             seconds_per_epoch=epoch * whole / assignment.plan.epochs,
             slices_before=int(costs["n_folds"]),
             slice_seconds_before=epoch * costs["fold"],
@@ -838,8 +852,22 @@ def part_plans(options: Options) -> list[Row]:
     return [show(alone(simulate_plan, *plan, options.scratch)) for plan in plans]
 
 
+def part_divided(options: Options) -> list[Row]:
+    """Simulate the grids with trials divided as the driver divides them."""
+    plans = [(name, "middle", workers, 1, LONGEST) for name in GRIDS for workers in (8, 64)]
+    chosen = plans[:1] if options.small else plans
+    return [show(alone(simulate_plan, *plan, options.scratch, divided=True)) for plan in chosen]
+
+
 def simulate_plan(
-    name: str, device: str, workers: int, replicates: int, order: str, scratch: Path
+    name: str,
+    device: str,
+    workers: int,
+    replicates: int,
+    order: str,
+    scratch: Path,
+    *,
+    divided: bool = False,
 ) -> dict[str, Any]:
     """Simulate one grid, the longest trials first or in the order of the grid."""
     rows = read_json(RESULTS / "scale.json")["slices"]["results"]
@@ -863,7 +891,9 @@ def simulate_plan(
     }
     flops = {row["key"]: float(row["flops"]) for row in of_grid}
     known = (lambda one: flops[one.key]) if order == LONGEST else None
-    return asked | simulate(study, curves_of(seconds, costs), scratch, workers, known)
+    least = APART_FLOPS / (3 * SHAPES[name][2] * study.plan.epochs) if divided else math.inf
+    curves = curves_of(seconds, costs, flops, least)
+    return asked | simulate(study, curves, scratch, workers, known)
 
 
 # --- parts
@@ -1323,6 +1353,7 @@ PARTS: dict[str, tuple[Callable[[Options], Any], str, str]] = {
     "slices": (part_slices, "scale.json", "slices"),
     "plans": (part_plans, "scale.json", "plans"),
     "parts": (part_parts, "scale.json", "parts"),
+    "divided": (part_divided, "scale.json", "divided"),
     "folder": (part_folder, "scale.json", "folder"),
     "redesign": (part_redesign, "log_redesign.json", "rows"),
     "store": (part_store, "scale.json", "store"),

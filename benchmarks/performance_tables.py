@@ -95,6 +95,29 @@ def pass_memory() -> str:
     return table(["peak memory / training's", *MODELS.values()], lines)
 
 
+def passes_now() -> str:
+    """Return passes of ours and of every peer, measured in one run, in training epochs."""
+    rows = (load("passes_cpu.json") or {"rows": []})["rows"]
+    models = [m for m in MODELS if any(r["model"] == m and "median" in r for r in rows)]
+    n_data = {r["model"]: r["n_data"] for r in rows if "n_data" in r}
+    lines = []
+    for name in dict.fromkeys(r["candidate"] for r in rows):
+        cells, kind = [], name
+        for model in models:
+            mine = (r for r in rows if (r["model"], r["candidate"]) == (model, name))
+            row = next(mine, None)
+            kind = (row or {}).get("estimates", kind)
+            cells.append("refuses" if row is None or "failed" in row else span(row))
+        lines.append([kind, name, cells])
+    order = {kind: k for k, kind in enumerate(KINDS)}
+    lines.sort(key=lambda line: order.get(str(line[0]), len(order)))
+    header = ["", "", *(f"{MODELS[m]}, {n_data[m]:,} rows" for m in models)]
+    shown = [
+        [f"`{kind}`", "ours" if name == kind else name, *cells] for kind, name, cells in lines
+    ]
+    return table(header, [line for line in shown if {*line[2:]} != {"refuses"}])
+
+
 def updates() -> str:
     """Return the milliseconds of one update of the prior precisions."""
     rows = [r for r in load("online_cost_cpu.json")["rows"] if r["what"] == "update_ms"]
@@ -379,6 +402,32 @@ def parts() -> str:
     return table(header, lines)
 
 
+def divided() -> str:
+    """Return the grids with trials divided by the driver, beside undivided ones."""
+    stored = load("scale.json")
+    plans = [r for r in stored["plans"]["results"] if r["order"] == "longest first"]
+    plans = [r for r in plans if r["device"] == "middle" and r["replicates"] == 1]
+    whole = {(r["grid"], r["workers"]): r for r in plans}
+    found = {(r["grid"], r["workers"]): r for r in stored["divided"]["results"]}
+    least = {r["grid"]: r for r in stored["parts"]["results"] if _as_divided(r)}
+    lines = []
+    for name in dict.fromkeys(grid for grid, _ in found):
+        few, many = (found[name, workers] for workers in (8, 64))
+        lines.append([
+            f"`{name}`", _took(whole[name, 8]), _took(few),
+            f"{few['wall_seconds'] / least[name]['least_seconds']:.2f}",
+            _took(whole[name, 64]), _took(many),
+            f"{many['wall_seconds'] / whole[name, 64]['wall_seconds']:.2f}",
+        ])  # fmt: skip
+    header = ["grid", "8 GPUs, undivided: h, idle", "divided", "of the least possible",
+              "64 GPUs, undivided", "divided", "of undivided"]  # fmt: skip
+    return table(header, lines)
+
+
+def _as_divided(row: Mapping[str, Any]) -> bool:
+    return (row["device"], row["from_flops"], row["workers"]) == ("middle", 1e15, 8)
+
+
 def _flops(value: float | None) -> str:
     return "-" if value is None else f"{value:.0e}".replace("e+", "e") if value else "0"
 
@@ -500,6 +549,7 @@ def store_trial() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "passes": passes,
+    "passes-now": passes_now,
     "pass-memory": pass_memory,
     "updates": updates,
     "online-runs": online_runs,
@@ -512,6 +562,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "plans": plans,
     "other-plans": other_plans,
     "parts": parts,
+    "divided": divided,
     "driver-and-disk": driver_and_disk,
     "sweep": sweep,
     "folder": folder,

@@ -20,7 +20,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -336,13 +336,7 @@ def as_array(values: Any) -> Array:
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
         whole = values.mask is np.ma.nomask or not values.mask.any()
         return values.data if whole else np.ma.filled(values.astype(np.float64), np.nan)
-    found = np.asarray(values)
-    if found.ndim == 0 and hasattr(values, "__iter__") and not isinstance(values, str | bytes):
-        raise UserError(
-            f"give a list, an array or a Series of values, not a {type(values).__name__}, whose "
-            "values have no order or can be read only once; list(...) makes a list"
-        ).with_code("values-without-order")
-    return found
+    return np.asarray(values)
 
 
 def texts_as_frame(x: Array) -> pd.DataFrame:
@@ -644,9 +638,10 @@ def _with_longer_rows(form: _Form, names: list[str], rows: list[list[str]]) -> _
         sentence = f"rows of {form.path.name} end with {count} too many, which is left out"
         return replace(form, names=tuple(names), ends=ends, said=(*form.said, sentence))
     if len(first) > len(names) + 1:  # which pandas would take for several levels of row names
+        title = "remove a title before the names, " if len(names) == 1 else ""
         raise UserError(
-            f"row 0 has {len(first)} cells, but the line of names has {len(names)}; name each "
-            "column, or quote cells with a separator in them"
+            f"row 0 has {len(first)} cells, but the line of names has {len(names)}; {title}name "
+            "each column, or quote cells with a separator in them"
         ).with_code("names-fewer-than-cells")
     if len(first) == len(names) + 1:
         _check_row_names(form, names)
@@ -799,10 +794,18 @@ def known_column(frame: pd.DataFrame, name: str | None, where: str) -> str:
             more.append("; the names must be in the first line")
         elif len(frame.columns) == 1 and str(name) in str(frame.columns[0]).split():
             more.append("; separate the columns by commas, semicolons, tabs or bars")
+        elif any("." in str(one) and _writes_number(str(one)) for one in frame.columns):
+            more.append("; a line of names must come before the values")
         raise UserError(
             f"{where} has no column {name!r}{hint} (columns: {known}){''.join(more)}"
         ).with_code("no-such-column")
     return name
+
+
+def _writes_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
 
 
 def rows_of_table(

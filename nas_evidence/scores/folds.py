@@ -51,6 +51,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ from nas_evidence.spec.record import EvidenceEstimate, Term
 from nas_evidence.spec.registry import SCORES
 from nas_evidence.spec.study import Assignment, TrainingPlan
 from nas_evidence.training.checkpoint import restore, state_of
+from nas_evidence.training.cost import trains_apart
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import DivergedError, likelihood_of
 from nas_evidence.training.network import Network
@@ -377,9 +379,11 @@ class Folds(Scorer):
     """Trains without each fold, several folds side by side, and predicts it; before the training.
 
     A group is the next `MOST_TOGETHER` folds of all requested scores, in order; the first fold is
-    a group of its own where trials are compared after it. A fold leaves its group when it is
-    predicted. A small network without convolutions trains beside the last group.
+    a group of its own where trials are compared after it, and each one is for a large network. A
+    fold leaves its group when it is predicted. A small network without convolutions trains beside
+    the last group.
 
+    only      the fold to predict, by its place in order from 1; 0 for all
     given     the division whose folds have a density given the others, if any
     done      the predicted folds of each score
     runs      the trainings of the current group, by score and number of the fold
@@ -403,6 +407,15 @@ class Folds(Scorer):
         self.done: dict[str, list[Fold]] = {score: [] for score in self.scores}
         self.runs: dict[tuple[str, int], Network] = {}
         self.unseen: Tensor | None = None
+        self.only = 0
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether each fold is a group of its own."""
+        data, given = self.context.data, self.context.assignment
+        width, n = given.plan.head_width(data.n_outputs), len(data.x_train)
+        made_of = given.architecture, data.input_shape, width
+        return trains_apart(*made_of, given.plan, n, columns=data.columns)
 
     def due(self) -> bool:
         """Tell whether a fold still has to be predicted."""
@@ -417,7 +430,7 @@ class Folds(Scorer):
     def beside(self) -> Sequence[Network]:
         """Return the trainings of the last group where that of the trial gains from them."""
         whole = self.context.training
-        if not gains_alike(whole.model):
+        if self.apart or not gains_alike(whole.model):
             return ()
         self._begin_group()
         is_last = len(self.runs) == len(self._left()) < MOST_TOGETHER
@@ -427,7 +440,7 @@ class Folds(Scorer):
     def _begin_group(self) -> None:
         if not self.runs:
             first = self.context.assignment.first_fold_alone and not any(self.done.values())
-            group = self._left()[: 1 if first else MOST_TOGETHER]
+            group = self._left()[: 1 if first or self.apart else MOST_TOGETHER]
             self.runs = {(t.score, t.number): self._new_run(t) for t in group}
 
     def went_on(self, ends: Sequence[Passes | DivergedError | None]) -> None:
@@ -448,10 +461,35 @@ class Folds(Scorer):
         if task.score == self.given and fold.log_predictive is not None:
             density = density_of(task, run, self.context.training)
             fold = fold.model_copy(update=density)
+        self._add(task, fold)
+        del self.runs[task.score, task.number]
+
+    def _add(self, task: FoldTask, fold: Fold) -> None:
         done = [*self.done[task.score], fold]
         self.done[task.score] = sorted(done, key=lambda fold: fold.number)
         self.context.training.evidence_seconds += fold.seconds + fold.density_seconds
-        del self.runs[task.score, task.number]
+
+    def shares(self) -> tuple[float, ...]:
+        """Return the shares of the data that folds are trained on, in order; 0 for those done."""
+        n, left = len(self.context.data.x_train), {*self.places_left()}
+        tasks = enumerate(self._tasks(), start=1)
+        return tuple(len(task.trained) / n * (k in left) for k, task in tasks)
+
+    def places_left(self) -> list[int]:
+        """Return the places, from 1, of the folds that are not predicted, nor in training."""
+        left = [task for task in self._left() if (task.score, task.number) not in self.runs]
+        places = {(t.score, t.number): i for i, t in enumerate(self._tasks(), start=1)}
+        return [places[task.score, task.number] for task in left]
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Take over the folds that another task of this trial has predicted; see `state_dict`."""
+        for task in self._left():
+            folds = map(Fold.model_validate_json, state["done"][task.score])
+            for fold in [one for one in folds if one.number == task.number]:
+                self._add(task, fold)
+                if task.score == self.kept_of and (table := state["unseen"]) is not None:
+                    rows = task.predicted.to("cpu")
+                    self._keep(rows, table[rows])
 
     def evaluate(self, *, last: bool) -> list[EvidenceEstimate]:
         """Return the estimates of the scores whose folds are all predicted.
@@ -521,15 +559,20 @@ class Folds(Scorer):
         data, given = self.context.data, self.context.assignment
         return new_network(*part_of(task.trained, data, given, task.purpose))
 
-    def _left(self) -> list[FoldTask]:
+    def _tasks(self) -> list[FoldTask]:
         given = self.context.assignment
         order = order_of_data(len(self.context.data.x_train), given, self.units)
         return [
             task
             for score in self.scores
             for task in fold_tasks(score, order, given.plan, self.units)
-            if task.number not in {fold.number for fold in self.done[score]}
         ]
+
+    def _left(self) -> list[FoldTask]:
+        tasks = self._tasks()
+        done = {(score, fold.number) for score, folds in self.done.items() for fold in folds}
+        tasks = tasks[self.only - 1 : self.only] if self.only else tasks
+        return [task for task in tasks if (task.score, task.number) not in done]
 
     def _predict(self, run: Network, data: TensorData, task: FoldTask) -> dict[str, Any]:
         """Return how well the network predicts the rows of a fold: fields of a `Fold`."""
@@ -543,12 +586,11 @@ class Folds(Scorer):
             outputs = likelihood.held(outputs, own.held)
         if task.score == self.kept_of:
             seen = run.data.x_train, run.data.y_train  # no second copy of these rows
-            self._remember(rows.to("cpu"), predict_rows(run, *seen, own)(x))
+            self._keep(rows.to("cpu"), predict_rows(run, *seen, own)(x).stored())
         found = log_predictive(outputs, y, likelihood, float(log_jacobian.sum()))
         return {**vars(found), "seconds": time.perf_counter() - started}
 
-    def _remember(self, rows: Tensor, found: Predictive) -> None:
-        table = found.stored()
+    def _keep(self, rows: Tensor, table: Tensor) -> None:
         if self.unseen is None:
             self.unseen = table.new_zeros(len(self.context.data.x_train), table.shape[1])
         self.unseen[rows] = table

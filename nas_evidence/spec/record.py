@@ -61,8 +61,24 @@ class TrialStatus(StrEnum):
         return self not in (TrialStatus.RUNNING, TrialStatus.LOST)
 
 
+#: The fold at place k, from 1, of trial t is as a task of its own the number k * PART_IDS + t.
+PART_IDS = 100_000_000
 #: Ids of the race of the finalists start here; those of the search stay below.
 RACE_IDS = 1_000_000
+
+
+def part_of(trial_id: int) -> int:
+    """Return which fold of a trial, from 1, a number stands for; 0 if it is that of a trial."""
+    return trial_id // PART_IDS
+
+
+def trial_of(trial_id: int) -> int:
+    """Return the trial that a part belongs to; a trial itself.
+
+    >>> part_of(200_000_007), trial_of(200_000_007), trial_of(7)
+    (2, 7, 7)
+    """
+    return trial_id % PART_IDS
 
 
 def is_race(trial_id: int) -> bool:
@@ -235,3 +251,5 @@ class SliceReport(Frozen):
     saved: bool = True  # a checkpoint holds the state after the slice
     curve: tuple[CurvePoint, ...] = ()  # without the sums
     evaluations: tuple[Evaluation, ...] = ()
+    parts: tuple[float, ...] = ()  # shares of the data, see `Folds.shares`
+    waits: bool = False  # it is trained, and such folds are left

@@ -83,10 +83,13 @@ def gains_alike(model: nn.Module) -> bool:
     """Tell whether a network gains from any others beside it, and has the same bits as alone.
 
     On a CPU, of small networks without convolutions: a batched product is one of each network.
+    A product with a single column is not: alone it is one with a vector, whose sums have another
+    order. So networks with one output stay alone.
     """
     parameters = [*model.parameters()]
     small = sum(p.numel() for p in parameters) < _WIDE and parameters[0].device.type == "cpu"
-    return small and can_stack(model) and not has_convolutions(model)
+    wide = all(parameter.ndim == 0 or len(parameter) > 1 for parameter in parameters)
+    return small and wide and can_stack(model) and not has_convolutions(model)
 
 
 def has_convolutions(model: nn.Module) -> bool:

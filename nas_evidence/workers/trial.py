@@ -31,9 +31,11 @@ from nas_evidence.plumbing.foreign_text import cut
 from nas_evidence.plumbing.masking import masked
 from nas_evidence.plumbing.no_memory import is_memory_full
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, on_cpu, sealed_tensors
+from nas_evidence.scores.folds import Folds
 from nas_evidence.scores.protocol import Before, Context, Scorer, evaluate, scorers_of
 from nas_evidence.scores.sotl import sotl, with_sums
 from nas_evidence.spec.record import (
+    PART_IDS,
     Evaluation,
     EvidenceEstimate,
     SliceReport,
@@ -60,6 +62,8 @@ from nas_evidence.training.predict_rows import predict_rows
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_VERSION = 13
+#: Of the folds, in `Trial.scorers`.
+_FOLDS = str(declared("two_fold").implementation)
 
 
 def device_for(gpu_share: str | float) -> torch.device:
@@ -99,6 +103,7 @@ class Trial:
         self.evaluations: list[Evaluation] = []
         # Those of scorers that knew theirs, by epoch, while others had work left.
         self._held: list[tuple[int, dict[str, list[Evaluation]]]] = []
+        self.part, self.divides, self.apart = 0, False, False
 
     @property
     def network(self) -> Network | None:
@@ -115,6 +120,8 @@ class Trial:
         resume_from: Path | None = None,
         gpu_share: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
+        part: int = 0,
+        divides: bool = False,
     ) -> "Trial":
         """Build the model, or restore it from an earlier attempt; failures become the status.
 
@@ -125,8 +132,12 @@ class Trial:
             resume_from: the folder of an earlier attempt.
             gpu_share: share of one GPU that this trial has; recorded.
             clock: returns seconds.
+            part: the only fold to predict, by place in order from 1; 0 for a whole trial.
+            divides: the folds of a large network come last, and those that tasks of their own
+                have predicted are taken over.
         """
         trial = cls(assignment, data, folder, gpu_share=gpu_share, clock=clock)
+        trial.part, trial.divides = part, divides
         with _Failures(trial):
             trial._start(resume_from)
         return trial
@@ -150,9 +161,24 @@ class Trial:
             return
         self.context = Context(new_network(data, given), given)
         self.scorers = scorers_of(self.context)
+        folds = self._folds
+        self.apart = folds is not None and folds.apart
+        self.divides &= self.apart
+        if self.part:
+            assert folds is not None
+            assert self.apart
+            folds.only = self.part
+            self.scorers = {_FOLDS: folds}
         if resume_from is not None and self._restore(resume_from):
             return  # the first attempt already measured the latency
+        if self.part:
+            return
         self.latency_seconds = measured_latency(self.context.model, data.x_train[:1])
+
+    @property
+    def _folds(self) -> Folds | None:
+        found = self.scorers.get(_FOLDS)
+        return found if isinstance(found, Folds) else None
 
     def _exceeded_limit(self) -> str:
         """Return the first limit that the known costs exceed, or an empty string."""
@@ -168,7 +194,8 @@ class Trial:
         It is due after two seconds of work since the last one, of any number of slices. Scores
         taken before training run their slices first, one per call, and the report says epoch 0;
         or they go on beside the network, from stop to stop, whatever `until_epoch` is. After the
-        last epoch the network settles, one round per call.
+        last epoch the network settles, one round per call. Folds that are tasks of their own
+        come last; those that no task has predicted run here.
 
         Raises:
             OSError: if the checkpoint cannot be written.
@@ -180,11 +207,11 @@ class Trial:
         with _Failures(self):
             if self.status is TrialStatus.RUNNING and network is not None:
                 last = max(network.epoch, min(until_epoch, self.assignment.plan.epochs))
-                due = [scorer for scorer in self.scorers.values() if scorer.due()]
+                due = self._due(network)
                 if due:
                     self._advance_first(due, network)
                 settles = network.settling is not None
-                while not due and (network.epoch < last or settles):
+                while not due and not self.part and (network.epoch < last or settles):
                     stop = next_stop(network.plan, network.epoch)
                     if stop.epoch > last:
                         stop = Stop(last, update=False, evaluate=False, last=False)
@@ -196,6 +223,11 @@ class Trial:
                 self._complete_if_done(network)
         self.slice_seconds = self.clock() - started
         return self.report(known)
+
+    def _due(self, network: Network) -> list[Scorer]:
+        """Return the scores with work left before the network goes on; folds may come last."""
+        last = self._folds if self.divides and not network.is_over else None
+        return [scorer for scorer in self.scorers.values() if scorer is not last and scorer.due()]
 
     def save(self) -> None:
         """Write a checkpoint, unless the last one has it all.
@@ -293,6 +325,16 @@ class Trial:
             for one in _at_start(scorer.evaluate(last=False))
         ]
 
+    def _take(self, folds: Folds) -> None:
+        """Take over the folds that tasks of their own have predicted."""
+        for number in folds.places_left():
+            of_part = PART_IDS * number + self.assignment.trial_id
+            its = self.assignment.model_copy(update={"trial_id": of_part})
+            home = self.folder.parents[1] / f"{of_part:06d}"
+            state = load_checkpoint(home / "attempt-1")  # the newest of all attempts
+            if state is not None and state["same_trial"] == _identity(its):
+                folds.take(state["scores"][_FOLDS])
+
     def report(self, known: tuple[int, int] = (0, 0)) -> SliceReport:
         """Return the current state of the trial.
 
@@ -324,6 +366,8 @@ class Trial:
             saved=self._unsaved is None,
             curve=tuple(network.curve[n_points:]) if network else (),
             evaluations=tuple(self.evaluations[n_evaluations:]),
+            parts=self._folds.shares() if self.divides and self._folds else (),
+            waits=self.divides and bool(network and network.is_over),
         )
 
     def finish(self, status: TrialStatus | None = None, cause: str = "") -> TrialRecord:
@@ -341,7 +385,9 @@ class Trial:
         tested: dict[str, float] = {}
         network, given = self.network, self.assignment
         with _Failures(self):
-            if self.status is TrialStatus.COMPLETE and network is not None:
+            if self.part and self.status is TrialStatus.COMPLETE and network is not None:
+                self._checkpoint(network)  # which is its result
+            elif self.status is TrialStatus.COMPLETE and network is not None:
                 factors = [scorer.spread_factor() for scorer in self.scorers.values()]
                 factor = next((one for one in factors if one is not None), 1.0)
                 tested = {"spread_factor": factor}
@@ -393,8 +439,16 @@ class Trial:
         )
 
     def _complete_if_done(self, network: Network) -> None:
-        if network.is_over and not any(scorer.due() for scorer in self.scorers.values()):
-            self.status = TrialStatus.COMPLETE
+        if not (network.is_over or self.part):
+            return
+        if self.divides and (folds := self._folds) is not None:
+            self._take(folds)
+        if any(scorer.due() for scorer in self.scorers.values()):
+            return
+        evaluated = any(one.epoch == network.epoch for one in self.evaluations)
+        if self.apart and not (self.part or evaluated):  # the folds came last
+            self._evaluate(network, next_stop(network.plan, network.epoch), None)
+        self.status = TrialStatus.COMPLETE
 
     def _total_seconds(self) -> float:
         return self.earlier_seconds + self.clock() - self.started

@@ -686,6 +686,17 @@ def test_packed_files_that_are_not_read_are_to_be_unpacked(name: str, tmp_path: 
         read(str(tmp_path / name))
 
 
+def test_a_table_without_names_or_below_a_title_is_told_what_its_first_line_lacks(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "n.csv").write_text("0.5,1.5,yes\n" * 20)
+    with refused("no-such-column", "a line of names must come before the values"):
+        of_file(tmp_path / "n.csv")
+    (tmp_path / "t.csv").write_text("My table\n" + "0.5,1.5,yes\n" * 20)
+    with refused("table-unreadable", "remove a title before the names"):
+        of_file(tmp_path / "t.csv")
+
+
 def test_a_file_of_another_format_is_no_study_file_with_a_mistake(tmp_path: Path) -> None:
     for name, code in (("t.dta", "format-not-read"), ("t.quack", "file-of-no-kind")):
         (tmp_path / name).write_bytes(b"\xff\x00 a = b")
