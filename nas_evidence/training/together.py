@@ -33,7 +33,7 @@ from nas_evidence.models.number_layers import Piecewise, behind_encoding, encodi
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
-from nas_evidence.training.perceptrons import Perceptrons
+from nas_evidence.training.perceptrons import LINE, Perceptrons, aligned
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Maximum number of trainings side by side.
@@ -276,6 +276,7 @@ def _gathered(
     """Return the data at some places in the order of each epoch [K, epochs, n, ...], encoded."""
     parts = [row.part(start, stop) for row in rows]
     most = max(len(y) for _, y in parts) // n_epochs
+    most = -(-most // LINE) * LINE  # each network's begin at a line of memory
 
     def stacked(each: Sequence[Tensor]) -> Tensor:
         return torch.stack([_padded(one.view(n_epochs, -1, *one.shape[1:]), most) for one in each])
@@ -328,8 +329,8 @@ class Program(AbstractContextManager["Program"]):
         self._perceptrons: Perceptrons | None = None
 
     def __enter__(self) -> "Program":
-        self.theta = torch.stack([_flat([p.detach() for p in row]) for row in self.parameters])
-        self.moments = [torch.stack([_flat(row) for row in self._moment(n)]) for n in self._names]
+        self.theta = aligned([_flat([p.detach() for p in row]) for row in self.parameters])
+        self.moments = [aligned([_flat(row) for row in self._moment(n)]) for n in self._names]
         self._homes = [[p.data for p in row] for row in self.parameters]
         for row, values in zip(self.parameters, self.theta, strict=True):
             for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
