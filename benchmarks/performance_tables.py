@@ -653,6 +653,18 @@ def store_trial() -> str:
     return table(["requests", f"of a trial of {row['slices']} slices"], lines)
 
 
+def small_trials() -> str:
+    """Return the seconds of CPU and the checkpoints of a trial of 300 rows, before and now."""
+    rows = load("small_trials_cpu.json")["rows"]
+    lines = [
+        [row["study"], row["network"], f"{row['before']['seconds']:.2f}",
+         f"{row['now']['seconds']:.2f}", row["before"]["checkpoints"], row["now"]["checkpoints"]]
+        for row in rows
+    ]  # fmt: skip
+    header = "300 rows,network,CPU s before,now,checkpoints before,now"
+    return table(header.split(","), lines)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "demo": demo,
@@ -665,6 +677,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "online-runs": online_runs,
     "kernels": kernels,
     "study": study,
+    "small-trials": small_trials,
     "driver": driver,
     "driver-long": driver_long,
     "tune": tune,
