@@ -11,15 +11,19 @@ check oldest test long soak matrices: export RAY_AUTH_MODE := disabled
 # Several processes already share the cores; threads of each would mostly wait for each other.
 check oldest test long soak matrices: export OMP_NUM_THREADS := 1
 # The tests start hundreds of processes: none of them compiles again what another has compiled.
-check oldest test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
+check demo oldest test long soak matrices: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo lint check oldest test long soak matrices mutants oracles bench pages docs clean
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
+# TORCH_INDEX is the address that the install page of PyTorch gives for CPUs: then no CUDA comes along. Python compiles what
+# the demo imports, a fifth of the files; pip would compile all of them, one by one.
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e .
+	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --disable-pip-version-check --no-compile --no-deps \
+		--index-url $(TORCH_INDEX) $$(grep -E '^torch(vision)?==' constraints.txt))
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e .
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed

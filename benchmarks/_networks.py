@@ -81,11 +81,10 @@ def random_data(
 
 
 def assignment(
-    given: Network, plan: TrainingPlan, seed: int = 0, scores: tuple[str, ...] = (),
-    kind: type[Assignment] = Assignment,
-) -> Assignment:  # fmt: skip
+    given: Network, plan: TrainingPlan, seed: int = 0, scores: tuple[str, ...] = ()
+) -> Assignment:
     """Return the training of a network."""
-    return kind(
+    return Assignment(
         trial_id=0, attempt=1, replicate=0, seed=seed, plan=plan, estimators=scores,
         architecture=ArchitectureSpec(family=given[0], values=dict(given[1])),
         dataset=DatasetSpec(name="digits"),

@@ -21,6 +21,13 @@ stay as they are:
                 clip x / sqrt(1 + (x / 3)^2) (Holzmueller et al. 2024)
     choice      `numbers = ["plain", "piecewise"]` in the space of both families: the same encoding
                 within the network, and the sampler chooses by the scores of the folds
+    periodic    beside each number x, standardised by the training rows, sin(2 pi c x) and
+                cos(2 pi c x) for four frequencies c: quantiles of |c|, c ~ N(0, 0.1^2), in the
+                place of random draws (Gorishniy et al. 2022, section 3.3; the scale is the
+                `plr_sigma` of RealMLP-TD, which trains frequencies at a tenth of the rate)
+    scaled      no encoding: perceptrons with the scaling layer and learning-rate factors of
+                RealMLP (`_scaled_networks.py`). A pool in the place of a search: two sizes, two
+                seeds each, beside the same perceptrons without
 
 **Delivered**, mixtures of predictive distributions, each member with its own factor on the spread:
 
@@ -50,6 +57,17 @@ for both kinds together, if on the twenty fresh tables the mean difference of `c
 `plain`, `one` is below zero with its 90 % interval, if no more than a fifth of them is worse by
 0.01 nats, and if accuracy, calibration error, RMSE and coverage are not worse beyond theirs. Else
 it stays a key of the space that a study names.
+
+**Three later candidates**: `robust`, `periodic` and `scaled`, written down before a run of them on
+a table for choosing or a fresh one; `robust` had run on `concrete` alone, which is left out. The
+first rule holds, with `one` of split 0 at 300 rows. A candidate that does not pass on the tables
+for choosing is not run on the fresh ones. One that cannot pass any more, since too many tables of
+a kind are worse by 0.01 nats, need not run on the rest of that kind. `scaled` is a family of its
+own, whose networks train one by one, so that a search costs too much here. Its pools screen it: a
+search follows for a kind of target where the mean over its tables of the difference of mean log
+losses is below zero and no more than a fifth of the tables is worse by 0.01. `picked` is told
+beside, and cannot be adopted, since it costs two searches: of `plain` and another encoding, the
+search whose winner has the higher estimate. It says what a choice by the scores could gain.
 """
 
 import argparse
@@ -70,6 +88,7 @@ import optuna
 import pandas as pd
 import tables
 from _common import filled, hardware, versions
+from _scaled_networks import Screened
 from fresh_tables import FRESH
 from leading_networks import SIZES, labelled, read, sizes_of
 from scipy import stats
@@ -84,7 +103,9 @@ from nas_evidence.scores.folds import SCALES, restored, targets_of_folds
 HERE = Path(__file__).resolve().parent
 #: Cells with the loss of each test row; they are not committed.
 CELLS = HERE / "results" / "better_networks"
-ENCODINGS = ("plain", "piecewise", "robust", "choice")
+ENCODINGS = ("plain", "piecewise", "robust", "choice", "periodic", "scaled")
+#: Encodings of which `one` alone is judged.
+LATER = ("robust", "periodic")
 RESULTS = CELLS.with_suffix(".csv")
 FINALISTS = CELLS.with_name("better_networks_finalists.csv")
 PAGE = HERE.parent / "docs" / "experiments" / "better-networks.md"
@@ -93,6 +114,8 @@ SCORES = ("elpd", "conditional_evidence")
 PACKAGES = ("torch", "scikit-learn", "optuna", "numpy")
 DELIVERED = ("one", "stacked", "equal", "seeds", "factor", "normal", "three")
 BINS = 8
+#: Of the frequencies of `periodic`, in cycles for each standard deviation of a number.
+SCALE, WAVES = 0.1, 4
 QUARTILES = 4
 
 
@@ -112,6 +135,19 @@ def piecewise(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """Return the piecewise-linear encoding [n, bins]; outside all bins it stays at 0 and 1."""
     low, high = edges[:-1], edges[1:]
     return np.clip((values[:, None] - low) / (high - low), 0.0, 1.0)
+
+
+def periodic(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Return sines and cosines [n, 2 * WAVES] of numbers; of a missing one those of the mean.
+
+    Args:
+        values: the numbers [n], which may be missing.
+        seen: those of the training rows, none missing.
+    """
+    places = (1 + (np.arange(WAVES) + 0.5) / WAVES) / 2
+    x = np.nan_to_num((values - seen.mean()) / seen.std())
+    angles = 2 * np.pi * x[:, None] * (SCALE * stats.norm.ppf(places))
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1)
 
 
 def encoded(
@@ -135,8 +171,11 @@ def encoded(
             else:
                 values = part[name].astype(float)
                 columns[name] = values
-                ramps = piecewise(values.to_numpy(), edges_of(seen))
-                columns |= {f"{name} bin {k}": ramp for k, ramp in enumerate(ramps.T)}
+                if encoding == "periodic":
+                    more = periodic(values.to_numpy(), seen)
+                else:
+                    more = piecewise(values.to_numpy(), edges_of(seen))
+                columns |= {f"{name} bin {k}": one for k, one in enumerate(more.T)}
     return pd.DataFrame(found[0], index=train.index), pd.DataFrame(found[1], index=test.index)
 
 
@@ -210,16 +249,16 @@ def judged(predicted: Prediction, truth: pd.Series, *, normal: bool = False) -> 
     }
 
 
-def candidates(
-    study: nas_evidence.Study, test: pd.DataFrame
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, float]]:
-    """Return the measures of each candidate, scores and losses of the finalists, CPU seconds."""
+def mixtures(
+    study: nas_evidence.Study,
+    test: pd.DataFrame,
+    raced: Sequence[list[int]],
+    each: Mapping[int, Prediction],
+    seconds: dict[str, float],
+) -> dict[str, Any]:
+    """Return the measures of each mixture; CPU seconds of the stack are added to `seconds`."""
     x, truth = test.drop(columns="target"), test["target"]
-    started = time.process_time()
-    found = {"one": judged(study.predict(x, level=tables.LEVEL), truth)}
-    seconds = {"one": time.process_time() - started}
-    raced = members_of(study)
-    each = {t: predicted_by(study, t, x, 1.0) for group in raced for t in group}
+    found = {}
     best = [own.trial_id for own in study._tables().standings.first(3)]
     started = time.process_time()
     found["stacked"] = judged(study.predict(x, level=tables.LEVEL, top=3), truth)
@@ -237,6 +276,27 @@ def candidates(
         found["factor"] = judged(wider, truth)
     found["factor"] = found["factor"] | {"factor": factor}
     found["three"] = judged(together(each[t] for group in raced[:3] for t in group), truth)
+    return found
+
+
+def candidates(
+    study: nas_evidence.Study, test: pd.DataFrame, *, alone: bool = False
+) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, float]]:
+    """Return the measures of each candidate, scores and losses of the finalists, CPU seconds.
+
+    Args:
+        study: that has ended.
+        test: the test rows.
+        alone: whether to judge `one` alone, and the winner alone of the finalists.
+    """
+    x, truth = test.drop(columns="target"), test["target"]
+    started = time.process_time()
+    found = {"one": judged(study.predict(x, level=tables.LEVEL), truth)}
+    seconds = {"one": time.process_time() - started}
+    raced = members_of(study)[: 1 if alone else None]
+    each = {t: predicted_by(study, t, x, 1.0) for group in raced for t in group}
+    if not alone:
+        found |= mixtures(study, test, raced, each, seconds)
     values = study._tables().evidence
     values = values[values["estimator"].isin(["elpd", "conditional_evidence"])]
     rows = values.pivot_table(
@@ -263,9 +323,38 @@ def path_of(name: str, rows: str, split: int, encoding: str) -> Path:
     return CELLS / f"{name}-{rows}-{split}-{encoding}.json"
 
 
+def screened(
+    name: str, rows: str, split: int, train: pd.DataFrame, test: pd.DataFrame
+) -> dict[str, Any]:
+    """Return the pool of `scaled`: the measures of each network on the test rows."""
+    x, truth = test.drop(columns="target"), test["target"]
+    settings = {"seed": split, "replicates": 2, "finalists": 0, "sampler": {"name": "grid"}}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.process_time()
+        study = nas_evidence.search(
+            train, target="target", n_trials=8, settings=settings, families=[Screened],
+            task="classification" if labelled(name) else "regression",
+            out=Path(folder) / "study", progress=False,
+        )  # fmt: skip
+        seconds = time.process_time() - started
+        found = []
+        for trial in study.trials.to_dict("records"):
+            measures = judged(predicted_by(study, trial["trial_id"], x, 1.0), truth)
+            del measures["losses"]
+            found.append({"kind": trial["arch_kind"], "size": trial["arch_size"]} | measures)
+    return {
+        "data": name, "rows": rows, "split": split, "encoding": "scaled",
+        "n_train": len(train), "n_test": len(test), "classes": labelled(name),
+        "search_cpu_seconds": seconds, "commit": tables.commit(),
+        "day": time.strftime("%Y-%m-%d"), "pool": found,
+    }  # fmt: skip
+
+
 def measure(name: str, rows: str, split: int, encoding: str) -> dict[str, Any]:
-    """Return a default search of a cell with all candidates."""
+    """Return a default search of a cell with all candidates, or the pool of `scaled`."""
     train, test = tables.split(read(name), split, SIZES[rows])
+    if encoding == "scaled":
+        return screened(name, rows, split, train, test)
     train, test = encoded(encoding, train, test)
     with tempfile.TemporaryDirectory() as folder:
         started, children = time.process_time(), os.times()
@@ -278,7 +367,7 @@ def measure(name: str, rows: str, split: int, encoding: str) -> dict[str, Any]:
         seconds = time.process_time() - started
         seconds += now.children_user + now.children_system
         seconds -= children.children_user + children.children_system
-        found, finalists, said = candidates(study, test)
+        found, finalists, said = candidates(study, test, alone=encoding in LATER)
     return {
         "data": name, "rows": rows, "split": split, "encoding": encoding,
         "n_train": len(train), "n_test": len(test), "classes": labelled(name),
@@ -327,13 +416,21 @@ def collected(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
         found = json.loads(path.read_text(encoding="utf-8"))
         place = {name: found[name] for name in ("data", "rows", "split", "encoding")}
         seconds = found["search_cpu_seconds"]
-        for delivered, measures in found["delivered"].items():
+        told = {name: found[name] for name in ("classes", "n_train", "n_test", "day")}
+        told["cpu_seconds"] = seconds
+        for own in found.get("pool", ()):
+            kept = {name: own[name] for name in MEASURES if name in own}
+            place["encoding"] = f"pool, {own['kind']}"
+            rows.append(place | {"delivered": own["size"]} | told | kept)
+        alone = found["encoding"] in LATER
+        for delivered, measures in found.get("delivered", {}).items():
+            if alone and delivered != "one":
+                continue
             kept = {name: measures[name] for name in MEASURES if name in measures}
             kept |= {f"covered_{k + 1}": own for k, own in enumerate(measures.get("covered", ()))}
-            told = {name: found[name] for name in ("classes", "n_train", "n_test", "day")}
-            told["cpu_seconds"] = seconds
             rows.append(place | {"delivered": delivered} | told | kept)
-        for number, own in enumerate(found["finalists"], start=1):
+        winners = found.get("finalists", [])[: 1 if alone else None]
+        for number, own in enumerate(winners, start=1):
             means = {name: float(np.mean(own[name])) for name in SCORES if name in own}
             means |= {"estimate": own["estimate"], "networks": len(own["trials"]),
                       "one": float(np.mean(own["each"])), "seeds": own["seeds"]}  # fmt: skip
@@ -417,7 +514,7 @@ def signed(mean: float, half: float) -> str:
 
 def of_tables(found: pd.DataFrame, encodings: Sequence[str], delivered: Sequence[str]) -> str:
     """Return the mean log loss of each table over the splits that all its encodings have."""
-    pairs = [(e, d) for e in encodings for d in delivered]
+    pairs = [(e, d) for e in encodings for d in (delivered[:1] if e in LATER else delivered)]
     lines = []
     for (name, rows), some in found.groupby(["data", "rows"], sort=False):
         shared = set.intersection(*(set(own) for _, own in some.groupby("encoding")["split"]))
@@ -460,6 +557,44 @@ def of_second_rule(found: pd.DataFrame) -> str:
     return tables.table(["measure", "tables", "difference", "tables beyond 0.01"], lines)
 
 
+def of_pools(found: pd.DataFrame) -> str:
+    """Return the differences of scaled perceptrons to plain ones by table, means over the pool."""
+    pools = found[found["encoding"].str.startswith("pool")]
+    means = pools.groupby(["classes", "data", "encoding"])["log_loss"].mean().unstack()
+    lines = []
+    for classes, kind in ((True, "classes"), (False, "real targets")):
+        own = means.loc[means.index.get_level_values("classes") == classes]
+        if len(own) < 2:
+            continue
+        away = (own["pool, scaled"] - own["pool, plain"]).droplevel("classes")
+        lines += [[kind, str(name), f"{value:+.4f}"] for name, value in away.items()]
+        lines.append([kind, f"all {len(away)}", signed(*interval(away))])
+    return tables.table(["target", "data", "log loss, nats"], lines)
+
+
+def of_picked(found: pd.DataFrame, finalists: pd.DataFrame, encodings: Sequence[str]) -> str:
+    """Return the differences to `plain` of the search with the higher estimate of two."""
+    places = ["data", "rows", "split"]
+    best = finalists[finalists["place"] == 1].set_index(places)
+    loss = found[found["delivered"] == "one"].set_index(places)
+    of_plain = best[best["encoding"] == "plain"]["estimate"]
+    lines = []
+    for encoding in encodings:
+        own = best[best["encoding"] == encoding]["estimate"]
+        taken = (own - of_plain).dropna() > 0
+        away = loss[loss["encoding"] == encoding]["log_loss"] - loss[
+            loss["encoding"] == "plain"]["log_loss"]  # fmt: skip
+        away = away.dropna().where(taken, 0.0)
+        for classes, kind in ((True, "classes"), (False, "real targets")):
+            some = loss[(loss["encoding"] == encoding) & (loss["classes"] == classes)].index
+            each = away.loc[some.intersection(away.index)]
+            if len(each) > 1:
+                lines.append([encoding, kind, str(len(each)), str(int(taken[each.index].sum())),
+                              signed(*interval(each))])  # fmt: skip
+    head = ["encoding", "target", "tables", "picked", "log loss, nats"]
+    return tables.table(head, lines)
+
+
 def of_ranking(finalists: pd.DataFrame) -> str:
     """Return how well scores order the finalists of a search, against both losses."""
     lines = []
@@ -478,17 +613,24 @@ def of_ranking(finalists: pd.DataFrame) -> str:
 
 def written(page: str, found: pd.DataFrame, finalists: pd.DataFrame) -> str:
     """Return the page with its tables as the stored rows give them."""
+    more = found[(found["rows"] == "1000") & found["data"].isin([*FRESH])]
+    found, finalists = (own[own["rows"] == "300"] for own in (found, finalists))
     fresh = found["data"].isin([*FRESH])
     known = [e for e in ENCODINGS if (found["encoding"] == e).any()]
     made = {}
     for part, some in (("choosing", found[~fresh]), ("fresh", found[fresh])):
+        had = [e for e in known if (some["encoding"] == e).any()]
         for kind, classes in (("classes", True), ("real", False)):
-            made[f"{part}, {kind}"] = of_candidates(some, known, classes=classes)
+            made[f"{part}, {kind}"] = of_candidates(some, had, classes=classes)
             own = some[some["classes"] == classes]
             made[f"{part}, {kind}, each"] = of_tables(
-                own, known, ("one", "stacked", "seeds", "three")
+                own, had, ("one", "stacked", "seeds", "three")
             )
+    for kind, classes in (("classes", True), ("real", False)):
+        made[f"1000, {kind}"] = of_candidates(more, ["plain"], classes=classes)
     made["fresh, all"] = of_second_rule(found[fresh])
+    made["pools"] = of_pools(found)
+    made["picked"] = of_picked(found[~fresh], finalists, ("piecewise", *LATER))
     made["seconds"] = of_seconds(found, known)
     made["ranking"] = of_ranking(finalists)
     days = sorted(found["day"].unique())
@@ -533,7 +675,7 @@ def main() -> None:
         new = path.with_suffix(".new")
         new.write_text(json.dumps(rounded(found)) + "\n", encoding="utf-8")
         new.replace(path)
-        losses = {name: one["log_loss"] for name, one in found["delivered"].items()}
+        losses = {name: one["log_loss"] for name, one in found.get("delivered", {}).items()}
         print(*cell, round(found["search_cpu_seconds"], 1), losses, flush=True)
 
 

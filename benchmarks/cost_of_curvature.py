@@ -203,14 +203,16 @@ def measure_passes(options: argparse.Namespace) -> dict[str, list[Row]]:
                 if not found[candidate] or found[candidate][0] <= SLOW:
                     epoch = seconds_of(partial(plain_epoch, model, x, y))
                     found[candidate].append(seconds_of(run) / epoch)
-        training = peak_megabytes(name, "train", len(x), 128)
+        training = None if options.seconds_only else peak_megabytes(name, "train", len(x), 128)
         for candidate, values in found.items():
-            rows.append(show({
+            row = {
                 "model": name, "candidate": candidate, "estimates": CANDIDATES[candidate],
                 "rows": sizes[candidate], "n_data": len(x), **spread(values),
-                "peak_mb": peak_megabytes(name, candidate, len(x), sizes[candidate]),
-                "train_peak_mb": training,
-            }))  # fmt: skip
+            }  # fmt: skip
+            if not options.seconds_only:
+                peak = peak_megabytes(name, candidate, len(x), sizes[candidate])
+                row |= {"peak_mb": peak, "train_peak_mb": training}
+            rows.append(show(row))
     return {"rows": rows}
 
 
@@ -445,6 +447,7 @@ def main() -> None:
     parser.add_argument("--n-data", type=int, help="rows, if not those of each model")
     parser.add_argument("--before", type=Path, help="a checkout that `small` is compared with")
     parser.add_argument("--cells", nargs="+", default=[",".join(map(str, c)) for c in CELLS])
+    parser.add_argument("--seconds-only", action="store_true", help="no peak memory of `passes`")
     parser.add_argument("--small", action="store_true", help="the least of each mode")
     parser.add_argument("--to", type=Path, help="a folder")
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)

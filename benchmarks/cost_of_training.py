@@ -10,6 +10,10 @@ study   All trials of a study over the plain trainings of its networks, and what
         architectures (quasi-random, no race): plain, the scheduled epochs alone in one process;
         shipped, as it is; settled, with `plan.settle = 1`, settling booked apart.
 
+cells   Where the time of a search goes, how it grows with rows and parameters,
+        and what other ways to find a network cost; see `cells`. `plot` draws the growth.
+
+    python benchmarks/cost_of_training.py cells --to benchmarks/results/cost_cells_cpu.json
     python benchmarks/cost_of_training.py groups trials [--repeats 5] [--before FOLDER]
     python benchmarks/cost_of_training.py study [--trials 24] [--executor inline]
     python benchmarks/cost_of_training.py study --data DATA --study fashion_mnist_quick
@@ -21,34 +25,44 @@ committed. `--small` runs the least of each mode.
 """
 
 import argparse
+import itertools
+import math
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from _common import (
     HERE,
+    RESULTS,
     checkouts,
     conditions,
     in_turn,
     ratios,
-    seconds_of,
+    read_json,
     show,
     spread,
     with_version,
     write_json,
 )
 from _networks import Network, assignment, plain_epoch
+from performance_tables import grown, slope
+from torch import Tensor, nn
 
+import nas_evidence
 import nas_evidence.scores.folds
 import nas_evidence.training.life
 import nas_evidence.workers.trial
@@ -129,44 +143,88 @@ TRIALS: dict[str, Network] = {
     "ResNet-8, width 10": ("resnet", {"depth": 8, "width": 10}),
     "ResNet-14, width 6": ("resnet", {"depth": 14, "width": 6}),
 }
-#: Part -> where it is called.
+#: Part -> where it is called. What one part calls of another is booked there.
 PARTS = {
-    "training": (nas_evidence.training.life, "train_epochs"),
-    "folds": (nas_evidence.scores.folds.Folds, "advance"),
-    "updates": (nas_evidence.training.life, "updated"),
-    "evaluations": (nas_evidence.workers.trial, "evaluate"),
+    "training": [(nas_evidence.training.life, "train_epochs")],
+    "updates": [(nas_evidence.training.life, "updated")],
+    "settling": [
+        (nas_evidence.training.life, "begin_settling"),
+        (nas_evidence.training.life, "settle_slices"),
+    ],
+    "density": [(nas_evidence.scores.folds, "density_of")],
+    "evaluations": [(nas_evidence.workers.trial, "evaluate")],
+    "folds": [(nas_evidence.scores.folds.Folds, name) for name in ("advance", "went_on")],
+    "rest of trials": [(Trial, name) for name in ("start", "advance", "finish")],
 }
+#: Parts of networks, whose seconds are shared out by rows: those of the trial's own network, and
+#: "... of folds".
+SHARED = ("training", "updates", "settling")
+
+
+class Clock:
+    """Books the CPU time of this process to the part that runs."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self._running: list[dict[str, float]] = []  # shares of parts
+        self._since, self._own = 0.0, None
+
+    def watch(self) -> None:
+        """Time all `PARTS` from now on."""
+        for part, places in PARTS.items():
+            for owner, name in places:
+                found = owner.__dict__[name]
+                inner = getattr(found, "__func__", found)
+                timed = self._timed(inner, part)
+                setattr(owner, name, classmethod(timed) if inner is not found else timed)
+
+    def _timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> object:
+            if isinstance(args[0], Trial):
+                self._own = args[0].network
+            self._turn()
+            self._running.append(self._shares(part, args[0]))
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._turn()
+                self._running.pop()
+
+        return timed
+
+    def _shares(self, part: str, given: Any) -> dict[str, float]:
+        if part not in SHARED:
+            return {part: 1.0}
+        networks = [given] if isinstance(given, TrainedNetwork) else given
+        rows = [len(one.data.x_train) for one in networks]
+        own = sum(n for n, one in zip(rows, networks, strict=True) if one is self._own)
+        share = own / max(1, sum(rows))
+        return {name: s for name, s in ((part, share), (f"{part} of folds", 1 - share)) if s}
+
+    def _turn(self) -> None:
+        now = time.process_time()
+        for part, share in self._running[-1].items() if self._running else ():
+            self.seconds[part] += share * (now - self._since)
+        self._since = now
 
 
 def one_trial(name: str) -> dict[str, float]:
     """Return the seconds of a trial by part, and scores; called in a process of its own."""
     study, data = digits()
     given = assignment(TRIALS[name], study.plan, 1, study.estimators)
-    parts = dict.fromkeys(PARTS, 0.0)
-    for part, (owner, function) in PARTS.items():
-        setattr(owner, function, _timed(getattr(owner, function), parts, part))
     with tempfile.TemporaryDirectory() as folder:
         # What a process does once is not part of a trial.
         Trial.start(given, data, Path(folder) / "first").report()
-        started = time.process_time()
+        (clock := Clock()).watch()
         trial = Trial.start(given, data, Path(folder))
         while trial.status is TrialStatus.RUNNING:
             epoch = trial.report().epoch
             trial.advance(next_stop(given.plan, epoch).epoch)
         record = trial.finish()
-        total = time.process_time() - started
     scores = {e.estimate.estimator: e.estimate.value for e in record.evaluations}
     named = {score: scores.get(score) for score in ("two_fold", "kfac_ggn", "diag_ef")}
-    return {**parts, "rest": total - sum(parts.values()), "total": total, **named}
-
-
-def _timed(function: Callable[..., Any], parts: dict[str, float], part: str) -> Callable[..., Any]:
-    def timed(*args: object, **kwargs: object) -> object:
-        found: list[object] = []
-        parts[part] += seconds_of(lambda: found.append(function(*args, **kwargs)))
-        return found[0]
-
-    return timed
+    return {**clock.seconds, "total": clock.seconds.total(), **named}
 
 
 def trials(options: argparse.Namespace) -> dict[str, Any]:
@@ -179,10 +237,10 @@ def trials(options: argparse.Namespace) -> dict[str, Any]:
             for version, folder in versions.items():
                 found = with_version(folder, __file__, "trials", "--trial", name)
                 runs.setdefault(name, {}).setdefault(version, []).append(show(found))
-    names = (*PARTS, "rest", "total")
+    names = (*PARTS, *(f"{part} of folds" for part in SHARED), "total")
     sums = {
         version: {
-            part: sum(statistics.median(r[part] for r in of[version]) for of in runs.values())
+            part: sum(statistics.median(r.get(part, 0) for r in o[version]) for o in runs.values())
             for part in names
         }
         for version in versions
@@ -306,13 +364,234 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# --- cells
+
+#: Cell -> what it measures, each in a process of its own; see `cells`.
+ROWS, WIDTHS = (300, 1000, 3000, 10_000), (16, 64, 256, 512)
+SETS = {"cancer": ("load_breast_cancer", 24), "diabetes": ("load_diabetes", 12)}
+METHODS = ("ours", "optuna", "sklearn")
+CELLS = [
+    *(f"rows/{n}" for n in ROWS),
+    *(f"width/{width}" for width in WIDTHS),
+    "demo/8",
+    *(f"{name}/{method}/0" for name in SETS for method in METHODS),
+    *(f"{name}/{method}/{seed}" for name in SETS for method in METHODS for seed in (1, 2)),
+]
+
+
+def cells(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the cells that a file lacks; each is stored at once, so that a run can go on.
+
+    demo      the first trials of the digits study as shipped, in one process, by part and family
+    rows      three trainings of an MLP 1x32 on so many rows of 20 columns, two classes, by part
+    width     two of an MLP of depth 2 on 300 rows, ten classes
+    SET       CPU seconds of a whole process with its imports, and the log loss of test rows:
+              ours with its race, Optuna with a bare loop and a hold-out, scikit-learn's MLP
+    """
+    found = read_json(options.to, {}) if options.to else {}
+    found = {**conditions("CPU seconds", "torch", "optuna", "scikit-learn", "ray"), **found}
+    stored: dict[str, Any] = found.setdefault("cells", {})
+    for name in CELLS:
+        if name in stored or not any(name.startswith(begin) for begin in options.only):
+            continue
+        load = os.getloadavg()[0]
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        one = with_version(HERE.parent, __file__, "cells", "--cell", name)
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+        stored[name] = show({"cell": name, "process_cpu": round(cpu, 2), "load": load, **one})
+        write_json(options.to, found)
+    return found
+
+
+def one_cell(name: str) -> dict[str, Any]:
+    """Measure a cell in this process."""
+    kind, value, *seed = name.split("/")
+    if kind in SETS:
+        return {"log_loss": RIVALS[value](*table_of(kind), SETS[kind][1], int(seed[0]))}
+    if kind == "demo":
+        return parts_of_search("digits", n_trials=int(value), settings={"finalists": 0})
+    n, width = (int(value), 32) if kind == "rows" else (300, int(value))
+    depth, classes, columns, trials = (1, 2, 20, 3) if kind == "rows" else (2, 10, 64, 2)
+    x, y = drawn(n, columns, classes)
+    settings = {"family.mlp.depth": [depth], "family.mlp.width": [width], "finalists": 0}
+    return parts_of_search(x, y, families=["mlp"], n_trials=trials, settings=settings)
+
+
+def drawn(n: int, columns: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs [n, columns], and labels [n] of a random network with noise."""
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, columns)).astype(np.float32)
+    hidden = np.tanh(x @ rng.normal(size=(columns, 30)) / columns**0.5)
+    outputs = hidden @ rng.normal(size=(30, classes))
+    return x, (outputs + rng.normal(size=outputs.shape)).argmax(1)
+
+
+def parts_of_search(*data: Any, **options: Any) -> dict[str, Any]:
+    """Return the CPU seconds of a search in this process, by part."""
+    (clock := Clock()).watch()
+    with tempfile.TemporaryDirectory() as place:
+        began = time.process_time()
+        nas_evidence.search(*data, out=Path(place) / "s", workers=1, progress=False, **options)
+        total = time.process_time() - began
+        rows = read_table(Path(place) / "s", "trials")
+    return {
+        "parts": {part: round(seconds, 3) for part, seconds in clock.seconds.items()},
+        "outside": round(total - clock.seconds.total(), 3),
+        "n_parameters": int(rows["n_parameters"].iloc[0]),
+        "families": dict(Counter(rows["family"])),
+        "trials": len(rows),
+    }
+
+
+def table_of(name: str) -> tuple[Any, Any, str]:
+    """Return 300 rows to train on and the others as DataFrames, and the target."""
+    from sklearn import datasets
+
+    frame = getattr(datasets, SETS[name][0])(as_frame=True).frame.sample(frac=1, random_state=0)
+    return frame[:300], frame[300:], "target"
+
+
+def by_ours(train: Any, test: Any, target: str, n: int, seed: int) -> float:
+    """Return the test log loss of what a search as shipped delivers."""
+    with tempfile.TemporaryDirectory() as place:
+        study = nas_evidence.search(
+            train, target=target, n_trials=n, seed=seed, out=Path(place) / "s", progress=False
+        )
+        return float(study.evaluate(test)["log_loss"])
+
+
+def _standardised(train: Any, test: Any, target: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return inputs of mean 0 and deviation 1 by the training rows, and targets."""
+    x, mean, std = (train.drop(columns=target), *(0, 0))
+    mean, std = x.mean(), x.std()
+    given = [(each.drop(columns=target) - mean) / std for each in (train, test)]
+    as_float = [torch.from_numpy(each.to_numpy(np.float32)) for each in given]
+    return as_float[0], as_float[1], *(torch.tensor(e[target].to_numpy()) for e in (train, test))
+
+
+def by_optuna(train: Any, test: Any, target: str, n: int, seed: int) -> float:
+    """Return the test log loss of TPE with a bare loop: a hold-out of a fifth, then a refit."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    x, x_test, y, y_test = _standardised(train, test, target)
+    classes = int(y.max()) + 1 if y.dtype == torch.int64 else 0
+    centre, unit = (0.0, 1.0) if classes else (y.mean(), y.std())
+    y = y if classes else ((y - centre) / unit).float()[:, None]
+    loss = nn.functional.cross_entropy if classes else nn.functional.mse_loss
+    held = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    kept, held = held[len(x) // 5 :], held[: len(x) // 5]
+
+    def trained(values: dict[str, Any], rows: Tensor) -> nn.Module:
+        torch.manual_seed(seed)
+        sizes = [x.shape[1], *[values["width"]] * values["depth"]]
+        layers = [
+            layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())
+        ]
+        model = nn.Sequential(*layers, nn.Linear(sizes[-1], classes or 1))
+        how = {"lr": values["rate"], "weight_decay": values["decay"]}
+        optimiser = torch.optim.Adam(model.parameters(), **how)
+        for _ in range(EPOCHS):
+            for part in rows[torch.randperm(len(rows))].split(64):
+                optimiser.zero_grad()
+                loss(model(x[part]), y[part]).backward()
+                optimiser.step()
+        return model
+
+    def objective(trial: Any) -> float:
+        values = {
+            "depth": trial.suggest_int("depth", 1, 3),
+            "width": trial.suggest_int("width", 8, 64, log=True),
+            "rate": trial.suggest_float("rate", 1e-3, 1e-2, log=True),
+            "decay": trial.suggest_float("decay", 1e-6, 1e-1, log=True),
+        }
+        model = trained(values, kept)
+        with torch.no_grad():
+            return float(loss(model(x[held]), y[held]))
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    study.optimize(objective, n_trials=n)
+    best = trained(study.best_params, torch.arange(len(x)))
+    with torch.no_grad():
+        found = best(x_test)
+        if classes:
+            return float(loss(found, y_test))
+        # The noise is that of the rows held out.
+        variance = study.best_value * float(unit) ** 2
+        error = ((found[:, 0] * unit + centre - y_test) ** 2).mean()
+        return float(error / variance + math.log(2 * math.pi * variance)) / 2
+
+
+#: Of the bare loop: those of ours for 300 rows.
+EPOCHS = 133
+
+
+def by_sklearn(train: Any, test: Any, target: str, n: int, seed: int) -> float:
+    """Return the test log loss of scikit-learn's MLP: random search, five folds, refit."""
+    from scipy import stats
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import RandomizedSearchCV
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+
+    x, x_test, y, y_test = (one.numpy() for one in _standardised(train, test, target))
+    sizes = [(w,) * d for d in (1, 2, 3) for w in (8, 16, 32, 64)]
+    space = {"hidden_layer_sizes": sizes, "alpha": stats.loguniform(1e-6, 1e1)}
+    labels = y.dtype.kind == "i"
+    model = (MLPClassifier if labels else MLPRegressor)(max_iter=500, random_state=seed)
+    scoring = "neg_log_loss" if labels else "neg_mean_squared_error"
+    unit = 1.0 if labels else y.std()
+    search = RandomizedSearchCV(model, space, n_iter=n, cv=5, scoring=scoring, random_state=seed)
+    search.fit(x, y if labels else (y - y.mean()) / unit)
+    if labels:
+        return float(log_loss(y_test, search.predict_proba(x_test)))
+    variance = -search.best_score_ * unit**2
+    error = ((search.predict(x_test) * unit + y.mean() - y_test) ** 2).mean()
+    return float(error / variance + math.log(2 * math.pi * variance)) / 2
+
+
+RIVALS = {"ours": by_ours, "optuna": by_optuna, "sklearn": by_sklearn}
+
+
+#: What is drawn: cells, and the axis below them.
+DRAWN = {
+    "rows": "rows of a table, a trial of an MLP 1x32",
+    "width": "parameters, a trial of an MLP of depth 2",
+}
+
+
+def draw(stored: dict[str, Any], picture: Path) -> None:
+    """Draw CPU seconds against rows and parameters."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update({"svg.hashsalt": "cost", "svg.fonttype": "none", "font.size": 9})
+    figure, axes = pyplot.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
+    for axis, (kind, label) in zip(axes, DRAWN.items(), strict=True):
+        sizes, seconds = grown(stored, kind)
+        axis.plot(sizes, seconds, "o-")
+        axis.set(
+            xscale="log", yscale="log", xlabel=label, ylim=(min(seconds) / 3, max(seconds) * 3)
+        )
+        axis.set_title(f"slope {slope(sizes, seconds):.2f}")
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("CPU seconds")
+    figure.savefig(picture, metadata={"Date": None, "Creator": None})
+
+
 def main() -> None:
     """Measure, print, and store."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modes", nargs="+", choices=("groups", "trials", "study"))
+    parser.add_argument("modes", nargs="+", choices=("groups", "trials", "study", "cells", "plot"))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--before", type=Path, help="a checkout that `trials` compares with")
     parser.add_argument("--trial", choices=TRIALS, help=argparse.SUPPRESS)
+    parser.add_argument("--cell", choices=CELLS, help=argparse.SUPPRESS)
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of cells")
     parser.add_argument("--data", help="folder of the data of a study of images")
     parser.add_argument("--study", default="digits")
     parser.add_argument("--rows", type=int, help="training rows, if not as the study says")
@@ -326,6 +605,17 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.trial:
         show(one_trial(options.trial))
+        return
+    if options.cell:
+        warnings.simplefilter("ignore")
+        show(one_cell(options.cell))
+        return
+    if "cells" in options.modes:
+        cells(options)
+    if "plot" in options.modes:
+        found = read_json(RESULTS / "cost_cells_cpu.json")["cells"]
+        draw(found, HERE.parent / "docs" / "images" / "cost.svg")
+    if {"cells", "plot"} & {*options.modes}:
         return
     if options.small:
         options.repeats, options.trials, options.epochs, options.rows = 1, 3, 5, 200

@@ -7,7 +7,9 @@ page stays as it is. A test compares the pages with what this script writes.
 """
 
 import json
+import math
 import re
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,134 @@ def pass_memory() -> str:
         if set(cells) != {"-"}:
             lines.append([f"`{kind}`", *cells])
     return table(["peak memory / training's", *MODELS.values()], lines)
+
+
+CELLS = "cost_cells_cpu.json"
+#: Parts of a trial, in the words of the page.
+_OF_TRIAL = {
+    "training": "training of the whole network",
+    "training of folds": "trainings without a fold",
+    "updates": "updates of the prior, whole network",
+    "updates of folds": "updates of the prior, without a fold",
+    "settling": "settling, whole network",
+    "settling of folds": "settling, without a fold",
+    "density": "densities of the folds",
+    "evaluations": "scores that rank nothing",
+    "folds": "predictions of the folds",
+    "rest of trials": "weights, files, the rest",
+}
+_GROWTH = {
+    "rows": ("rows", "a trial, MLP 1x32"),
+    "width": ("parameters", "a trial, MLP of depth 2"),
+}
+_WAYS_TO_FIND = {
+    "ours": "this service, with its race",
+    "optuna": "Optuna, bare loop, hold-out",
+    "sklearn": "scikit-learn's MLP, random search",
+}
+
+
+def _cells() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = (load(CELLS) or {"cells": {}})["cells"]
+    return found
+
+
+def grown(
+    cells: Mapping[str, Mapping[str, Any]], kind: str
+) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the sizes of the cells of a kind, and the CPU seconds of a trial of each."""
+    pairs = []
+    for name, cell in cells.items():
+        begin, _, size = name.partition("/")
+        if begin == kind:
+            at = cell["n_parameters"] if kind == "width" else int(size)
+            pairs.append((at, sum(cell["parts"].values()) / cell["trials"]))
+    pairs.sort()
+    return [size for size, _ in pairs], [seconds for _, seconds in pairs]
+
+
+def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Return the slope of the logarithms by least squares.
+
+    >>> round(slope([1, 10, 100], [2, 20, 200]), 6)
+    1.0
+    """
+    logs = [[math.log(value) for value in each] for each in (sizes, seconds)]
+    return statistics.linear_regression(*logs).slope
+
+
+def demo() -> str:
+    """Return where the seconds of the digits study go, over the plain trainings."""
+    lines: list[list[object]] = []
+    for name, cell in _cells().items():
+        if not name.startswith("demo/"):
+            continue
+        parts = cell["parts"]
+        unit, whole = parts["training"], sum(parts.values())
+        for part, words in _OF_TRIAL.items():
+            if part in parts:
+                lines.append([words, f"{parts[part]:.1f}", f"{parts[part] / unit:.2f}"])
+        lines.append(["all of the trials", f"{whole:.1f}", f"{whole / unit:.2f}"])
+        outside = cell["outside"]
+        lines.append(["data, proposals, log, tables", f"{outside:.1f}", f"{outside / unit:.2f}"])
+    return table(["digits", "CPU s", "/ trainings"], lines)
+
+
+def growth() -> str:
+    """Return CPU seconds against rows and parameters, with slopes."""
+    lines = []
+    for kind, (axis, what) in _GROWTH.items():
+        sizes, seconds = grown(_cells(), kind)
+        if len(sizes) < 2:
+            continue
+        steps = [slope(sizes[i : i + 2], seconds[i : i + 2]) for i in range(len(sizes) - 1)]
+        lines.append([
+            what, axis, ", ".join(f"{size:,}" for size in sizes),
+            ", ".join(f"{s:.2f}" for s in seconds), ", ".join(f"{s:.2f}" for s in steps),
+            f"{slope(sizes, seconds):.2f}",
+        ])  # fmt: skip
+    return table(["", "against", "sizes", "CPU s", "slopes between them", "slope"], lines)
+
+
+def ways_to_find() -> str:
+    """Return seconds and test log loss of ours beside other ways to find a network."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for name, cell in _cells().items():
+        if "log_loss" in cell:
+            data, method, _ = name.split("/")
+            groups.setdefault((data, method), []).append(cell)
+    lines = []
+    for (data, method), found in sorted(groups.items()):
+        spans = [
+            span({"median": statistics.median(v), "min": min(v), "max": max(v)}, digits)
+            for key, digits in (("process_cpu", 1), ("log_loss", 3))
+            for v in [[float(cell[key]) for cell in found]]
+        ]
+        lines.append([data, _WAYS_TO_FIND[method], *spans, len(found)])
+    return table(["300 rows", "", "CPU s", "test log loss", "seeds"], lines)
+
+
+def passes_now() -> str:
+    """Return passes of ours and of every peer, measured in one run, in training epochs."""
+    rows = (load("passes_cpu.json") or {"rows": []})["rows"]
+    models = [m for m in MODELS if any(r["model"] == m and "median" in r for r in rows)]
+    n_data = {r["model"]: r["n_data"] for r in rows if "n_data" in r}
+    lines = []
+    for name in dict.fromkeys(r["candidate"] for r in rows):
+        cells, kind = [], name
+        for model in models:
+            mine = (r for r in rows if (r["model"], r["candidate"]) == (model, name))
+            row = next(mine, None)
+            kind = (row or {}).get("estimates", kind)
+            cells.append("refuses" if row is None or "failed" in row else span(row))
+        lines.append([kind, name, cells])
+    order = {kind: k for k, kind in enumerate(KINDS)}
+    lines.sort(key=lambda line: order.get(str(line[0]), len(order)))
+    header = ["", "", *(f"{MODELS[m]}, {n_data[m]:,} rows" for m in models)]
+    shown = [
+        [f"`{kind}`", "ours" if name == kind else name, *cells] for kind, name, cells in lines
+    ]
+    return table(header, [line for line in shown if {*line[2:]} != {"refuses"}])
 
 
 def updates() -> str:
@@ -525,6 +655,10 @@ def store_trial() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
+    "demo": demo,
+    "growth": growth,
+    "ways-to-find": ways_to_find,
+    "passes-now": passes_now,
     "passes": passes,
     "pass-memory": pass_memory,
     "updates": updates,

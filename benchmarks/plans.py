@@ -10,13 +10,17 @@ length   Batches, steps and learning rates, with the plan that a search of a tab
 updates  From how many rows an update may learn the prior precisions (decision 22 has the rule,
          written before the run): all; again, the same with other random signs; or n rows, each
          counted N / n times. Mean differences to all, with 1.645 standard errors.
+few      The same for 650 to 5,000 rows, from n rows or a fifth of them, whichever is more, beside
+         2,048 as it was. `docs/experiments/update-rows.md` has its rule, written before the run.
 
     python benchmarks/plans.py settle DATA [--sets cancer kin8nm] [--seeds 3]
     python benchmarks/plans.py length DATA [--sets iris:100] [--plans 64:500:0.02 proposed]
     python benchmarks/plans.py updates DATA [--sets fashion_mnist] [--rows 1024 2048] [--train N]
+    python benchmarks/plans.py few DATA [--sets digits:1297]
 
 DATA is the folder of the data sets; each has one split. `--small`, one network and one seed, shows
-whether it runs. `--to FILE` stores; settling_cpu, epochs_rule_cpu and update_rows are committed.
+whether it runs. `--to FILE` stores; settling_cpu, epochs_rule_cpu, update_rows and
+update_few_rows are committed.
 """
 
 import argparse
@@ -39,7 +43,7 @@ from nas_evidence.data import load
 from nas_evidence.data.proposed import LEARNING_RATE, training_length
 from nas_evidence.data.tensors import TensorData, to_tensors
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.study import Assignment, DatasetSpec, TrainingPlan
+from nas_evidence.spec.study import DatasetSpec, TrainingPlan, derive_seed
 from nas_evidence.training import settling as module
 from nas_evidence.training.life import advance
 from nas_evidence.training.loop import likelihood_of
@@ -273,13 +277,10 @@ UPDATED = {
 }
 
 
-class Again(Assignment):
-    """An assignment with other random signs, all else the same."""
-
-    def derived_seed(self, purpose: str, counter: int = 0) -> int:
-        """Return the seed of one random stream."""
-        other = f"again:{purpose}" if purpose.startswith("curvature:") else purpose
-        return super().derived_seed(other, counter)
+def with_other_signs(network: Trained, purpose: str, counter: int = 0) -> int:
+    """Return the seed of one random stream of a network; of random signs another one."""
+    other = f"again:{purpose}" if purpose.startswith("curvature:") else purpose
+    return derive_seed(network.seed, other, counter)
 
 
 def drawn(name: str, root: Path, n_train: int, seed: int) -> TensorData:
@@ -288,22 +289,26 @@ def drawn(name: str, root: Path, n_train: int, seed: int) -> TensorData:
         spec = DatasetSpec.model_validate({"name": name, "max_train": n_train})
         return to_tensors(load(spec, seed=seed, data_root=str(root)), "cpu")
     n_rows = len(raw(name, root)[1])
-    n_test = 5000 if name == "cifar10" else n_rows // 5
+    n_test = {"cifar10": 5000, "digits": 500}.get(name, n_rows // 5)
     return data_of(name, root, min(n_train, n_rows - n_test), n_test, [seed, 18])
 
 
 def updated(
-    data: TensorData, network: Network, seed: int, kind: type[Assignment], rows: int
+    data: TensorData, network: Network, seed: int, rows: int, *, again: bool, epochs: int = 12
 ) -> Row:
-    """Return what a training comes to whose updates see so many rows."""
-    keys: Row = {"epochs": 12, "learning_rate": 0.05, "online": {"rows": rows}}
+    """Return what a training comes to whose updates see so many rows; again, with other signs."""
+    keys: Row = {"epochs": epochs, "learning_rate": 0.05, "online": {"rows": rows}}
     if data.task == "real":
         keys |= {"likelihood": "gaussian", "optimiser": "adam", "learning_rate": 0.01}
         keys |= {"epochs": 40}
     plan = TrainingPlan.model_validate(keys)
-    given = assignment(network, plan, seed, ("kfac_ggn_mc",), kind)
+    given = assignment(network, plan, seed, ("kfac_ggn_mc",))
     began = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
+    signs = with_other_signs if again else Trained.derived_seed
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(Trained, "derived_seed", signs),
+    ):
         trial = Trial.start(given, data, Path(folder))
         while trial.status is TrialStatus.RUNNING:
             trial.advance(plan.epochs)
@@ -326,10 +331,11 @@ def updates(options: argparse.Namespace) -> None:
         for seed in (0, 1)[: 1 if options.small else None]:
             data = drawn(name, options.data, n_train, seed)
             for network in UPDATED[data.task][: 1 if options.small else None]:
-                variants = [("all", Assignment, EVERYTHING), ("again", Again, EVERYTHING)]
-                for rows, kind, n in (*variants, *((str(n), Assignment, n) for n in options.rows)):
+                variants = {"all": EVERYTHING, "again": EVERYTHING}
+                for rows, n in {**variants, **{str(n): n for n in options.rows}}.items():
                     of = {"seed": seed, "network": f"{network[0]} {network[1]}", "rows": rows}
-                    found.append(show(of | updated(data, network, seed, kind, n)))
+                    again = rows == "again"
+                    found.append(show(of | updated(data, network, seed, n, again=again)))
         apart = {
             f"{measure}, {rows} minus all": difference(found, measure, rows)
             for rows in ("again", *map(str, options.rows))
@@ -343,9 +349,63 @@ def updates(options: argparse.Namespace) -> None:
         write_json(options.to, stored)
 
 
-def difference(found: list[Row], measure: str, rows: str) -> tuple[float, float | None]:
+# --- few
+
+USUAL = 2048
+_DIGITS = networks("mlp", (3, 169)) + networks("cnn", (1, 4), (3, 10))
+_DIGITS += networks("resnet", (8, 10))
+_GREY = networks("mlp", (2, 64)) + networks("cnn", (1, 4))
+#: Networks, seeds, epochs and numbers of rows of each set, which is a name and training rows. The
+#: first three are chosen on, the others looked at once. If a fifth of the rows is more, it counts.
+FEW: dict[str, tuple[list[Network], int, int, tuple[int, ...]]] = {
+    "digits:1297": (_DIGITS, 1, 30, (256, 512, 1024)),
+    "digits:648": (_DIGITS, 1, 30, (256, 512)),
+    "fashion_mnist:2500": (_GREY, 1, 12, (512, 1024)),
+    "mnist:1000": (_GREY, 1, 20, (256, 512)),
+    "satellite:1000": (networks("mlp", (1, 32), (2, 64)), 2, 30, (256, 512)),
+    "mnist:5000": (_GREY, 1, 12, (1024,)),
+}  # fmt: skip
+
+
+def few(options: argparse.Namespace) -> None:
+    """Measure updates of few rows on each set; what is in the file is not run again."""
+    stored = read_json(options.to, {}) if options.to else {}
+    for name in options.sets or FEW:
+        chosen, n_seeds, epochs, numbers = FEW[name]
+        of_set, _, n_train = name.partition(":")
+        found: list[Row] = stored.get(name, {}).get("runs", [])
+        for seed in range(1 if options.small else n_seeds):
+            data = drawn(of_set, options.data, int(n_train), seed)
+            for network in chosen[: 1 if options.small else None]:
+                variants = {"usual": USUAL, "again": USUAL}
+                variants |= {str(n): max(n, int(n_train) // 5) for n in numbers}
+                for rows, n in variants.items():
+                    of = {"seed": seed, "network": f"{network[0]} {network[1]}", "rows": rows}
+                    if any(of.items() <= run.items() for run in found):
+                        continue
+                    again = rows == "again"
+                    run = updated(data, network, seed, n, again=again, epochs=epochs)
+                    found.append(show(of | run))
+                    stored[name] = {"runs": found}
+                    write_json(options.to, stored)
+        apart = {
+            f"{measure}, {rows} minus usual": difference(found, measure, rows, "usual")
+            for rows in ("again", *map(str, numbers))
+            for measure in ("test_nll", "evidence", "cpu_seconds", "evidence_seconds")
+        }
+        show(apart)
+        stored[name] = {
+            **conditions(f"{name} rows: updates from few rows", "torch"),
+            "runs": found, "mean difference, 1.645 standard errors": apart,
+        }  # fmt: skip
+        write_json(options.to, stored)
+
+
+def difference(
+    found: list[Row], measure: str, rows: str, than: str = "all"
+) -> tuple[float, float | None]:
     """Return the mean difference to all rows and 1.645 of its standard errors."""
-    one, other = ([run[measure] for run in found if run["rows"] == r] for r in (rows, "all"))
+    one, other = ([run[measure] for run in found if run["rows"] == r] for r in (rows, than))
     apart = [a - b for a, b in zip(one, other, strict=True)]
     error = 1.645 * stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else None
     return fmean(apart), error
@@ -354,7 +414,7 @@ def difference(found: list[Row], measure: str, rows: str) -> tuple[float, float 
 def main() -> None:
     """Measure, print a line for each run, and store after each set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=("settle", "length", "updates"))
+    parser.add_argument("mode", choices=("settle", "length", "updates", "few"))
     parser.add_argument("data", type=Path)
     parser.add_argument("--sets", nargs="+", help="names; of `length`, names and rows")
     parser.add_argument("--seeds", type=int, default=3, help="of `settle`")
@@ -365,7 +425,8 @@ def main() -> None:
     parser.add_argument("--to", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    {"settle": settle, "length": length, "updates": updates}[options.mode](options)
+    modes = {"settle": settle, "length": length, "updates": updates, "few": few}
+    modes[options.mode](options)
 
 
 if __name__ == "__main__":

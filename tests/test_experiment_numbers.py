@@ -137,6 +137,18 @@ def test_updates_from_a_sample_differ_as_the_results_say() -> None:
         assert float(line.split("|")[2].split("±")[0]) == pytest.approx(mean, abs=0.00006), kind
 
 
+def test_updates_from_few_rows_differ_as_the_results_say() -> None:
+    found, text = results("update_few_rows"), page("update-rows")
+    rows = {"digits, 1,297": "digits:1297", "MNIST, 1,000": "mnist:1000"}
+    for label, name in rows.items():
+        line = next(one for one in text.splitlines() if one.startswith(f"| {label} |"))
+        (mean, _), cell = (
+            found[name]["mean difference, 1.645 standard errors"]["test_nll, 256 minus usual"],
+            line.split("|")[4],
+        )
+        assert float(cell.split("±")[0]) == pytest.approx(mean, abs=0.00006), name
+
+
 def test_the_density_of_a_fold_costs_what_the_results_say() -> None:
     text = (ROOT / "docs" / "reference" / "estimators.md").read_text(encoding="utf-8")
     table = re.findall(

@@ -191,3 +191,17 @@ def test_the_committed_page_is_what_the_committed_cells_give() -> None:
     assert set(cells) <= planned
     for cell in cells:
         assert (cell.data, cell.split) in script.losses_of(script.LOSSES, cell.rows, cell.model)
+
+
+def test_readme_and_the_verdict_say_what_the_losses_give() -> None:
+    readme, page = (
+        " ".join(path.read_text(encoding="utf-8").split())
+        for path in (script.PAGE.parents[2] / "README.md", script.PAGE)
+    )
+    for rows in ("300", "1000"):
+        known = {rival: script.losses_of(script.LOSSES, rows, rival) for rival in script.RIVALS}
+        rivals = [rival for rival, losses in known.items() if losses]
+        found = script.first_or_level(script.LOSSES, [*FRESH], rows, "nas-evidence", rivals)
+        said = f"on {sum(found.values())} of {'[' * (rows == '300')}{len(found)}"
+        assert said in readme
+        assert f"{sum(found.values())} of {len(found)}" in page.partition("**Rule")[0]

@@ -145,8 +145,7 @@ def _facts(store: "WorkingCopy") -> ListedStudy:
     now, how, origin = study_status(folder), read_how_read(folder), read_origin(folder)
     dataset = load_study(folder / "study.toml").dataset
     state, best = now.state, now.best
-    is_idle = not now.running and now.n_finished < now.n_trials
-    if now.waits_for or (state == "running" and is_idle):
+    if now.waits_for:
         state = "waiting"
     words = None
     if best is not None:

@@ -58,9 +58,11 @@ def study_at(
     if not is_export(Path(place)):
         return Study(place, data_root, allow_code=allow_code)
     if chosen:
+        alone = Path(place) / "members" / "1"
+        instead = f" Predict by {alone}, one of its networks." if alone.is_dir() else ""
         raise UserError(
             f"trial_id (--trial), top and single (--single) choose among the trials of a study, "
-            f"but {place} is an export."
+            f"but {place} is an export.{instead}"
         ).with_code("trial-of-an-export")
     return None
 

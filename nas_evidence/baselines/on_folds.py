@@ -8,8 +8,8 @@ The folds are those of `conditional_evidence`, in a study without it of `two_fol
 predicted by what was fitted on the others. The densities are those of the predictions as they are,
 as on test rows; cross-validation itself marginalises their scale, which hides overconfidence.
 Several seeds count, the latest first, because the first was chosen by its score. Where the study
-delivers all seeds together, l_si is the log density of their mixture, each row by the folds that
-have not seen it, and m_si is of the folds of seed s.
+delivers several networks together, l_si is the log density of their mixture, each row by the folds
+that have not seen it, and m_si is of the folds of seed s.
 
 The rows chose the architecture, and more seeds do not undo that: the luck is of the rows. So b,
 its interval and the metrics are those of bias-corrected cross-validation
@@ -169,7 +169,8 @@ def _free_of_choice(
         candidates: the architectures.
     """
     best = min(rivals, key=lambda one: one.behind)
-    found = chosen(candidates.log_densities, np.stack(densities, axis=1), candidates.draws)
+    rows = candidates.log_densities, np.stack(densities, axis=1), candidates.draws
+    found = chosen(*rows, choice=candidates.choice)
     low, high = best.interval or (-math.inf, math.inf)
     winner = Paired(best.behind, low, high)
     return best.model_copy(

@@ -19,11 +19,7 @@ from nas_evidence.data import ArrayData
 from nas_evidence.data.given import Given
 from nas_evidence.data.mapped import Array
 from nas_evidence.exporting.candidates import candidates_of
-from nas_evidence.exporting.mixture import (
-    load_delivered,
-    of_one_architecture,
-    predictor_together,
-)
+from nas_evidence.exporting.mixture import load_delivered, predictor_together
 from nas_evidence.exporting.predicted import Prediction
 from nas_evidence.exporting.winner import Winner, load_winner
 from nas_evidence.maths.metrics import named
@@ -60,11 +56,7 @@ def judge(tables: StudyTables, arrays: ArrayData) -> Iterator[Comparison]:
         steps = judged_on_folds(
             chosen, arrays, tables.trials, tables.evidence, stored_trial,
             chosen_among=len(tables.standings.first()), together=together,
-            candidates=(
-                candidates_of(tables, arrays, together=bool(together))
-                if of_one_architecture(winners)
-                else None
-            ),
+            candidates=candidates_of(tables, arrays, together=bool(together)),
         )  # fmt: skip
     more = {
         "trials": tuple(one.assignment.trial_id for one in together),

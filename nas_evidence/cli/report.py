@@ -365,6 +365,8 @@ def say_mixture(whole: Mapping[str, Any], place: str) -> None:
     *others, last = whole["chosen"]
     each = list(dict.fromkeys(one["architecture"] for one in whole["members"]))
     of = each[0] if len(each) == 1 else f"{len(each)} architectures"
+    again = all(one.get("rescored_sum") is not None for one in whole["members"])
+    of += ", evidence of each recomputed: identical" * again
     out.print(
         f"export: {place} (trials {', '.join(map(str, others))} and {last}, which predict "
         f"together: {of})"

@@ -31,7 +31,7 @@ from nas_evidence.cli.report import (
     say_results,
 )
 from nas_evidence.cli.submit import resubmit
-from nas_evidence.cli.terminal import LiveTable, as_typed, err, out, typed
+from nas_evidence.cli.terminal import LiveTable, err, out, print_reading, typed
 from nas_evidence.cli.validate import dry_run
 from nas_evidence.jobs.jobs import submission_of_this_job
 from nas_evidence.plumbing.masking import LogFormatter
@@ -173,8 +173,7 @@ class _Terminal(Audience):
         out.print(line)
 
     def read(self, sentences: Sequence[str]) -> None:
-        for sentence in sentences:
-            out.print(as_typed(sentence))
+        print_reading(sentences)
 
     def warn(self, line: str) -> None:
         out.print(f"warning: {line}")

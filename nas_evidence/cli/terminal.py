@@ -37,7 +37,8 @@ _OPTION = re.compile(
     r"(?:(?<=; )|(?<=, or )|(?<=If not, ))(categorical|numeric|drop|task|image_size)="
     r"""((?:'[^']*'|"[^"]*"|[^\s'";])+)(?= to |; |$)"""
 )
-_SETTING = re.compile(r"; set (?=\S+=\S+ to )")
+_BOTH_DOORS = re.compile(r"\b[a-z_]+=(\S+) \((--[a-z-]+)\)")
+_SETTING = re.compile(r"(; |\band )(?:set (?=\S+=\S+ to )|(?=plan\.\S+=))")
 
 
 class _Literal(Console):
@@ -63,9 +64,18 @@ def as_typed(sentence: str) -> str:
     "column 'a b' is left out: it is empty; --categorical 'a b' to keep"
     >>> as_typed("ranked by: the score; set rank_by=score to change it")
     'ranked by: the score; --set rank_by=score to change it'
+    >>> as_typed("rows: 9; test_fraction=0.2 (--test-fraction) splits off a test")
+    'rows: 9; --test-fraction 0.2 splits off a test'
     """
     shown = _OPTION.sub(lambda found: f"{flag_of(found[1])} {found[2]}", sentence)
-    return _SETTING.sub("; --set ", shown)
+    shown = _BOTH_DOORS.sub(r"\2 \1", shown)
+    return _SETTING.sub(r"\1--set ", shown)
+
+
+def print_reading(sentences: Iterable[str]) -> None:
+    """Print how data were read."""
+    for sentence in sentences:
+        out.print(as_typed(sentence))
 
 
 def say_flaws(study: "Study") -> None:

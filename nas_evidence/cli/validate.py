@@ -9,7 +9,7 @@ import typer
 import nas_evidence
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.options import with_parameters_of
-from nas_evidence.cli.terminal import as_typed, err, out, typed
+from nas_evidence.cli.terminal import err, out, print_reading, typed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 
@@ -50,8 +50,7 @@ def init(
     beside = _relative(path, file.parent)
     text = proposed_text(dataset.model_copy(update={"path": beside}), arrays, name=file.stem)
     file.write_text(text, encoding="utf-8")
-    for sentence in arrays.meaning.said:
-        out.print(as_typed(sentence))
+    print_reading(arrays.meaning.said)
     out.print(f"study file: {file}; run it with {typed('search', file)}")
 
 
@@ -93,17 +92,16 @@ def _describe(spec: StudySpec, arrays: "ArrayData", executor: str, address: str 
     from nas_evidence.plumbing.durations import rough_duration
     from nas_evidence.workers.choice import chosen_executor, n_workers
 
-    for sentence in arrays.meaning.said:
-        out.print(as_typed(sentence))
+    print_reading(arrays.meaning.said)
     shape = " x ".join(map(str, arrays.input_shape))
-    outputs = f"{arrays.n_outputs} {arrays.kind.targets}"
+    targets = arrays.kind.targets  # one real target, but never one class
+    outputs = f"{arrays.n_outputs} {targets if arrays.n_outputs > 1 else targets[:-1]}"
     out.print(
         f"data: {arrays.n_train} training rows, {len(arrays.x_test)} test rows, inputs {shape}, "
         f"{outputs}"
     )
-    for sentence in (skewed_sentence(spec, arrays), order_sentence(spec, arrays.n_train)):
-        if sentence:
-            out.print(as_typed(sentence))
+    skewed = skewed_sentence(spec, arrays)
+    print_reading([*filter(None, [skewed]), order_sentence(spec, arrays.n_train)])
     check_task(spec.plan, arrays)
     check_space(spec.family, arrays)
     megabytes = arrays.n_train * 4 * prod(arrays.input_shape) / 1e6

@@ -42,6 +42,8 @@ BUILDERS: dict[str, Callable[[Sweep], Sequence[Structured]]] = {
 }
 #: The names of the kinds.
 KINDS = tuple(CURVATURES)
+#: What laplace-torch calls some of them, for hints.
+_OF_LAPLACE_TORCH = {"kron": "kfac_ggn", "diag": "diag_ggn", "full": "full_ggn"}
 
 
 @dataclass(frozen=True)
@@ -210,8 +212,9 @@ def check_kind(kind: str) -> None:
         ValueError: for any other name; lists all names and suggests a close one.
     """
     if kind not in KINDS:
+        hint = meant(_OF_LAPLACE_TORCH.get(kind, kind), KINDS)
         raise UserError(
-            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{meant(kind, KINDS)}"
+            f"`curvature` must be one of {', '.join(KINDS)}, but got {kind!r}{hint}"
         ).with_code("unknown-curvature")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from nas_evidence.curvature import CurvaturePass
 from nas_evidence.curvature.layers import WeightLayer, is_perceptron
@@ -255,6 +256,7 @@ class _Pass:
         rounding = float(torch.finfo(self.layers[0].weight.dtype).eps)
         return _Factors(
             data,
+            [member.inputs for member in self.members],
             later,
             gradients,
             self.counts,
@@ -268,6 +270,7 @@ class _Factors:
     """The Kronecker factors of all layers of K networks, and their spectra once they are needed.
 
     data       SA of the first layer of each network, with what is known of it
+    rows       A of each, the data [n, ...]: with n < I, A Aᵀ has the eigenvalues of SA but for 0
     inputs     SA of each later layer [K, I, I]
     gradients  SB of each layer [K, O, O]
     counts     data of each network
@@ -275,6 +278,7 @@ class _Factors:
     """
 
     data: Sequence[tuple[Tensor, Once]]
+    rows: Sequence[Any]
     inputs: Sequence[Tensor]
     gradients: Sequence[Tensor]
     counts: Sequence[int]
@@ -316,15 +320,17 @@ class _Factors:
     @cached_property
     def _spectra(self) -> list[Spectra]:
         new = [
-            (matrix, once, count)
-            for (matrix, once), count in zip(self.data, self.counts, strict=True)
+            (self._smaller(k), once, count)
+            for k, ((_, once), count) in enumerate(zip(self.data, self.counts, strict=True))
             if not once.has("values")
         ]
+        side = self.data[0][0].shape[1]
         stacks = [*self.gradients, *self.inputs, *(matrix for matrix, _, _ in new)]
         solved = eigenvalues([_finite(stack) for stack in stacks])
         n = len(self.gradients)
         for (_, once, count), values in zip(new, solved[n + len(self.inputs) :], strict=True):
-            once.get("values", partial(without_noise, values, self.roundings_of_inputs[0], count))
+            every = pad(values, (side - values.shape[1], 0))
+            once.get("values", partial(without_noise, every, self.roundings_of_inputs[0], count))
         known = [once.get("values", _unknown) for _, once in self.data]
         of_data = torch.cat([values for values, _ in known]), torch.stack([m for _, m in known])
         later = [
@@ -343,6 +349,17 @@ class _Factors:
             parts.append(list(zip(weight, n_left + n_right, strict=True)))
             parts.append(list(zip(left, n_left, strict=True)))
         return list(zip(*parts, strict=True))
+
+    def _smaller(self, k: int) -> Tensor:
+        """Return SA of the first layer of a network, or A Aᵀ if that is smaller [1, side, side].
+
+        Side 240 takes 1 ms and side 1,000 takes 60: many columns are decomposed as few rows.
+        """
+        matrix, n = self.data[k][0], self.counts[k]
+        if n >= matrix.shape[1]:
+            return matrix
+        rows: Tensor = self.rows[k][:n].flatten(1).to(matrix)
+        return (rows @ rows.mT)[None]
 
     def _clean(
         self, values: Tensor, rounding: float, *, ranked: bool = False

@@ -19,6 +19,7 @@ from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.spec.dataset import OWN_DATA, DatasetSpec
 from nas_evidence.spec.domains import IntRange
 from nas_evidence.spec.likelihoods import LIKELIHOODS, default_of
+from nas_evidence.spec.registry import CURVATURES
 from nas_evidence.spec.schedule import interval
 from nas_evidence.spec.study import (
     ESTIMATED,
@@ -55,6 +56,9 @@ def proposed_text(
     kind = arrays.kind
     likelihood = default_of(kind.task)
     estimators = usual_estimators(TrainingPlan.model_validate({"likelihood": likelihood}))
+    if len(arrays.input_shape) > 1:  # exact factors cost a fifth of a training, and rank nothing
+        sampled = {kind.approximates: name for name, kind in CURVATURES.items()}
+        estimators = tuple(sampled.get(name, name) for name in estimators)
     said = [f"# {on_one_line(sentence)}" for sentence in arrays.meaning.said]
     lines = [
         f"# A study of {arrays.n_train} rows, inputs {shape}, "
@@ -131,6 +135,9 @@ def with_numbers(
     if plan.online.every == "auto":
         every = interval(plan) if stored is None else stored.online.every
         online = plan.online.model_copy(update={"every": every})
+        plan = plan.model_copy(update={"online": online})
+    if plan.online.rows == "auto" and stored is not None:  # a number where a study is older
+        online = plan.online.model_copy(update={"rows": stored.online.rows})
         plan = plan.model_copy(update={"online": online})
     if stored is not None and stored.milestones == plan.milestone_epochs:
         plan = plan.model_copy(update={"milestones": stored.milestones})

@@ -336,13 +336,7 @@ def as_array(values: Any) -> Array:
     if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
         whole = values.mask is np.ma.nomask or not values.mask.any()
         return values.data if whole else np.ma.filled(values.astype(np.float64), np.nan)
-    found = np.asarray(values)
-    if found.ndim == 0 and hasattr(values, "__iter__") and not isinstance(values, str | bytes):
-        raise UserError(
-            f"give a list, an array or a Series of values, not a {type(values).__name__}, whose "
-            "values have no order or can be read only once; list(...) makes a list"
-        ).with_code("values-without-order")
-    return found
+    return np.asarray(values)
 
 
 def texts_as_frame(x: Array) -> pd.DataFrame:

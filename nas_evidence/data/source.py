@@ -503,14 +503,14 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
         images = replace(found.reading, said=(*found.reading.said, *said))
     if isinstance(data, pd.DataFrame):
         return _of_table(data, y, keys, of_rows)
-    x = as_array(data)
+    x = _listed(data, "data")
     if x.dtype.kind in "OUS":
         return _of_table(texts_as_frame(x), y, keys, of_rows)
     if "target" in keys:
         raise UserError("target names a column of a DataFrame; give arrays with y").with_code(
             "target-names-no-column"
         )
-    labels = as_array(y)
+    labels = _listed(y, "y")
     if len(x) != len(labels):
         raise UserError(
             f"X and y must have equal lengths, but have {len(x)} and {len(labels)}"
@@ -518,6 +518,17 @@ def _in_memory(data: Any, y: Any, keys: Mapping[str, Any]) -> Source:
     spec = DatasetSpec.model_validate({"name": "npz", "path": KEPT, **keys})
     arrays = {"x_train": x, "y_train": labels, **{_OF_ROWS[key]: of_rows[key] for key in of_rows}}
     return array_source(arrays, spec, given=GIVEN, images=images)
+
+
+def _listed(values: Any, name: str) -> Array:
+    """Return values in memory as an array [n, ...]."""
+    found = as_array(values)
+    if not found.ndim:
+        raise UserError(
+            f"{name} must be a list, an array or a Series, but is a {type(values).__name__}; "
+            "list(...) makes a list of values that have no order or can be read only once"
+        ).with_code("values-without-order")
+    return found
 
 
 def _with_levels(keys: dict[str, Any], frame: pd.DataFrame) -> dict[str, Any]:
@@ -554,7 +565,7 @@ def _of_table(
                 "y-and-target"
             )
         name = str(getattr(y, "name", None) or "target")
-        values = as_array(y)
+        values = _listed(y, "y")
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim not in (1, 2) or len(values) != len(frame):

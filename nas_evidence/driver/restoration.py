@@ -232,7 +232,8 @@ def _restore_model(
     if arrays is None:
         return
     try:
-        made = train_again(read_study_tables(folder, study), arrays, row.trial_id)
+        tables = read_study_tables(folder, study)
+        made = train_again(tables, arrays, row.trial_id, with_folds=True)
     except UserError as error:
         done.append(f"{name}: left as it is; {error}")
         return

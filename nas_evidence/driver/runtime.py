@@ -158,10 +158,13 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
             network.data = rows
         train_epochs(networks, n_epochs=n_epochs)
 
+    # The pass of the last update, where that reads all rows.
+    done = {plan.online.curvature} if plan.update_rows(n) >= n else set()
+
     def evaluate(rows: TensorData) -> None:
         alone.data = rows
         passes = passes_of(alone)
-        for kind in sorted({*study.estimators} & {*CURVATURES} - {plan.online.curvature}):
+        for kind in sorted({*study.estimators} & {*CURVATURES} - done):
             for draw in passes.of(kind, draws_of(kind)):
                 passes.estimate(kind, draw)
 
@@ -181,7 +184,7 @@ def pieces_of(point: ArchitectureSpec, study: StudySpec, data: TensorData) -> Pi
     return Pieces(
         epoch=timed(lambda rows: train([alone], rows), n) / n_epochs,
         beside=timed(lambda rows: train(together, rows), n // n_parts) / n_epochs,
-        update=timed(move, min(n, plan.online.rows)),
+        update=timed(move, min(n, plan.update_rows(n))),
         evaluation=timed(evaluate, n),
     )
 

@@ -23,12 +23,14 @@ from nas_evidence.spec.record import is_race
 from nas_evidence.spec.study import StudySpec
 from nas_evidence.spec.toml import StudyError, load_study
 from nas_evidence.storage import COMPARISON
+from nas_evidence.storage.best import Standings
 from nas_evidence.storage.conditions import (
     content_hash,
     damaged_conditions,
     data_of_trials,
     study_of_trials,
 )
+from nas_evidence.storage.delivered import delivered_among
 from nas_evidence.storage.holding import is_damaged
 from nas_evidence.storage.kept_how_read import FILE as HOW_READ
 from nas_evidence.storage.kept_how_read import read_how_read
@@ -273,6 +275,12 @@ def _models(folder: Path, finds: DoneTrials, study: StudySpec | None) -> Iterato
                 read_weights(folder, given)
         except (OSError, DamagedError) as error:
             yield Finding(Kind.WEIGHTS, f"models/{path.name}", _short(error, path))
+    if study is None:
+        return
+    for trial_id in delivered_among(Standings(study, finds.done.values()), study):
+        if not (folder / (place := f"models/{trial_id}.safetensors")).is_file():
+            again = "missing; `predict` and `export` train it again each time they need it"
+            yield Finding(Kind.WEIGHTS, place, again)
 
 
 def _checkpoints(folder: Path) -> Iterator[Finding]:

@@ -13,6 +13,9 @@ that an estimate ranks, and if they are few enough.
 Where the winner's own value on all rows is worse, it is taken instead: what ranks is no sum over
 rows, and may choose worse than the mean.
 
+Where all networks of the best M architectures predict together, a draw chooses the mixture of all
+networks of the M architectures that are best on the rows drawn.
+
 What they leave out: trials were proposed by scores on the same rows, and pruned trials are no
 candidates.
 """
@@ -25,16 +28,21 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nas_evidence.data import ArrayData
 from nas_evidence.data.tensors import to_tensors
 from nas_evidence.exporting.device import CPU
 from nas_evidence.exporting.predicted import Prediction, mean_metrics, mixed
 from nas_evidence.exporting.weights import read_weights
-from nas_evidence.exporting.winner import assignment_of_row, held_out_of, kept_beside
+from nas_evidence.exporting.winner import (
+    assignment_of_row,
+    held_out_of,
+    kept_beside,
+    load_winner,
+)
 from nas_evidence.maths.bias_corrected import (
     Counts,
-    chosen,
     draws_of_rows,
     factor_of_folds,
     mean_left_out,
@@ -46,7 +54,7 @@ from nas_evidence.scores.folds import OUTPUTS, all_folds
 from nas_evidence.spec.divisions import kept_division
 from nas_evidence.spec.metric_names import LESS_IS_BETTER
 from nas_evidence.spec.study import Assignment
-from nas_evidence.storage.delivered import delivered_of
+from nas_evidence.storage.delivered import delivered_of, delivered_trials, n_architectures
 from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.parts import order_of_data
 
@@ -66,23 +74,59 @@ Measure = Callable[[Sequence[Prediction], NDArray[Any]], Mapping[str, float]]
 class Candidates:
     """All architectures that rank, the winner first, and what the folds say of the same rows.
 
-    predictions  of each architecture, one for each seed that counts; one alone where the mixture
-                 of all seeds is delivered
-    y            labels [n], or real targets [n, D]
-    units        the group of each row [n]; None where each is its own
-    factor       c of the folds, see `maths/bias_corrected.py`
+    networks  predictions of each of K architectures, one for each seed that counts
+    y         labels [n], or real targets [n, D]
+    units     the group of each row [n]; None where each is its own
+    factor    c of the folds, see `maths/bias_corrected.py`
+    together  M: all networks of M architectures predict together; 0: each network alone, and the
+              mean over those of an architecture counts
     """
 
-    predictions: Sequence[Sequence[Prediction]]
+    networks: Sequence[Sequence[Prediction]]
     y: NDArray[Any]
     units: NDArray[np.int64] | None
     factor: float
+    together: int = 0
+
+    def predictions(self, choice: int) -> Sequence[Prediction]:
+        """Return the predictions of what can be chosen, by its position in `choices`."""
+        return self._predictions(self.choices[choice])
+
+    def _predictions(self, architectures: Sequence[int]) -> Sequence[Prediction]:
+        own = [one for k in architectures for one in self.networks[k]]
+        return [mixed(own, np.full(len(own), 1 / len(own)))] if self.together else own
+
+    def _log_density(self, architectures: Sequence[int]) -> Floats:
+        """Return the log density of each row, the mean over the predictions [n], nats."""
+        each = [one.losses(self.y) for one in self._predictions(architectures)]
+        return -np.asarray(np.mean(each, axis=0))
+
+    @cached_property
+    def _of_each(self) -> Floats:
+        """Log density of each row by each architecture [n, K], nats."""
+        each = [self._log_density([k]) for k in range(len(self.networks))]
+        return np.stack(each, axis=1)
+
+    @cached_property
+    def _best(self) -> NDArray[np.int64]:
+        """The architectures that each draw chooses [B, M], in the order of their numbers."""
+        sums, m = self.draws @ self._of_each, max(1, self.together)
+        return np.sort(np.argsort(-sums, axis=1, kind="stable")[:, :m], axis=1)
+
+    @cached_property
+    def choices(self) -> Sequence[Sequence[int]]:
+        """What can be chosen: each architecture; or what some draw chooses, the winner first."""
+        if self.together < 2:
+            return [(k,) for k in range(len(self.networks))]
+        winner = tuple(range(min(self.together, len(self.networks))))
+        return list(dict.fromkeys([winner, *map(tuple, self._best.tolist())]))
 
     @cached_property
     def log_densities(self) -> Floats:
-        """Log density of each row by each architecture, the mean over its seeds [n, K], nats."""
-        each = [np.mean([p.losses(self.y) for p in own], axis=0) for own in self.predictions]
-        return -np.stack(each, axis=1)
+        """Log density of each row by each of S choices [n, S], nats."""
+        if self.together < 2:
+            return self._of_each
+        return np.stack([self._log_density(one) for one in self.choices], axis=1)
 
     @cached_property
     def draws(self) -> Counts:
@@ -91,23 +135,26 @@ class Candidates:
 
     @cached_property
     def choice(self) -> NDArray[np.int64]:
-        """The architecture that each draw chooses [B]."""
-        return chosen(self.log_densities, np.zeros((len(self.y), 1)), self.draws).own
+        """What each draw chooses, by its position in `choices` [B]."""
+        at = {tuple(one): k for k, one in enumerate(self.choices)}
+        return np.array([at[tuple(one)] for one in self._best.tolist()], dtype=np.int64)
 
     @cached_property
     def metrics(self) -> dict[str, float]:
         """The metrics of what is chosen like the winner, on rows that did not choose it."""
-        own = mean_metrics(self.predictions[0], self.y)
+        own = mean_metrics(self.predictions(0), self.y)
         found = self.corrected(partial(mean_metrics, with_crps=False), own)
-        if len(self.predictions) == 1:
+        if len(self.choices) == 1:
             return found
         found["log_loss"] = -mean_left_out(self.log_densities, self.choice, self.draws)
         if "crps" in found:
-            each = np.zeros_like(self.log_densities)
-            for k in np.unique(self.choice):
-                densities = [p.real for p in self.predictions[k]]
+            # Each of many mixtures of many networks takes long.
+            some = slice(None) if self.together < 2 else slice(_N_DRAWS)
+            each, choice = np.zeros_like(self.log_densities), self.choice[some]
+            for k in np.unique(choice):
+                densities = [p.real for p in self.predictions(k)]
                 each[:, k] = np.mean([crps(d, self.y).mean(1) for d in densities], axis=0)
-            found["crps"] = mean_left_out(each, self.choice, self.draws)
+            found["crps"] = mean_left_out(each, choice, self.draws[some])
         return _worse(found, own)
 
     def metrics_of_target(self, k: int, apparent: Mapping[str, float]) -> dict[str, float]:
@@ -128,21 +175,21 @@ class Candidates:
         """Return other measures of the same; the winner's own where draws leave one undefined.
 
         Args:
-            measure: of the predictions of some rows by the seeds of an architecture.
+            measure: of the predictions of some rows by what is chosen.
             apparent: the measures of the winner on all rows.
         """
         found, rng = dict(apparent), np.random.default_rng(0)
-        if len(self.predictions) == 1:
+        if len(self.choices) == 1:
             return found
         each: dict[str, list[float]] = {}
         for draw, k in zip(self.draws[:_N_DRAWS], self.choice[:_N_DRAWS], strict=True):
             rows = rng.permutation(np.flatnonzero(draw == 0))[:_MOST_ROWS]
             drawn = rng.permutation(np.flatnonzero(draw))[: len(rows)]
-            own = measure([p.at(rows) for p in self.predictions[k]], self.y[rows])
+            own = measure([p.at(rows) for p in self.predictions(k)], self.y[rows])
             for name, value in own.items():
                 each.setdefault(name, []).append(value)
             if "ece" in own and len(drawn) == len(rows):
-                inside = measure([p.at(drawn) for p in self.predictions[k]], self.y[drawn])
+                inside = measure([p.at(drawn) for p in self.predictions(k)], self.y[drawn])
                 each["ece"][-1] -= inside["ece"] - apparent["ece"]
         for name in found.keys() & each.keys():
             values = np.array(each[name])
@@ -177,7 +224,7 @@ def candidates_of(
     Args:
         tables: of the study.
         arrays: its data.
-        together: whether the networks of an architecture predict together, as they are delivered.
+        together: whether several networks predict together, as the study delivers them.
     """
     held = _LAST.setdefault(tables, {})
     if together not in held:
@@ -193,6 +240,7 @@ def n_seeds(arrays: ArrayData) -> int:
 
 def _read(tables: StudyTables, arrays: ArrayData, *, together: bool) -> Candidates | None:
     data, most, left = to_tensors(arrays, CPU), n_seeds(arrays), MOST_READ
+    size = n_architectures(tables.spec) if together else 0
     found: list[list[Prediction]] = []
     rows: NDArray[np.int64] | None = None
     given: Assignment | None = None
@@ -203,15 +251,12 @@ def _read(tables: StudyTables, arrays: ArrayData, *, together: bool) -> Candidat
             most = len(ids)
         own: list[Prediction] = []
         for trial_id in ids:
-            try:
-                tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
-            except (OSError, DamagedError):
+            if (read := _kept_of(tables, arrays, trial_id)) is None:
                 continue
-            kept = kept_beside(tensors)
+            kept, assignment = read
             left -= kept[OUTPUTS].numel() if OUTPUTS in kept else 0
             if left < 0:
                 return None
-            assignment = Assignment.model_validate_json(header["assignment"])
             one = held_out_of(kept, assignment, arrays, data)
             if one is None or (rows is not None and not np.array_equal(rows, one[1])):
                 continue
@@ -219,17 +264,32 @@ def _read(tables: StudyTables, arrays: ArrayData, *, together: bool) -> Candidat
             own.append(one[0])
             if len(own) == most:
                 break
-        if not own or (together and not found and len(own) < len(ids)):
+        if not own or (len(found) < size and len(own) < len(ids)):
             return None
-        if together:
-            own = [mixed(own, np.full(len(own), 1 / len(own)))]
         found.append(own)
     if rows is None or given is None:
         return None
     units = arrays.units
     of_rows = None if units is None or units.in_time else np.asarray(units.of)[rows]
-    made = Candidates(found, arrays.y_train[rows], of_rows, factor_of(arrays, given))
+    made = Candidates(found, arrays.y_train[rows], of_rows, factor_of(arrays, given), size)
     return made if len(made.draws) else None
+
+
+def _kept_of(
+    tables: StudyTables, arrays: ArrayData, trial_id: int
+) -> tuple[Mapping[str, Tensor], Assignment] | None:
+    """Return what a trial kept beside its weights, and what trained it; None without its file.
+
+    What is delivered is trained again in that case, and then has both.
+    """
+    try:
+        tensors, header = read_weights(tables.folder, assignment_of_row(tables, trial_id))
+    except (OSError, DamagedError):
+        if trial_id not in delivered_trials(tables):
+            return None
+        again = load_winner(tables, arrays, trial_id)
+        return again.kept, again.assignment
+    return kept_beside(tensors), Assignment.model_validate_json(header["assignment"])
 
 
 def factor_of(arrays: ArrayData, given: Assignment) -> float:

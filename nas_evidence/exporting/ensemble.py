@@ -72,6 +72,7 @@ from nas_evidence.maths.target_scale import unscaled
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.scores.folds import SCALES, cross_fitted, restored, targets_of_folds, unseen_of
 from nas_evidence.spec.study import Assignment, TrainingPlan
+from nas_evidence.storage.delivered import cost_of_networks
 from nas_evidence.storage.kept_origin import read_origin
 from nas_evidence.storage.tables import StudyTables
 
@@ -199,6 +200,7 @@ def export_mixture(
             for k, winner in enumerate(winners)
         ],
         "n_parameters": sum(int(tables.row(i)["n_parameters"]) for i in chosen),
+        "cost": cost_of_networks([tables.row(i) for i in chosen]),
         "test": on_test_rows(winners, raw=raw),
         "unseen": measures_together(winners, tables),
         "thresholds": thresholds_together(winners),
@@ -242,9 +244,10 @@ def _write(
     with written_whole(to, force=how.force) as made:
         for one in described["members"]:
             to_member, trial_id = made / one["folder"], one["trial_id"]
-            export_winner(
+            summary = export_winner(
                 tables, to_member, arrays, trial_id=trial_id, raw=how.raw, license=how.license
             )
+            one["rescored_sum"] = summary["rescored_sum"]
         (made / ENSEMBLE).write_text(json.dumps(described, indent=1), encoding="utf-8")
         difference = write_program(whole, made / PT2, arrays) if how.pt2 else None
         if how.onnx:

@@ -298,7 +298,7 @@ def measures_of(
         arrays: the data of the study.
         tables: of the study, None without it.
         among: architectures among which these rows chose.
-        together: whether the predictions are those of all networks of an architecture.
+        together: whether the predictions are those of several networks together.
     """
     found, rows = held_out
     y, others = arrays.y_train[rows], None

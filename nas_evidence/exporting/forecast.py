@@ -29,7 +29,7 @@ from nas_evidence.curvature import curvature_pass
 from nas_evidence.data import ArrayData
 from nas_evidence.exporting.device import device_again, device_of, trained_on
 from nas_evidence.exporting.weights import read_weights
-from nas_evidence.exporting.winner import assignment_of_row, checked_kind
+from nas_evidence.exporting.winner import assignment_of_row, checked_kind, scores_of_folds
 from nas_evidence.models import build
 from nas_evidence.plumbing.durations import rough_duration
 from nas_evidence.plumbing.seals import DamagedError
@@ -38,6 +38,7 @@ from nas_evidence.scores.folds import OUTPUTS
 from nas_evidence.spec.divisions import PREDICTED_FOLDS, TRAINED_ON, kept_division
 from nas_evidence.spec.registry import CURVATURES, draws_of
 from nas_evidence.spec.study import Assignment
+from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.tables import StudyTables
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.loop import likelihood_of
@@ -104,7 +105,11 @@ def forecast_of(
     torch.set_num_threads(tables.spec.resources.cpus)
     each = [_work_of(tables, arrays, trial_id, parts) for trial_id in trial_ids]
     seconds: dict[str, float] = {}
-    again = [_folds_again(tables, arrays, trial_id) for trial_id in trial_ids if stacked]
+    again = [
+        _folds_again(tables, arrays, trial_id)
+        for trial_id in trial_ids
+        if stacked or _has_folds_again(tables, trial_id)
+    ]
     for work in (*(work for work, _, _ in each), *again):
         for what, own in work.items():
             seconds[what] = seconds.get(what, 0.0) + own
@@ -136,6 +141,12 @@ def _work_of(
         rate = flops_per_second(given, arrays, device)
         found |= {what: own / rate for what, own in flops.items()}
     return found, device.type, slowly
+
+
+def _has_folds_again(tables: StudyTables, trial_id: int) -> bool:
+    """Return whether weights that are lost are trained again with their folds."""
+    lost = not (tables.folder / "models" / f"{trial_id}.safetensors").is_file()
+    return lost and trial_id in delivered_trials(tables) and bool(scores_of_folds(tables.spec))
 
 
 def _folds_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> dict[str, float]:

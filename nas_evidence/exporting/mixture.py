@@ -55,16 +55,7 @@ def measures_together(
     if found is None:
         return None
     among = 1 if tables is None else len(tables.standings.first())
-    known = tables if of_one_architecture(winners) else None
-    return measures_of(found, winners[0].arrays, known, among=among, together=True)
-
-
-def of_one_architecture(winners: Sequence[Winner]) -> bool:
-    """Return whether networks have the same architecture.
-
-    The correction for the choice of one architecture (`candidates.py`) is for these alone.
-    """
-    return len({one.assignment.architecture.key for one in winners}) == 1
+    return measures_of(found, winners[0].arrays, tables, among=among, together=True)
 
 
 def thresholds_together(winners: Sequence[Winner]) -> dict[str, float]:

@@ -364,7 +364,7 @@ class Metrics(dict[str, float]):
         self.n, self.task, self.reliability = n, task, reliability
 
     def lines(self) -> list[tuple[str, float]]:
-        """Return each metric by the words of the report; coverage once for each level."""
+        """Return each metric by the words of the report, coverage last, once for each level."""
         names, asked = TARGET_KINDS[self.task].metrics, self.get("level")
         lines = []
         for key, value in self.items():
@@ -377,7 +377,7 @@ class Metrics(dict[str, float]):
             elif level is None and name != "level":
                 words = names.get(name, name.replace("_", " "))
                 lines.append((f"{words}{of}{target}", value))
-        return lines
+        return sorted(lines, key=lambda line: "% intervals cover" in line[0])
 
     def __repr__(self) -> str:
         lines = [f"{words:34}  {value:.4f}" for words, value in self.lines()]

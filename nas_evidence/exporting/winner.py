@@ -39,7 +39,7 @@ from nas_evidence.plumbing.seals import DamagedError
 from nas_evidence.plumbing.tensor_seals import KEPT_PREFIX, read_tensors
 from nas_evidence.scores.folds import OUTPUTS, SPREAD, cross_fitted, restored, targets_of_folds
 from nas_evidence.spec.record import TrialStatus
-from nas_evidence.spec.registry import CURVATURES, draws_of
+from nas_evidence.spec.registry import CURVATURES, declared, draws_of
 from nas_evidence.spec.study import ArchitectureSpec, Assignment, StudySpec
 from nas_evidence.storage.delivered import delivered_trials
 from nas_evidence.storage.outside_code import outside_names
@@ -154,7 +154,9 @@ def _loaded(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Winner:
     except (OSError, DamagedError) as error:
         if path.is_file():
             _LOG.warning("weights_unreadable path=%s error=%s; training again", path, error)
-        tensors, header = read_tensors(train_again(tables, arrays, trial_id))
+        with_folds = trial_id in delivered_trials(tables)
+        made = train_again(tables, arrays, trial_id, with_folds=with_folds)
+        tensors, header = read_tensors(made)
     assignment = Assignment.model_validate_json(header["assignment"])
     model = build(
         assignment.architecture,
@@ -278,8 +280,22 @@ def assignment_of_row(tables: StudyTables, trial_id: int) -> Assignment:
     )
 
 
-def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
+def scores_of_folds(study: StudySpec) -> tuple[str, ...]:
+    """Return the scores of a study that train on parts of the data."""
+    return tuple(one for one in study.estimators if declared(one).trainings > 0)
+
+
+def train_again(
+    tables: StudyTables, arrays: ArrayData, trial_id: int, *, with_folds: bool = False
+) -> Path:
     """Train a complete trial again from its seed; return the file of its weights.
+
+    Args:
+        tables: of the study.
+        arrays: its data.
+        trial_id: of the trial.
+        with_folds: train its folds, too, so that the file holds what they predict, as it did: what
+            is delivered has its thresholds and its calibration from them.
 
     Raises:
         ValueError: if it was trained on a kind of device that is not here.
@@ -287,6 +303,8 @@ def train_again(tables: StudyTables, arrays: ArrayData, trial_id: int) -> Path:
     """
     study, row = tables.spec, tables.row(trial_id)
     assignment = assignment_of_row(tables, trial_id)
+    if with_folds:
+        assignment = assignment.model_copy(update={"estimators": scores_of_folds(study)})
     device = device_again(row, study.resources, kept=_best_kept(tables))
     folder = tables.folder / "checkpoints" / "retrained" / f"{assignment.trial_id:06d}"
     given = (_trained_in, folder.resolve(), assignment, arrays, device, study.resources.cpus)

@@ -93,7 +93,14 @@ def draws_of_rows(n: int, units: NDArray[np.int64] | None = None, *, seed: int =
     return found
 
 
-def chosen(own: Floats, others: Floats, draws: Counts, *, winner: int = 0) -> Chosen:
+def chosen(
+    own: Floats,
+    others: Floats,
+    draws: Counts,
+    *,
+    winner: int = 0,
+    choice: NDArray[np.int64] | None = None,
+) -> Chosen:
     """Return what each draw chooses by the mean, and how good that is on the rows left out.
 
     Args:
@@ -101,12 +108,14 @@ def chosen(own: Floats, others: Floats, draws: Counts, *, winner: int = 0) -> Ch
         others: of the simple models [n, M]; zeros [n, 1] without any.
         draws: see `draws_of_rows`.
         winner: number of the architecture that is judged.
+        choice: what each draw chooses of `own` [B], where that is not the one with the best mean.
 
     >>> own, none = np.array([[0.0, 1.0], [2.0, 0.0]]), np.zeros((2, 1))
     >>> chosen(own, none, np.array([[2.0, 0.0], [0.0, 2.0]])).gaps  # each draw has one of the rows
     array([0., 0.])
     """
-    first, second = (draws @ own).argmax(1), (draws @ others).argmax(1)
+    first = (draws @ own).argmax(1) if choice is None else choice
+    second = (draws @ others).argmax(1)
     left_out, each = (draws == 0).astype(np.float64), np.arange(len(draws))
     sums = (left_out @ own)[each, first] - (left_out @ others)[each, second]
     value = mean_left_out(own, first, draws)

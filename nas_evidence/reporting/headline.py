@@ -145,7 +145,7 @@ def _answer(study: RankedStudy, winner: RankedArchitecture) -> str:
         which = f"its {n} networks together, one for each seed"
         if len(winner.trial_ids) < n:
             which = f"{n} networks together, those of the best architectures"
-        more = f" `predict` and `export` use {which}."
+        more = f" `predict` and `export` use {which}. They have {study.cost_delivered}."
     again = ", a retraining" if is_race(winner.trial_id) else ""
     return (
         f"Take {winner.architecture} (trial {winner.trial_id}{again}){so_far}: {of}{done}.{more}"

@@ -25,7 +25,7 @@ from nas_evidence.spec.record import n_searched as count_searched
 from nas_evidence.spec.registry import FREE_SCORES
 from nas_evidence.spec.study import ALL_COSTS, ESTIMATED, NUMBERS, PLAIN, StudySpec
 from nas_evidence.storage.best import ESTIMATE, Standing, Standings, ranks_trials_by
-from nas_evidence.storage.delivered import delivered_trials
+from nas_evidence.storage.delivered import cost_of_networks, delivered_trials
 from nas_evidence.storage.tables import (
     COLUMNS,
     StudyTables,
@@ -152,6 +152,11 @@ class RankedStudy:
         Empty without a winner.
         """
         return delivered_trials(self.tables)
+
+    @property
+    def cost_delivered(self) -> str:
+        """What the networks that predict together cost: their parameters and a forward pass."""
+        return cost_of_networks([self.tables.row(i) for i in self.delivered])
 
     @property
     def order(self) -> str:

@@ -70,8 +70,10 @@ FINALISTS, FEWEST_FOR_RACE = 5, 20
 #: The two scores whose mean is estimated, the first of which is the objective; and the most
 #: training rows for which it is, unless a study asks for it (docs/decisions/0027).
 ESTIMATED, ROWS_ESTIMATED = ("conditional_evidence", "elpd"), 1000
-#: Maximum number of training rows of an update of the hyperparameters.
-UPDATE_ROWS = 2048
+#: Training rows of an update with `rows = "auto"`: one in so many of those that there are, but no
+#: fewer than the first bound and no more than the second; all of fewer than twice the first. See
+#: docs/experiments/update-rows.md.
+UPDATE_PART, FEWEST_UPDATE_ROWS, UPDATE_ROWS = 5, 256, 2048
 #: Folds of `plan.folds = "auto"` with few training rows (`TargetKind.few`), and with more.
 FOLDS_OF_FEW, FOLDS_OF_MANY = 5, 2
 
@@ -178,6 +180,14 @@ def _interval(value: object) -> object:
     return value
 
 
+def _rows(value: object) -> object:
+    if not _is_count(value) and value != "auto":
+        raise UserError(f'must be an integer >= 1 or "auto", but got {value!r}').with_code(
+            "online-rows"
+        )
+    return value
+
+
 def _evaluations(value: object) -> object:
     if not _is_count(value) and value != "update":
         raise UserError(f'must be an integer >= 1 or "update", but got {value!r}').with_code(
@@ -214,10 +224,12 @@ class OnlinePlan(Frozen):
     curvature: Literal[*ONLINE_CURVATURES] = "kfac_ggn_mc"  # type: ignore[valid-type]
     """Curvature of the Laplace evidence that the updates maximise; `full_ggn` and `full_ef` for
     small networks or few data: parameters or rows up to 2,000."""
-    rows: Annotated[Count, Unit("rows")] = UPDATE_ROWS
+    rows: Annotated[Count | Literal["auto"], BeforeValidator(_rows), Unit("rows")] = "auto"
     """Maximum number of training rows that an update reads: of more, a random sample, the same for
     all networks and updates. Each row counts for as many as it stands for. Fewer rows make updates
-    faster and precisions noisier. Settling and every reported evidence read all rows."""
+    faster and precisions noisier. Settling and every reported evidence read all rows. "auto": of
+    labels a fifth of the rows that a network is trained on, from 256 to 2,048, and all of fewer
+    than 512; of real targets 2,048."""
     hyper_step: Literal["newton", "adam"] = "newton"
     """Maximiser: Newton to the maximum, or 100 Adam steps of 1 on log precisions."""
     hyper_steps: Annotated[Count, Unit("steps"), NoKey()] = 100
@@ -309,6 +321,18 @@ class TrainingPlan(Frozen):
     def declared(self) -> Declared:
         """The declaration of the likelihood."""
         return LIKELIHOODS[self.likelihood]
+
+    def update_rows(self, n_data: int) -> int:
+        """Return how many rows an update reads at most, of a network that has `n_data`.
+
+        >>> [TrainingPlan().update_rows(n) for n in (511, 512, 5000, 60_000)]
+        [2048, 256, 1000, 2048]
+        """
+        if self.online.rows != "auto":
+            return self.online.rows
+        if n_data < 2 * FEWEST_UPDATE_ROWS or not self.declared.kind.chance_of:
+            return UPDATE_ROWS
+        return min(max(FEWEST_UPDATE_ROWS, n_data // UPDATE_PART), UPDATE_ROWS)
 
     def head_width(self, n_outputs: int) -> int:
         """Return how many outputs a network has for some classes or real targets.

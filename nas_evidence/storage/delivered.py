@@ -11,10 +11,12 @@ Several networks predict together, with equal weights (`exporting/mixture.py`). 
 key delivers one network.
 """
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from nas_evidence.spec.study import StudySpec
-from nas_evidence.storage.best import Standing
+from nas_evidence.storage.best import Standing, Standings
 
 if TYPE_CHECKING:  # imports pandas
     from nas_evidence.storage.tables import StudyTables
@@ -28,8 +30,31 @@ def delivered_trials(tables: "StudyTables") -> list[int]:
 
     Empty without a winner.
     """
-    best = tables.standings.first(_ARCHITECTURES.get(tables.spec.deliver, 1))
-    return [i for standing in best for i in delivered_of(standing, tables.spec)]
+    return delivered_among(tables.standings, tables.spec)
+
+
+def delivered_among(standings: Standings, study: StudySpec) -> list[int]:
+    """Return the same of the standings of a study."""
+    best = standings.first(n_architectures(study))
+    return [i for standing in best for i in delivered_of(standing, study)]
+
+
+def n_architectures(study: StudySpec) -> int:
+    """Return of how many architectures a study delivers networks."""
+    return _ARCHITECTURES.get(study.deliver, 1)
+
+
+def cost_of_networks(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many parameters networks have together, and how long a forward pass of all takes.
+
+    Args:
+        rows: of their trials in the table `trials`, where the pass of one example was measured.
+    """
+    n = sum(int(row["n_parameters"]) for row in rows)
+    seconds = sum(float(row.get("latency_seconds") or "nan") for row in rows)
+    if math.isnan(seconds):
+        return f"{n:,} parameters in all"
+    return f"{n:,} parameters in all, and a forward pass of one row takes {1000 * seconds:.2g} ms"
 
 
 def delivered_of(standing: Standing, study: StudySpec) -> list[int]:

@@ -48,7 +48,8 @@ def advance(
     errors = dict[int, DivergedError | None]()
     if training:
         n_epochs = stop.epoch - training[0].epoch
-        ended = train_epochs(training, n_epochs=n_epochs)
+        n_apart = sum(one.settling is None for one in networks)
+        ended = train_epochs(training, n_epochs=n_epochs, n_apart=n_apart if beside else 0)
         errors = {id(one): error for one, error in zip(training, ended, strict=True)}
     return [end for some, its in parts for end in _ended(some, its, errors, follow=follow)]
 

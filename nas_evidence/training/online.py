@@ -110,7 +110,8 @@ def followed(sample: "Passes", *, follow: bool) -> "Passes":
         if network.best_evidence is None or value > network.best_evidence:
             network.best_epoch, network.best_evidence = network.epoch, value
     network.evidence_seconds += time.perf_counter() - started
-    if len(network.data.x_train) <= network.plan.online.rows:
+    n_data = len(network.data.x_train)
+    if n_data <= network.plan.update_rows(n_data):
         return sample
     return passes_of(network)
 
@@ -142,7 +143,8 @@ def sample_of(data: TensorData, n: int) -> TensorData:
 
 def passes_of_sample(network: Network) -> "Passes":
     """Return the curvature passes over the data that updates see, see `sample_of`."""
-    return passes_of(network, sample_of(network.data, network.plan.online.rows))
+    n = network.plan.update_rows(len(network.data.x_train))
+    return passes_of(network, sample_of(network.data, n))
 
 
 def passes_of(network: Network, data: TensorData | None = None) -> "Passes":

@@ -19,6 +19,22 @@ from torch import Tensor
 
 from nas_evidence.likelihoods import Likelihood
 
+#: Numbers in float32 of a line of memory.
+LINE = 16
+
+
+def aligned(rows: Sequence[Tensor]) -> Tensor:
+    """Return rows [P] as a matrix [K, P] whose rows begin at lines of memory.
+
+    Products of a CPU round by where their operands lie in a line: so the last digits of a network
+    would depend on its place among others.
+    """
+    n = len(rows[0])
+    found = rows[0].new_zeros(len(rows), -(-n // LINE) * LINE)[:, :n]
+    for into, row in zip(found, rows, strict=True):
+        into.copy_(row)
+    return found
+
 
 class Perceptrons:
     """K perceptrons whose parameters are rows of a matrix.
@@ -33,7 +49,7 @@ class Perceptrons:
         self, theta: Tensor, shapes: Sequence[torch.Size], likelihood: Likelihood
     ) -> None:
         self._likelihood = likelihood
-        self._gradient = torch.zeros_like(theta)
+        self._gradient = aligned([*torch.zeros_like(theta)])
         self._layers = [
             _Layer(weight, bias[:, None], into, bias_into)
             for (weight, bias), (into, bias_into) in zip(
@@ -43,9 +59,15 @@ class Perceptrons:
 
     @torch.no_grad()
     def descent(
-        self, x: Tensor, y: Tensor, is_real: Tensor | None, scale: Tensor | None
+        self,
+        x: Tensor,
+        y: Tensor,
+        is_real: Tensor | None,
+        scale: Tensor | None,
+        *,
+        first: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean nll of the first n networks in nats [n], and their gradients [n, P].
+        """Return the mean nll of n networks in nats [n], and their gradients [n, P].
 
         The gradients are those of scale² times the mean nll; overwritten by the next call.
 
@@ -54,12 +76,13 @@ class Perceptrons:
             y: targets [n, B], or [n, B, C].
             is_real: [n, B], 0 for rows to leave out; None for none.
             scale: noise standard deviations or softmax temperatures [n, 1]; None if all are 1.
+            first: of these networks.
         """
-        n, last = len(x), len(self._layers) - 1
-        layers = [layer.first(n) for layer in self._layers]
+        rows, last = slice(first, first + len(x)), len(self._layers) - 1
+        layers = [layer.of(rows) for layer in self._layers]
         hidden = [x.flatten(2)]
         for at, layer in enumerate(layers):
-            sums = torch.baddbmm(layer.bias, hidden[-1], layer.weight.mT)
+            sums = layer.sums(hidden[-1])
             hidden.append(sums.relu_() if at < last else sums)
         shares = _shares(hidden[-1], is_real)
         nll, back = self._likelihood.descent(hidden.pop(), y, shares, scale)
@@ -69,7 +92,7 @@ class Perceptrons:
             if at:
                 below = torch.bmm(back, layers[at].weight)
                 back = torch.ops.aten.threshold_backward(below, hidden[at], 0)
-        return nll, self._gradient[:n]
+        return nll, self._gradient[rows]
 
 
 @dataclass(frozen=True)
@@ -81,10 +104,18 @@ class _Layer:
     into: Tensor
     bias_into: Tensor
 
-    def first(self, n: int) -> "_Layer":
-        if n == len(self.weight):
+    def sums(self, inputs: Tensor) -> Tensor:
+        """Return the sums of the layer [K, B, O] on inputs [K, B, I]."""
+        terms = self.bias, inputs, self.weight.mT
+        if self.weight.shape[:2] == (1, 1) and inputs.device.type == "cpu":
+            # One product with a vector is rounded in another way than several.
+            return torch.baddbmm(*(term.expand(2, -1, -1) for term in terms))[:1]
+        return torch.baddbmm(*terms)
+
+    def of(self, rows: slice) -> "_Layer":
+        if rows == slice(0, len(self.weight)):
             return self
-        return _Layer(self.weight[:n], self.bias[:n], self.into[:n], self.bias_into[:n])
+        return _Layer(self.weight[rows], self.bias[rows], self.into[rows], self.bias_into[rows])
 
 
 def _by_layer(theta: Tensor, shapes: Sequence[torch.Size]) -> list[tuple[Tensor, Tensor]]:

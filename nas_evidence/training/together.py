@@ -33,7 +33,7 @@ from nas_evidence.models.number_layers import Piecewise, behind_encoding, encodi
 from nas_evidence.spec.study import TrainingPlan
 from nas_evidence.training.compiled import Forward, in_precision, planned
 from nas_evidence.training.optimiser import Optimiser
-from nas_evidence.training.perceptrons import Perceptrons
+from nas_evidence.training.perceptrons import LINE, Perceptrons, aligned
 from nas_evidence.training.stacked import Stack, can_stack, stacked_outputs
 
 #: Maximum number of trainings side by side.
@@ -83,10 +83,13 @@ def gains_alike(model: nn.Module) -> bool:
     """Tell whether a network gains from any others beside it, and has the same bits as alone.
 
     On a CPU, of small networks without convolutions: a batched product is one of each network.
+    A product with a single column is not: alone it is one with a vector, whose sums have another
+    order. So networks with one output stay alone.
     """
     parameters = [*model.parameters()]
     small = sum(p.numel() for p in parameters) < _WIDE and parameters[0].device.type == "cpu"
-    return small and can_stack(model) and not has_convolutions(model)
+    wide = all(parameter.ndim == 0 or len(parameter) > 1 for parameter in parameters)
+    return small and wide and can_stack(model) and not has_convolutions(model)
 
 
 def has_convolutions(model: nn.Module) -> bool:
@@ -113,12 +116,13 @@ def _largest_layer(model: nn.Module, example: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """A minibatch for each of the first K networks.
+    """A minibatch for each of K networks.
 
     step     of the epoch, from 0
     x, y     [K, B, ...]
     sizes    data of each network [K]; fewer than B where a row is padded at its end
     is_real  [K, B], 0 for padding; None if no row is padded
+    first    of these networks
     """
 
     step: int
@@ -126,6 +130,12 @@ class Batch:
     y: Tensor
     sizes: tuple[int, ...]
     is_real: Tensor | None
+    first: int = 0
+
+    @property
+    def rows(self) -> slice:
+        """The networks, among those of the program."""
+        return slice(self.first, self.first + len(self.sizes))
 
     def mean(self, each: Tensor) -> Tensor:
         """Return the means over data [K] of a quantity [K, B]."""
@@ -147,6 +157,7 @@ def minibatches(
     batch_size: int,
     moves: Sequence[Sequence[Moves | None]],
     encoding: Piecewise | None = None,
+    n_apart: int = 0,
 ) -> Iterator[Iterator[Batch]]:
     """Return the minibatches of some epochs, each step by step; an epoch is taken before the next.
 
@@ -158,15 +169,16 @@ def minibatches(
         batch_size: B; the last one of a network may be smaller.
         moves: of each epoch, those of the images of each network; None for images as they are.
         encoding: of the inputs, which a program leaves to its data; None for none.
+        n_apart: the first networks: neither they nor the others are padded to one size.
     """
     counts = [len(order) for order in orders[0]]
-    steps = _steps(counts, batch_size, data[0].y_train.device)
+    steps = _steps(counts, batch_size, data[0].y_train.device, n_apart)
     n_inputs = data[0].x_train.shape[1:].numel()
     n_inputs += 0 if encoding is None else len(encoding.column)
     per_step = batch_size * max(1, n_inputs) * len(data)
     n_steps = max(1, _GATHERED // per_step)
     moves_images = any(each is not None for one in moves for each in one)
-    n_epochs = 1 if moves_images else max(1, n_steps // len(steps))
+    n_epochs = 1 if moves_images else max(1, n_steps // (steps[-1].at + 1))
     for first in range(0, len(orders), n_epochs):
         some = orders[first : first + n_epochs]
         of_each = zip(data, zip(*some, strict=True), moves[first], strict=True)
@@ -183,17 +195,24 @@ class _Step:
     """A step of every epoch: see `Batch`; the networks that have not finished are the first."""
 
     at: int
+    first: int
     sizes: tuple[int, ...]
     is_real: Tensor | None
 
 
-def _steps(counts: Sequence[int], size: int, device: torch.device) -> list[_Step]:
-    """Return the steps of an epoch, for the numbers of data of the networks, the largest first."""
+def _steps(counts: Sequence[int], size: int, device: torch.device, n_apart: int) -> list[_Step]:
+    """Return the steps of an epoch, for the numbers of data of the networks, the largest first.
+
+    Of networks that are not padded to one size some steps are two.
+    """
     found = []
     for at in range(-(-counts[0] // size)):
         left = tuple(min(size, count - at * size) for count in counts if count > at * size)
-        is_real = None if min(left) == max(left) else _is_real(left, device)
-        found.append(_Step(at, left, is_real))
+        cut = 0 if min(left) == max(left) else n_apart
+        for first, sizes in ((0, left[:cut]), (cut, left[cut:])):
+            if sizes:
+                is_real = None if min(sizes) == max(sizes) else _is_real(sizes, device)
+                found.append(_Step(at, first, sizes, is_real))
     return found
 
 
@@ -205,19 +224,22 @@ def _of_an_epoch(
     encoding: Piecewise | None,
 ) -> Iterator[Batch]:
     """Return the minibatches of one epoch, some steps at a time."""
-    for start in range(0, len(steps), n_steps):
-        some = steps[start : start + n_steps]
-        active = rows[: len(some[0].sizes)]
-        x, y = _gathered(active, 1, start * size, (start + len(some)) * size, encoding)
+    for start in range(0, steps[-1].at + 1, n_steps):
+        some = [step for step in steps if start <= step.at < start + n_steps]
+        n_active = max(step.first + len(step.sizes) for step in some)
+        stop = (some[-1].at + 1) * size
+        x, y = _gathered(rows[:n_active], 1, start * size, stop, encoding)
         yield from _batches(x[:, 0], y[:, 0], some, size)
 
 
 def _batches(x: Tensor, y: Tensor, steps: Sequence[_Step], size: int) -> Iterator[Batch]:
     """Return the minibatches of some steps from data [K, n, ...] that begin with the first."""
-    for place, step in enumerate(steps):
-        n, first = len(step.sizes), place * size
-        part = slice(first, first + max(step.sizes))
-        yield Batch(step.at, x[:n, part], y[:n, part], step.sizes, step.is_real)
+    for step in steps:
+        networks = slice(step.first, step.first + len(step.sizes))
+        begin = (step.at - steps[0].at) * size
+        part = slice(begin, begin + max(step.sizes))
+        x_part, y_part = x[networks, part], y[networks, part]
+        yield Batch(step.at, x_part, y_part, step.sizes, step.is_real, step.first)
 
 
 @dataclass(frozen=True)
@@ -254,6 +276,7 @@ def _gathered(
     """Return the data at some places in the order of each epoch [K, epochs, n, ...], encoded."""
     parts = [row.part(start, stop) for row in rows]
     most = max(len(y) for _, y in parts) // n_epochs
+    most = -(-most // LINE) * LINE  # each network's begin at a line of memory
 
     def stacked(each: Sequence[Tensor]) -> Tensor:
         return torch.stack([_padded(one.view(n_epochs, -1, *one.shape[1:]), most) for one in each])
@@ -301,13 +324,13 @@ class Program(AbstractContextManager["Program"]):
         assert self.stacks or len(models) == 1
         names = ("exp_avg", "exp_avg_sq") if plan.optimiser == "adam" else ("momentum_buffer",)
         self._names = names if plan.optimiser == "adam" or plan.momentum else ()
-        self._leaves: dict[int, list[Tensor]] = {}
+        self._leaves: dict[tuple[int, int], list[Tensor]] = {}
         self._set: Tensor | None = None  # the decay as set last
         self._perceptrons: Perceptrons | None = None
 
     def __enter__(self) -> "Program":
-        self.theta = torch.stack([_flat([p.detach() for p in row]) for row in self.parameters])
-        self.moments = [torch.stack([_flat(row) for row in self._moment(n)]) for n in self._names]
+        self.theta = aligned([_flat([p.detach() for p in row]) for row in self.parameters])
+        self.moments = [aligned([_flat(row) for row in self._moment(n)]) for n in self._names]
         self._homes = [[p.data for p in row] for row in self.parameters]
         for row, values in zip(self.parameters, self.theta, strict=True):
             for parameter, value in zip(row, torch.split(values, self.sizes), strict=True):
@@ -369,9 +392,9 @@ class Program(AbstractContextManager["Program"]):
         self._first = (1 / (1 - _BETAS[0] ** t)).to(self.theta)[:, :, None]
         self._second = (1 - _BETAS[1] ** t).sqrt().to(self.theta)[:, :, None]
 
-    def outputs(self, x: Tensor) -> Tensor:
-        """Return the outputs [K, B, C] of the first K networks on inputs [K, B, ...]."""
-        return self._forward(self.leaves(len(x)), x)
+    def outputs(self, x: Tensor, first: int = 0) -> Tensor:
+        """Return the outputs [K, B, C] of K networks from a first one, on inputs [K, B, ...]."""
+        return self._forward(self.leaves(slice(first, first + len(x))), x)
 
     @cached_property
     def _forward(self) -> Forward:
@@ -390,17 +413,18 @@ class Program(AbstractContextManager["Program"]):
             return planned(stacked, model, self.plan, device)
         return in_precision(alone, self.plan, device)
 
-    def leaves(self, n: int) -> list[Tensor]:
-        """Return the parameters of the first `n` networks as tensors [n, *shape], views of θ."""
+    def leaves(self, rows: slice) -> list[Tensor]:
+        """Return the parameters of some networks as tensors [n, *shape], views of θ."""
         if not self.stacks:
             return self.parameters[0]
-        if n not in self._leaves:
-            parts = torch.split(self.theta[:n], self.sizes, 1)
-            self._leaves[n] = [
-                part.view(n, *p.shape).requires_grad_()
+        key = rows.start, rows.stop
+        if key not in self._leaves:
+            parts = torch.split(self.theta[rows], self.sizes, 1)
+            self._leaves[key] = [
+                part.view(len(part), *p.shape).requires_grad_()
                 for part, p in zip(parts, self.parameters[0], strict=True)
             ]
-        return self._leaves[n]
+        return self._leaves[key]
 
     def step(self, batch: Batch, scale: Tensor | None) -> Tensor:
         """Take the step of a minibatch; return the mean nll of each network before it [K], nats.
@@ -410,43 +434,44 @@ class Program(AbstractContextManager["Program"]):
             scale: noise standard deviations or softmax temperatures [K, 1], or noises of
                 each output [K, C]; None if all are 1.
         """
-        n = len(batch.sizes)
+        rows = batch.rows
         if self._perceptrons is not None:
-            nll, gradient = self._perceptrons.descent(batch.x, batch.y, batch.is_real, scale)
+            x, y, first = batch.x, batch.y, batch.first
+            nll, gradient = self._perceptrons.descent(x, y, batch.is_real, scale, first=first)
         else:
-            means = self._likelihood.nll(self.outputs(batch.x), batch.y, scale, batch.mean)
+            outputs = self.outputs(batch.x, batch.first)
+            means = self._likelihood.nll(outputs, batch.y, scale, batch.mean)
             loss = means if scale is None else self._likelihood.common(scale).square() * means
-            parts = torch.autograd.grad(loss.sum(), self.leaves(n), materialize_grads=True)
+            parts = torch.autograd.grad(loss.sum(), self.leaves(rows), materialize_grads=True)
             nll = means.detach()
-            gradient = torch.cat([part.reshape(n, -1) for part in parts], 1)
-        self._descend(gradient, batch.step)
+            gradient = torch.cat([part.reshape(len(means), -1) for part in parts], 1)
+        self._descend(gradient, rows, batch.step)
         return nll
 
     @torch.no_grad()
-    def _descend(self, gradient: Tensor, step: int) -> None:
+    def _descend(self, gradient: Tensor, rows: slice, step: int) -> None:
         """Take a step along the gradients [K, P] of the losses, which is overwritten."""
-        n = len(gradient)
-        theta, rates = self.theta[:n], self._rates[:n]
-        gradient.addcmul_(theta, self._decay[:n])
+        theta, rates = self.theta[rows], self._rates[rows]
+        gradient.addcmul_(theta, self._decay[rows])
         if clip := GRADIENT_CLIP:
             norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
             gradient.mul_((clip / (norm + _TINY)).clamp_(max=1.0))
-        moments = [moment[:n] for moment in self.moments]
+        moments = [moment[rows] for moment in self.moments]
         if self.plan.optimiser == "adam":
-            update = self._adam(gradient, moments, step)
+            update = self._adam(gradient, moments, rows, step)
         elif moments:
             update = moments[0].mul_(self.plan.momentum).add_(gradient)
         else:
             update = gradient
         theta.addcmul_(update, rates, value=-1)
 
-    def _adam(self, gradient: Tensor, moments: list[Tensor], step: int) -> Tensor:
+    def _adam(self, gradient: Tensor, moments: list[Tensor], rows: slice, step: int) -> Tensor:
         """Return the direction of Adam (Kingma & Ba 2015), with the defaults of torch."""
-        n, (mean, square) = len(gradient), moments
+        mean, square = moments
         mean.lerp_(gradient, 1 - _BETAS[0])
         square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
-        below = (square.sqrt() / self._second[step, :n]).add_(_EPSILON)
-        return (mean * self._first[step, :n]).div_(below)
+        below = (square.sqrt() / self._second[step, rows]).add_(_EPSILON)
+        return (mean * self._first[step, rows]).div_(below)
 
 
 #: The moments of Adam decay at these rates; added to its denominator.

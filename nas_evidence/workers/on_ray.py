@@ -487,9 +487,13 @@ class RayExecutor(PackingPool):
         addresses = {n["NodeID"]: n["NodeManagerAddress"] for n in self._nodes}
         return f"the node {node[:8]} at {addresses.get(node, 'an unknown address')}"
 
+    def _asked(self, share: float) -> str:
+        """Return what one worker asks for."""
+        return _counted(self.resources.cpus, "CPU") + (f" and {share:g} GPU" if share else "")
+
     def _shortage(self, share: float, n: int) -> str:
         # Some may be placed and still import: then they hold what is not free themselves.
-        each = _counted(self.resources.cpus, "CPU") + (f" and {share:g} GPU" if share else "")
+        each = self._asked(share)
         workers = f"1 worker with {each} has" if n == 1 else f"{n} workers with {each} each have"
         free = ray.available_resources()
         there = {
@@ -509,7 +513,8 @@ class RayExecutor(PackingPool):
             for kind in ("CPU", *(["GPU"] if share else []))
         }
         left = (f"{free.get(kind, 0.0):g} of {_counted(has, kind)}" for kind, has in there.items())
-        return f"{_counted(n, 'worker')}, {' and '.join(left)} free"
+        each = f" with {self._asked(share)}" if share or self.resources.cpus > 1 else ""
+        return f"{_counted(n, 'worker')}{each}, {' and '.join(left)} free"
 
 
 def metric(

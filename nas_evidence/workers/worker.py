@@ -175,6 +175,7 @@ def estimated_bytes(assignment: Assignment, arrays: ArrayData) -> int:
         parts = parts_trained_on(plan, estimators, n_data)[:MOST_TOGETHER]
         rows = n_data * (sum(parts) + (1 - min(parts) if parts else 0.0))
         trained_on = (n_data, *(n_data * part for part in parts))
-        rows += sum(plan.online.rows for n in trained_on if n > plan.online.rows)
+        samples = [(n, plan.update_rows(int(n))) for n in trained_on]
+        rows += sum(sample for n, sample in samples if n > sample)
         numbers += math.ceil(rows) * math.prod(shape)
     return cost.memory_bytes + 4 * numbers  # float32

@@ -47,10 +47,11 @@ def words(values: object) -> str:
     return ", ".join(f"{k} {v}" for k, v in values.items() if (k, v) != ("shape", "constant"))
 
 
-def test_a_held_study_without_a_trial_under_way_waits(tmp_path: Path) -> None:
+def test_a_held_study_runs_as_status_says(tmp_path: Path) -> None:
     folder = begun(tmp_path / "s")
     leave_holder(folder, seconds_ago=1)
-    assert nas_evidence.list_studies(tmp_path)[0].state == "waiting"
+    state = nas_evidence.list_studies(tmp_path)[0].state
+    assert state == nas_evidence.status(folder).state == "running"
 
 
 def test_damaged_studies_end_no_list_and_say_what_is_wrong(tmp_path: Path) -> None:

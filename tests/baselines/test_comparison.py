@@ -366,12 +366,12 @@ def test_rows_that_chose_the_winner_judge_it_only_where_draws_leave_them_out(
     assert found.against.behind <= max(one.behind for one in found.baselines)
     # One draw by hand: its metrics are of the rows that it leaves out.
     rows = np.flatnonzero(draws[0] == 0)
-    own = others.predictions[alone.own[0]]
+    own = others.predictions(alone.own[0])
     name = "accuracy" if arrays.task == "labels" else "mae"
-    one_draw = replace(others, predictions=others.predictions)
+    one_draw = replace(others)
     vars(one_draw)["draws"] = draws[:1]
     expected = np.mean([p.at(rows).metrics(y[rows])[name] for p in own])
-    apparent = mean_metrics(others.predictions[0], y)
+    apparent = mean_metrics(others.predictions(0), y)
     measure = partial(mean_metrics, with_crps=False)
     assert one_draw.corrected(measure, apparent)[name] == pytest.approx(expected)
     worse = np.less_equal if name == "accuracy" else np.greater_equal

@@ -87,10 +87,10 @@ def test_a_heading_breaks_at_a_blank_and_never_inside_a_word(
 
 def test_metrics_are_named_as_in_the_report_and_each_coverage_once() -> None:
     found = {"rmse": 1.0, "r2": 0.5, "coverage": 0.9, "level": 0.9}
-    found |= {"coverage_50": 0.4, "coverage_90": 0.9, "coverage_95": 1.0}
+    found |= {"crps": 0.3, "coverage_50": 0.4, "coverage_90": 0.9, "coverage_95": 1.0}
     names = [words for words, _ in Metrics(found, n=9, task="regression").lines()]
     inside = [f"{p} % intervals cover" for p in (90, 50, 95)]
-    assert names == ["RMSE", "R²", *inside]
+    assert names == ["RMSE", "R²", "CRPS", *inside]
     assert TARGET_KINDS["regression"].metrics["coverage"] in names
 
 

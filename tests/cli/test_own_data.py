@@ -109,9 +109,8 @@ def test_a_table_is_searched_by_one_command_and_found_again_without_the_file(hom
         "classification, 2 classes: cat, dog",
         "features: 1 numeric column and 1 of categories, missing values in 1 filled with the "
         "median",
-        "column 'id' is left out: it looks like a row number; numeric=id to keep",
-        "rows: 60, all for training; test_fraction=0.2 (--test-fraction) splits off a test for "
-        "the report",
+        "column 'id' is left out: it looks like a row number; --numeric id to keep",
+        "rows: 60, all for training; --test-fraction 0.2 splits off a test for the report",
     ]
     assert "trust:  There are no test rows" in text
     study = load_study(home / "runs" / "pets" / "study.toml")

@@ -12,6 +12,8 @@ from rich.console import Console
 
 import nas_evidence
 from nas_evidence.api.progress import Progress, score_text, size_text
+from nas_evidence.cli.search import _Terminal
+from nas_evidence.cli.submit import _Told
 from nas_evidence.cli.terminal import LiveTable
 from nas_evidence.plumbing.durations import duration, rough_duration
 from nas_evidence.spec.record import RACE_IDS, SliceReport, TrialRecord, TrialStatus
@@ -165,3 +167,22 @@ def test_the_live_table_shows_every_running_trial_and_the_last_finished() -> Non
     assert running == ["12", "cnn", "37/3", "5/40", "-1.250", "6.500", "0.0", "s", "running"]
     assert [row[0] for row in rows if row[1:2] == ["mlp"]] == [str(i) for i in range(4, 12)]
     assert shown(progress).startswith("small [b]: 12 of 100 trials, 0.")
+
+
+def test_what_is_printed_of_a_reading_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    sentences = (
+        "column 'it''s' is left out; categorical='it'\"'\"'s' to keep the most frequent",
+        "column 'a' has 'A' and 'a'; write them alike, or drop=a to leave it out",
+        "'b' determines the target: is it known when a prediction is made? If not, drop=b",
+        "column 'drop=c' is read as numbers: 'task=d' is 4",
+        "price is skewed: target_scale=auto (--target-scale) and plan.likelihood=x gained 0.5",
+    )
+    for audience in (_Terminal(None), _Told()):
+        audience.read(sentences)
+        assert capsys.readouterr().out.splitlines() == [
+            "column 'it''s' is left out; --categorical 'it'\"'\"'s' to keep the most frequent",
+            "column 'a' has 'A' and 'a'; write them alike, or --drop a to leave it out",
+            "'b' determines the target: is it known when a prediction is made? If not, --drop b",
+            "column 'drop=c' is read as numbers: 'task=d' is 4",
+            "price is skewed: --target-scale auto and --set plan.likelihood=x gained 0.5",
+        ]

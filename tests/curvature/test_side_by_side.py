@@ -1,6 +1,7 @@
 """Perceptrons side by side have the passes, and the spectra, that each has alone."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from nas_evidence.likelihoods import Likelihood
 from nas_evidence.likelihoods.categorical import Categorical
 from nas_evidence.likelihoods.gaussian import Gaussian, gaussian
 from nas_evidence.likelihoods.heteroscedastic import Heteroscedastic
+from nas_evidence.maths.eigenvalues import eigenvalues
 from nas_evidence.maths.structured import BlockDiagonal
 
 #: Two batches of eight rows at most, the second of no, one and of some rows.
@@ -26,10 +28,10 @@ KINDS: dict[str, list[Likelihood]] = {
 }
 
 
-def member(kind: str, k: int, hidden: tuple[int, ...]) -> Member:
+def member(kind: str, k: int, hidden: tuple[int, ...], n_inputs: int = 5) -> Member:
     """A perceptron with four outputs in float64, and its data."""
     draw = torch.Generator().manual_seed(k)
-    widths = [5, *hidden, 4]
+    widths = [n_inputs, *hidden, 4]
     layers: list[nn.Module] = [nn.Flatten()]
     for n_in, n_out in pairwise(widths):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]
@@ -37,7 +39,7 @@ def member(kind: str, k: int, hidden: tuple[int, ...]) -> Member:
     with torch.no_grad():
         for p in model.parameters():
             p.copy_(torch.randn(p.shape, generator=draw, dtype=torch.float64))
-    x = torch.randn(SIZES[k], 1, 5, generator=draw, dtype=torch.float64)
+    x = torch.randn(SIZES[k], 1, n_inputs, generator=draw, dtype=torch.float64)
     y: Tensor = torch.randn(SIZES[k], 2 if kind == "pairs" else 4, generator=draw).double()
     y = y.argmax(1) if kind == "labels" else y
     signs = torch.Generator().manual_seed(100 + k)
@@ -53,12 +55,15 @@ def alone(one: Member, n_draws: int) -> list[CurvaturePass]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hidden", [(), (6,), (9, 40)])  # fewer rows than 40
-def test_passes_side_by_side_are_those_of_each_alone(kind: str, hidden: tuple[int, ...]) -> None:
-    members = [member(kind, k, hidden) for k in range(3)]
+@pytest.mark.parametrize("n_inputs", [5, 10])  # more rows than columns, or not of all
+def test_passes_side_by_side_are_those_of_each_alone(
+    kind: str, hidden: tuple[int, ...], n_inputs: int
+) -> None:
+    members = [member(kind, k, hidden, n_inputs) for k in range(3)]
     assert all(can_join(one.model, max(SIZES)) for one in members)
     found = kroneckers_side_by_side(members, batch_size=ROWS, n_draws=2)
     for k, draws in enumerate(found):
-        for one, right in zip(draws, alone(member(kind, k, hidden), 2), strict=True):
+        for one, right in zip(draws, alone(member(kind, k, hidden, n_inputs), 2), strict=True):
             assert math.isclose(one.log_likelihood, right.log_likelihood, rel_tol=1e-12)
             assert one.squared_errors == pytest.approx(right.squared_errors, rel=1e-12)
             assert (one.n_data, one.n_outputs) == (SIZES[k], 4)
@@ -86,6 +91,23 @@ def test_the_factor_of_the_inputs_is_computed_once_for_each_data_set() -> None:
     ((after,), _) = kroneckers_side_by_side([again, member("labels", 1, (6,))], batch_size=ROWS)
     assert_close(after.curvature.trace()[0], 4 * before.curvature.trace()[0])
     assert_close(after.curvature.trace()[1:], before.curvature.trace()[1:])
+
+
+def test_many_columns_are_decomposed_as_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = []
+
+    def noted(matrices: Sequence[Tensor]) -> list[Tensor]:
+        sides.extend(matrix.shape[-1] for matrix in matrices)
+        return eigenvalues(matrices)
+
+    monkeypatch.setattr("nas_evidence.curvature.side_by_side.eigenvalues", noted)
+    for n_inputs in (8, 30):
+        members = [member("labels", k, (6,), n_inputs) for k in (1, 2)]
+        for (draw,) in kroneckers_side_by_side(members, batch_size=ROWS):
+            assert isinstance(draw.curvature, BlockDiagonal)
+            draw.curvature.spectra()
+    # Gradients of both layers, inputs of the second; then the data of 8 and 9 rows.
+    assert sides == [6, 4, 6, 8, 8, 6, 4, 6, 8, 9]
 
 
 def test_one_that_has_diverged_does_not_disturb_the_spectra_of_the_others() -> None:

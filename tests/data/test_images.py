@@ -20,9 +20,11 @@ from nas_evidence.data import load
 from nas_evidence.data.arrays import ArrayData
 from nas_evidence.data.given import features_of, unlike_range
 from nas_evidence.data.image_reading import ImageReading
+from nas_evidence.data.proposed import proposed_text
 from nas_evidence.data.reading import kind_of
 from nas_evidence.data.source import source_in_memory, source_of
 from nas_evidence.spec.study import DatasetSpec
+from nas_evidence.spec.toml import parse_study
 
 SHAPE = (6, 8)
 TURNED = 6  # EXIF: the top is at the right of what is stored
@@ -55,6 +57,14 @@ def read(place: Path, **keys: Any) -> ArrayData:
     found = source_of(DatasetSpec(name="images", path=str(place), **keys))
     assert found is not None
     return found.arrays(seed=0)
+
+
+def test_a_study_of_images_samples_the_curvature_that_ranks_nothing(tmp_path: Path) -> None:
+    """An exact pass takes a fifth of a training; its name says which one it is."""
+    spec = DatasetSpec(name="images", path="pets")
+    study = parse_study(proposed_text(spec, read(grey(tmp_path)), name="pets"), "pets")
+    assert {"kfac_ggn_mc", "diag_ef", study.objective} <= {*study.estimators}
+    assert "kfac_ggn" not in study.estimators
 
 
 def said_of(place: Path, word: str, **keys: Any) -> str:

@@ -437,8 +437,8 @@ def test_an_array_of_named_fields_is_a_table_of_these_columns() -> None:
 def test_what_is_no_list_of_values_is_refused_with_a_remedy(kind: str) -> None:
     x = np.stack([U, Z], axis=1)
     given, message = {
-        "a set": ((x, {*Y}), r"not a set, .* list\(\.\.\.\) makes a list"),
-        "a generator": ((x, (one for one in Y)), "not a generator, .* makes a list"),
+        "a set": ((x, {*Y}), r"y must be a list, .* a set; list\(\.\.\.\) makes"),
+        "a generator": ((x, (one for one in Y)), "but is a generator; .* makes a list"),
         "a 1-D array": ((U, Y), r"a single column is x_train\[:, None\]"),
         "targets below float32": ((x, U * 1e-300), "span 9.* give the targets another unit"),
     }[kind]

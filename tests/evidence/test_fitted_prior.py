@@ -122,6 +122,7 @@ def test_a_tensor_without_a_maximum_is_named() -> None:
         ({"curvature": "kfac-ggn"}, "unknown-curvature", "'kfac_ggn'"),
         ({"curvature": "Full_GGN"}, "unknown-curvature", "'full_ggn'"),
         ({"curvature": "kfac"}, "unknown-curvature", "'kfac_ef'"),
+        ({"curvature": "kron"}, "unknown-curvature", "did you mean 'kfac_ggn'"),
         ({"likelihood": "gausian"}, "unknown-likelihood", "'gaussian'"),
         ({"likelihood": "Categorical"}, "unknown-likelihood", "'categorical'"),
         ({"prior_precision": "fitted"}, "prior-precision-word", '"fit"'),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.numpy
 import torch
 from messages import refused
 
@@ -17,6 +19,7 @@ from nas_evidence.baselines.permutation import column_importance
 from nas_evidence.baselines.stored_comparison import is_compared
 from nas_evidence.cli.report import say_cost, say_export
 from nas_evidence.data.given import Given
+from nas_evidence.driver.verification import verify
 from nas_evidence.exporting.mixture import held_out_together, load_delivered
 from nas_evidence.exporting.predictor import Predictor
 from nas_evidence.exporting.soundness import wrong_export_files
@@ -74,6 +77,14 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> nas_evidence.Study:
 
 
 @pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> nas_evidence.Study:
+    """A real target whose noise each network predicts; three architectures."""
+    folder = tmp_path_factory.mktemp("noisy") / "s"
+    settings = {"plan.likelihood": "heteroscedastic", "deliver": "three", "race.trials": 2}
+    return search(folder, "girth", settings=settings)
+
+
+@pytest.fixture(scope="module")
 def scaled(tmp_path_factory: pytest.TempPathFactory) -> nas_evidence.Study:
     """A real target whose scale each fold fits anew, without test rows."""
     folder = tmp_path_factory.mktemp("scaled") / "s"
@@ -94,6 +105,7 @@ def test_a_table_delivers_all_seeds_of_the_best_and_single_one_of_them(
     np.testing.assert_array_equal(alone, classes.predict_proba(table(9, 1), trial_id=first))
     with refused("option-single-and-other"):
         classes.predict(table(9, 1), single=True, top=2)
+    assert classes.evaluate(table(9, 1), single=True) != classes.evaluate(table(9, 1))
 
 
 @pytest.mark.long
@@ -103,17 +115,50 @@ def test_the_mixture_is_the_mean_of_its_networks_in_every_form(
     rows = table(9, 1)
     each = [classes.predict_proba(rows, trial_id=i) for i in classes.delivered]
     np.testing.assert_allclose(classes.predict_proba(rows), np.mean(each, 0), atol=1e-7)
-    folder = classes.export(tmp_path / "e", pt2=True)
+    folder = classes.export(tmp_path / "e")
     assert wrong_export_files(folder) == []
     written = json.loads((folder / "ensemble.json").read_text())
     assert (written["kind"], written["chosen"]) == ("mixture", classes.delivered)
     assert [one["weight"] for one in written["members"]] == [1 / 3] * 3
     loaded = Predictor.load(folder)
     np.testing.assert_allclose(loaded.predict_proba(rows), np.mean(each, 0), atol=1e-7)
-    program = torch.export.load(folder / "model.pt2").module()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["classes", "sizes", "scaled", "noisy"])
+def test_programs_of_torch_and_onnx_predict_as_the_study(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Classes by their probabilities; real targets by the mean of the networks on their scale."""
+    onnxruntime, _ = map(pytest.importorskip, ("onnxruntime", "onnxscript"))
+    study: nas_evidence.Study = request.getfixturevalue(kind)
+    rows = table(9, 1)
+    folder = study.export(tmp_path / "e", pt2=True, onnx=True)
+    loaded, said = Predictor.load(folder), study.predict(rows)
+    inputs = loaded.given(rows).inputs
     with torch.no_grad():
-        logs = program(torch.from_numpy(loaded.given(rows).inputs)).numpy()
-    np.testing.assert_allclose(np.exp(logs), np.mean(each, 0), atol=1e-5)
+        by_torch = torch.export.load(folder / "model.pt2").module()(torch.from_numpy(inputs))
+    session = onnxruntime.InferenceSession(
+        folder / "model.onnx", providers=["CPUExecutionProvider"]
+    )
+    by_onnx = session.run(None, {"inputs": inputs.astype(np.float32)})[0]
+    found = loaded.predict(rows)
+    if kind == "classes":
+        np.testing.assert_array_equal(found.probabilities, said.probabilities)  # type: ignore[arg-type]
+        expected, by_torch, by_onnx = said.probabilities, by_torch.exp(), np.exp(by_onnx)
+    else:
+        for name in ("mean", "std", "std_model", "low", "high"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(said, name), name)
+        expected = np.array([one.predict(rows).quantile(0.5) for _, one in loaded.members])
+        if kind == "scaled":
+            scale = found.real.scale  # type: ignore[attr-defined]
+            expected = scale.inverse(scale.forward(expected).mean(0))
+        else:
+            expected = expected.mean(0)
+        if kind == "sizes":  # quantiles are held above 0, outputs of a program are not
+            expected, by_torch, by_onnx = (one[:, 1] for one in (expected, by_torch, by_onnx))
+    np.testing.assert_allclose(by_torch, expected, rtol=1e-4, atol=1e-5)  # type: ignore[arg-type]
+    np.testing.assert_allclose(by_onnx, expected, rtol=1e-4, atol=1e-5)  # type: ignore[arg-type]
 
 
 @pytest.mark.long
@@ -121,10 +166,14 @@ def test_the_evidence_of_each_network_is_recomputed_in_the_export(
     sizes: nas_evidence.Study,
 ) -> None:
     assert sizes.predictor() is not None
+    each = []
     for member in sorted((sizes.folder / "export" / "members").iterdir()):
         written = json.loads((member / "evidence.json").read_text())
         stored = written["scores"]["diag_ef"]["sum"]
         assert written["rescored_sum"] == pytest.approx(stored, rel=1e-6)
+        each.append((written["trial_id"], written["rescored_sum"]))
+    whole = json.loads((sizes.folder / "export" / "ensemble.json").read_text())
+    assert [(one["trial_id"], one["rescored_sum"]) for one in whole["members"]] == each
 
 
 def test_an_export_that_is_there_is_used_again(sizes: nas_evidence.Study) -> None:
@@ -166,7 +215,7 @@ def test_held_out_predictions_are_the_mixture_of_what_each_network_has_not_seen(
 def test_three_are_all_networks_of_the_best_architectures(
     classes: nas_evidence.Study, tmp_path: Path
 ) -> None:
-    """There are only two architectures. Their choice on the same rows is not corrected for."""
+    """There are only two architectures, so that no other choice is possible."""
     shutil.copytree(classes.folder, tmp_path / "three", ignore=shutil.ignore_patterns("export*"))
     file = tmp_path / "three" / "study.toml"
     file.write_text(file.read_text().replace('deliver = "seeds"', 'deliver = "three"'))
@@ -178,8 +227,14 @@ def test_three_are_all_networks_of_the_best_architectures(
     report = study.summary()
     assert report.comparison is not None
     assert list(report.comparison.trials) == study.delivered
-    assert not report.comparison.corrected
+    assert report.comparison.corrected
+    winners = load_delivered(study._tables(), study.arrays())
+    held, rows = held_out_together(winners)  # type: ignore[misc]
+    own = held.metrics(study.arrays().y_train[rows])["log_loss"]
+    assert report.comparison.metrics["log_loss"] == pytest.approx(own)
     assert "6 networks together, those of the best" in report.headline.answer
+    n = study.trials["n_parameters"].sum()
+    assert f"architectures. They have {n:,} parameters in all, " in report.headline.answer
     assert "6 networks of 2 architectures" in (study.folder / "export" / "README.md").read_text()
 
 
@@ -311,4 +366,147 @@ def test_the_command_line_says_what_is_exported_and_what_it_costs(
     said = capsys.readouterr().out
     *others, last = classes.delivered
     assert f"{', '.join(map(str, others))} and {last}, which predict together" in said
+    assert "evidence of each recomputed: identical" in said
     assert "ms a row here" in said
+
+
+def test_first_screen_report_and_card_say_the_size_and_the_time_of_all_networks(
+    classes: nas_evidence.Study,
+) -> None:
+    own = classes.trials.set_index("trial_id").loc[classes.delivered]
+    assert own["n_parameters"].nunique() == 1
+    n, ms = own["n_parameters"].sum(), 1000 * own["latency_seconds"].sum()
+    cost = f"{n:,} parameters in all, and a forward pass of one row takes {ms:.2g} ms"
+    assert cost in classes.summary().headline.answer
+    page = classes.report()
+    assert cost in (page.parent / "report.md").read_text()
+    assert cost in page.read_text()
+    classes.predictor()
+    assert cost in (classes.folder / "export" / "README.md").read_text()
+
+
+def test_the_command_line_predicts_and_exports_one_network_with_single(
+    classes: nas_evidence.Study, tmp_path: Path, cli: Callable[..., tuple[str, str]]
+) -> None:
+    new, place = tmp_path / "new.csv", classes.folder
+    table(9, 1)[["a", "b"]].to_csv(new, index=False)
+    alone, together = tmp_path / "alone.csv", tmp_path / "together.csv"
+    cli("predict", place, new, "--single", "--to", alone)
+    cli("predict", place, new, "--to", together)
+    found, mixed = (pd.read_csv(one)["p(yes)"] for one in (alone, together))
+    expected = classes.predict_proba(table(9, 1), trial_id=classes.best.trial_id)[:, 1]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert not np.allclose(found, mixed, atol=1e-3)
+    said, _ = cli("export", place, "--single", "--to", tmp_path / "one")
+    assert f"(trial {classes.best.trial_id}: " in said
+    assert Predictor.load(tmp_path / "one").members == ()
+    assert classes.is_exported()
+    _, error = cli("predict", place, new, "--single", "--top", 2, code=2)
+    assert "give single=True (--single) or top=2, not both." in error
+    _, error = cli("predict", place / "export", new, "--single", code=2)
+    assert f"Predict by {place / 'export' / 'members' / '1'}, one of its networks." in error
+
+
+@pytest.mark.long
+def test_a_search_and_its_resumption_keep_one_network_with_single(
+    classes: nas_evidence.Study, tmp_path: Path, cli: Callable[..., tuple[str, str]]
+) -> None:
+    shutil.copytree(classes.folder, tmp_path / "s")
+    cli("resume", tmp_path / "s", "--single", "--executor", "inline")
+    again = nas_evidence.load(tmp_path / "s")
+    assert again.spec.deliver == "single"
+    assert again.delivered == [classes.best.trial_id]
+    assert again.is_exported()
+    assert Predictor.load(tmp_path / "s" / "export").members == ()
+    table()[["a", "b", "kind"]].to_csv(tmp_path / "d.csv", index=False)
+    asked = ("search", tmp_path / "d.csv", "--target", "kind", "--set", "deliver=three")
+    quick = ("--trials", 1, "--set", "plan.epochs=1", "--set", "plan.settle=0", "--set")
+    more = ('estimators=["diag_ef"]', "--set", "objective=diag_ef", "--executor", "inline")
+    cli(*asked, "--single", *quick, *more, "--out", tmp_path / "new")
+    assert nas_evidence.load(tmp_path / "new").spec.deliver == "single"
+
+
+def test_an_estimator_predicts_by_one_network_with_single(classes: nas_evidence.Study) -> None:
+    rows = table()
+    settings = {**QUICK, "race.trials": 1}
+    one = nas_evidence.EvidenceClassifier(1, settings=settings, single=True, families=["linear"])
+    one.fit(rows[["a", "b"]], rows["kind"])
+    assert one.study_.spec.deliver == "single"
+    assert one.predictor_.members == ()
+    assert one.get_params()["single"] is True
+
+
+def test_a_stacked_ensemble_leaves_the_mixture_as_it_is(classes: nas_evidence.Study) -> None:
+    before = classes.predict_proba(table(9, 1))
+    stacked = classes.predictor(top=2)
+    written = json.loads((classes.folder / "export-top-2" / "ensemble.json").read_text())
+    assert written["kind"] == "stacked"
+    assert len({*written["chosen"]} & {*classes.delivered}) == 1
+    assert len(stacked.members) <= 2
+    assert classes.is_exported()
+    np.testing.assert_array_equal(
+        nas_evidence.load(classes.folder).predict_proba(table(9, 1)), before
+    )
+
+
+def test_one_network_may_take_the_place_of_the_mixture_and_the_mixture_its_place(
+    classes: nas_evidence.Study, tmp_path: Path
+) -> None:
+    shutil.copytree(classes.folder, tmp_path / "s")
+    study = nas_evidence.load(tmp_path / "s")
+    assert study.export(single=True) == study.folder / "export"
+    assert Predictor.load(study.folder / "export").members == ()
+    assert not (study.folder / "export" / "members").exists()
+    assert not study.is_exported()
+    expected = classes.predict_proba(table(9, 1))
+    np.testing.assert_array_equal(study.predict_proba(table(9, 1)), expected)
+    assert study.is_exported()
+
+
+@pytest.mark.long
+def test_lost_weights_are_named_and_trained_again_with_their_folds(
+    classes: nas_evidence.Study, tmp_path: Path
+) -> None:
+    """One file is gone, and one is damaged: the export is what it was."""
+    classes.predictor()
+    shutil.copytree(classes.folder, tmp_path / "s")
+    folder, (_, gone, torn) = tmp_path / "s", classes.delivered
+    files = [folder / "models" / f"{i}.safetensors" for i in (gone, torn)]
+    kept = [safetensors.numpy.load_file(file) for file in files]
+    files[0].unlink()
+    files[1].write_bytes(files[1].read_bytes()[:-9])
+    shutil.rmtree(folder / "export")
+    found = {one.place: one.problem for one in verify(folder)}
+    assert [*found] == sorted(file.relative_to(folder).as_posix() for file in files)
+    assert "missing" in found[f"models/{gone}.safetensors"]
+    study = nas_evidence.load(folder)
+    expected = classes.predict_proba(table(9, 1))
+    np.testing.assert_array_equal(study.predict_proba(table(9, 1)), expected)
+    whole, before = (
+        json.loads((one.folder / "export" / "ensemble.json").read_text())
+        for one in (study, classes)
+    )
+    assert whole["unseen"] == before["unseen"]
+    assert whole["thresholds"] == before["thresholds"] != {}
+    done = nas_evidence.repair(folder)
+    assert any(f"models/{gone}.safetensors: trained again from its seed" in one for one in done)
+    assert verify(folder) == []
+    for file, tensors in zip(files, kept, strict=True):
+        again = safetensors.numpy.load_file(file)
+        assert {name: one.tobytes() for name, one in again.items()} == {
+            name: one.tobytes() for name, one in tensors.items()
+        }
+
+
+def test_networks_that_cannot_be_had_here_are_named(
+    classes: nas_evidence.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were trained on a GPU, and their weights are lost; another trial is offered."""
+    monkeypatch.setattr("nas_evidence.exporting.device.trained_on", lambda row: "cuda H100")
+    shutil.copytree(classes.folder, tmp_path / "s")
+    (tmp_path / "s" / "models" / f"{classes.delivered[-1]}.safetensors").unlink()
+    shutil.rmtree(tmp_path / "s" / "export", ignore_errors=True)
+    study = nas_evidence.load(tmp_path / "s")
+    with refused("retraining-device", f"trial {classes.delivered[-1]}", "--trial"):
+        study.predict(table(9, 1))
+    assert study.predict(table(9, 1), single=True).probabilities is not None

@@ -242,6 +242,7 @@ def test_a_working_copy_stores_nothing_that_is_behind_a_link(tmp_path: Path) -> 
 
 def test_a_folder_is_refused_by_the_name_that_the_user_gave(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "study.toml").touch()
     (tmp_path / "s" / "models").symlink_to(tmp_path)
     (tmp_path / "named").symlink_to(tmp_path / "s")
     with pytest.raises(UserError, match=f"^{tmp_path}/named/models is a link to {tmp_path}, out"):

@@ -399,7 +399,7 @@ def test_the_rows_of_an_update_are_a_key_that_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(GOOD)
     usual, study = load_study(path), load_study(path, ["plan.online.rows=100"])
-    assert (usual.plan.online.rows, study.plan.online.rows) == (2048, 100)
+    assert (usual.plan.online.rows, study.plan.online.rows) == ("auto", 100)
     path.write_text(dump_study(study))
     assert re.search(r"^rows = 100$", path.read_text(), re.M)
     assert load_study(path) == study

@@ -22,25 +22,79 @@ from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import Passes, sample_of, updated
 
 MLP = ArchitectureSpec(family="mlp", values={"depth": 1, "width": 4})
+#: Products that a CPU rounds by where its operands lie in memory.
+LARGER = ArchitectureSpec(family="mlp", values={"depth": 2, "width": 32})
 
 
-def network(seed: int = 0, n_targets: int = 1, **plan: object) -> Network:
+def network(
+    seed: int = 0,
+    n_targets: int = 1,
+    *,
+    of: ArchitectureSpec = MLP,
+    n_rows: int = 30,
+    n_inputs: int = 3,
+    **plan: object,
+) -> Network:
     """One of real targets that updates every two of five epochs."""
     given = asked(
-        MLP, seed=seed, **{"likelihood": "gaussian", "epochs": 5, "batch_size": 8, "settle": 0,
+        of, seed=seed, **{"likelihood": "gaussian", "epochs": 5, "batch_size": 8, "settle": 0,
         "online": {"every": 2, "curvature": "diag_ggn"}, **plan},
     )  # fmt: skip
     draw = torch.Generator().manual_seed(seed)
-    x = torch.randn(30, 3, generator=draw)
-    y = x.sin().sum(1, keepdim=True) + 0.3 * torch.randn(30, n_targets, generator=draw)
+    x = torch.randn(n_rows, n_inputs, generator=draw)
+    y = x.sin().sum(1, keepdim=True) + 0.3 * torch.randn(n_rows, n_targets, generator=draw)
     y = (y - y.mean(0)) / y.std(0)
     zero = torch.zeros(n_targets).double()
-    data = TensorData(x, y, x[:0], y[:0], "real", n_targets, (3,), zero, zero + 1)
-    return begin(build(MLP, (3,), n_targets, draw), data, given.plan, given.seed, family="mlp")
+    data = TensorData(x, y, x[:0], y[:0], "real", n_targets, (n_inputs,), zero, zero + 1)
+    return begin(
+        build(of, (n_inputs,), n_targets, draw), data, given.plan, given.seed, family="mlp"
+    )
 
 
 def flat(one: Network) -> Tensor:
     return torch.cat([p.detach().flatten() for p in one.model.parameters()])
+
+
+@pytest.mark.parametrize("batch_size", [7, 8, 30])
+@pytest.mark.parametrize("sizes", [(24, 24, 24), (25, 24, 23), (30, 24)])
+def test_networks_have_the_bits_that_they_have_without_those_beside(
+    batch_size: int, sizes: tuple[int, ...]
+) -> None:
+    def of_rows(n: int, seed: int) -> Network:
+        found = network(seed, batch_size=batch_size, optimiser="adam", settle=0.5)
+        found.data = replace(
+            found.data, x_train=found.data.x_train[:n], y_train=found.data.y_train[:n]
+        )
+        return found
+
+    whole, *folds = (of_rows(n, seed) for seed, n in enumerate((30, *sizes)))
+    alone, *apart = copy.deepcopy([whole, *folds])
+    for _ in range(6):
+        stop = next_stop(whole.plan, whole.epoch)
+        advance([whole], stop, beside=folds)
+        advance([alone], stop)
+        advance(apart, replace(stop, evaluate=False))
+        for one, other in zip([whole, *folds], [alone, *apart], strict=True):
+            assert one.epoch == other.epoch
+            assert torch.equal(flat(one), flat(other))
+            assert torch.equal(one.hyper.precision, other.hyper.precision)
+            assert [p.train_nll_per_datum for p in one.curve] == [
+                p.train_nll_per_datum for p in other.curve
+            ]
+    assert (whole.best_epoch, folds[0].best_epoch) == (alone.best_epoch, None)
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_the_place_among_others_decides_no_bits(n_targets: int) -> None:
+    sizes = (300, 240, 240, 240)
+    how = {"of": LARGER, "n_inputs": 30, "batch_size": 64, "epochs": 9, "optimiser": "adam"}
+    together = [network(seed, n_targets, n_rows=n, **how) for seed, n in enumerate(sizes)]
+    apart = copy.deepcopy(together)
+    train_epochs(together, n_epochs=8, n_apart=1)
+    train_epochs(apart[:1], n_epochs=8)
+    train_epochs(apart[1:], n_epochs=8)
+    for one, other in zip(together, apart, strict=True):
+        assert torch.equal(flat(one), flat(other))
 
 
 def test_a_stop_that_does_not_evaluate_trains_and_learns_alike_and_records_nothing() -> None:
@@ -99,8 +153,8 @@ def test_one_that_diverges_at_a_stop_is_told_and_the_others_go_on(
     networks = [network(seed, online=online) for seed in range(3)]
     train, before = life.train_epochs, [one.hyper for one in networks]
 
-    def spoiled(given: list[Network], *, n_epochs: int) -> list[DivergedError | None]:
-        found = train(given, n_epochs=n_epochs)
+    def spoiled(given: list[Network], **how: int) -> list[DivergedError | None]:
+        found = train(given, **how)
         with torch.no_grad():
             next(networks[1].model.parameters()).fill_(math.nan)
         return found

@@ -28,7 +28,7 @@ from nas_evidence.training.loop import (
     train_epochs,
 )
 from nas_evidence.training.network import Hyper, Network, begin
-from nas_evidence.training.together import GRADIENT_CLIP, is_stacked, n_together
+from nas_evidence.training.together import GRADIENT_CLIP, gains_alike, is_stacked, n_together
 
 EPOCHS = 3
 
@@ -234,6 +234,28 @@ def test_parameters_own_their_memory_after_an_epoch(data: TensorData) -> None:
     train_epochs(members)
     tensors = [p for member in members for p in member.model.parameters()]
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in tensors)
+
+
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_a_network_that_may_train_beside_others_has_the_same_bits_as_alone(n_outputs: int) -> None:
+    """Of one output it need not have: its last product alone is one with a vector."""
+    ends = []
+    for n in (1, 6):
+        draw, members = torch.Generator().manual_seed(0), []
+        for k in range(n):
+            x, y = (torch.randn(96 - 8 * k, size, generator=draw) for size in (28, n_outputs))
+            data = TensorData(
+                x, y, x[:0], y[:0], "real", n_outputs, (28,), torch.zeros(n_outputs).double(),
+                torch.ones(n_outputs).double(),
+            )  # fmt: skip
+            model = build(ArchitectureSpec(family="linear", values={}), (28,), n_outputs, draw)
+            plan = TrainingPlan(likelihood="gaussian", batch_size=16, epochs=3, settle=0)
+            members.append(begin(model, data, plan, k))
+        train_epochs(members, n_epochs=3)
+        ends.append(members[0].model.state_dict())
+    same = all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert gains_alike(members[0].model) is (n_outputs > 1)
+    assert same or n_outputs == 1
 
 
 def test_a_network_with_an_unknown_layer_trains_alone(data: TensorData) -> None:

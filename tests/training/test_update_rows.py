@@ -6,9 +6,10 @@ import pytest
 import torch
 from records import asked
 
+from nas_evidence.data.proposed import with_numbers
 from nas_evidence.data.tensors import TensorData
 from nas_evidence.models import build
-from nas_evidence.spec.study import ArchitectureSpec, Assignment
+from nas_evidence.spec.study import ArchitectureSpec, Assignment, OnlinePlan, TrainingPlan
 from nas_evidence.training.loop import train_epochs
 from nas_evidence.training.network import Network, begin
 from nas_evidence.training.online import (
@@ -21,7 +22,7 @@ from nas_evidence.training.online import (
 MLP = ArchitectureSpec(family="mlp", values={"width": 8, "depth": 1})
 
 
-def given(rows: int, seed: int = 3, **plan: object) -> Assignment:
+def given(rows: int | str, seed: int = 3, **plan: object) -> Assignment:
     keys = {"epochs": 6, "online": {"every": 1, "rows": rows, "curvature": "diag_ggn"}, **plan}
     return asked(MLP, seed=seed, **keys)
 
@@ -57,6 +58,19 @@ def test_a_sample_counts_as_much_as_all_data() -> None:
     sample = passes_of_sample(trained(problem(60), given(15, likelihood_power=0.5), 1))
     assert len(sample.data.x_train) == len(sample.data.y_train) == 15
     assert sample.power * 15 == 0.5 * 60
+
+
+@pytest.mark.parametrize(("n", "seen"), [(511, 511), (520, 256), (1500, 300)])
+def test_an_update_reads_a_fifth_of_the_rows_but_no_fewer_than_256(n: int, seen: int) -> None:
+    sample = passes_of_sample(trained(problem(n), given("auto"), 1))
+    assert len(sample.data.x_train) == seen
+    assert sample.power == n / seen
+
+
+def test_a_study_with_a_number_of_rows_keeps_it_where_auto_is_asked() -> None:
+    stored = TrainingPlan(online=OnlinePlan(rows=2048))
+    assert with_numbers(TrainingPlan(), 1000, stored).online.rows == 2048
+    assert with_numbers(TrainingPlan(), 1000).online.rows == "auto"
 
 
 @pytest.mark.parametrize("task", ["labels", "real"])

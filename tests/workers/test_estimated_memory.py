@@ -11,7 +11,7 @@ from nas_evidence.data.tensors import to_tensors
 from nas_evidence.scores.folds import Folds
 from nas_evidence.scores.protocol import Context
 from nas_evidence.spec.divisions import parts_trained_on
-from nas_evidence.spec.study import ArchitectureSpec, Assignment, DatasetSpec
+from nas_evidence.spec.study import UPDATE_ROWS, ArchitectureSpec, Assignment, DatasetSpec
 from nas_evidence.training.cost import cost_of
 from nas_evidence.training.parts import new_network, part_of
 from nas_evidence.workers.worker import estimated_bytes
@@ -60,6 +60,6 @@ def test_cifar_with_its_two_halves_is_as_large_as_its_copies(arrays: ArrayData) 
         y_train=np.zeros(50_000, dtype=np.int64),
         input_shape=shape,
     )
-    halves, predicted, samples = 50_000, 25_000, 3 * given.plan.online.rows
+    halves, predicted, samples = 50_000, 25_000, 3 * UPDATE_ROWS
     rows = 60_000 + halves + predicted + samples
     assert of_data(given, cifar) == 4 * 3072 * rows
