@@ -245,7 +245,17 @@ def test_a_network_that_settles_is_not_parked_before_it_has_settled(tmp_path: Pa
     }
     scores = ["five_fold", "conditional_evidence", "sotl"]
     spec = study(estimators=scores, plan=plan, n_trials=1)
-    records = run(spec, tmp_path / "parts", Scattered(data))
+    executor = Scattered(data)
+    park, settled = executor.park, list[bool]()
+
+    def parked(number: int) -> None:
+        network = executor.trials[number].network
+        settled.append(network is not None and network.is_over)
+        park(number)
+
+    executor.park = parked  # type: ignore[method-assign]
+    records = run(spec, tmp_path / "parts", executor)
+    assert settled == [True]
     assert records[0].settle_seconds
     assert records[0].attempt == 2  # parked once
     assert found(records, tmp_path / "parts") == undivided(spec, data, tmp_path / "whole")
