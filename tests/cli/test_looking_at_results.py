@@ -141,9 +141,11 @@ def test_status_and_ranking_show_one_number(tmp_path: Path) -> None:
     study = load(tmp_path, records)
     logged(tmp_path)
     best = status_in(working_copy(str(tmp_path)))["best"]
-    assert list(best) == ["trial_id", "kfac_ggn", "unit", "ranked_by"]
+    assert list(best) == ["trial_id", "kfac_ggn", "unit", "ranked_by", "architecture"]
     value = study.winner.objective
-    assert list(best.values()) == [study.winner.trial_id, value, "nats per datum", "kfac_ggn"]
+    assert list(best.values()) == [
+        study.winner.trial_id, value, "nats per datum", "kfac_ggn", study.winner.architecture,
+    ]  # fmt: skip
     nothing = folder(tmp_path / "failed", [record(1, 1, status=TrialStatus.FAILED)])
     logged(nothing)
     assert status_in(working_copy(str(nothing)))["best"] is None
