@@ -75,6 +75,7 @@ def test_status_python_and_the_card_have_the_value_of_the_report(
     assert (now.ranks_by, now.column, now.best.trial_id) == (name, column, first)
     assert now.value == pytest.approx(value)
     best = nas_evidence.status(folder).best
+    assert best.pop("architecture").startswith("mlp, ")
     assert best == {"trial_id": first, column: pytest.approx(value),
                     "unit": "nats per datum", "ranked_by": name}  # fmt: skip
 
