@@ -513,7 +513,8 @@ class RayExecutor(PackingPool):
             for kind in ("CPU", *(["GPU"] if share else []))
         }
         left = (f"{free.get(kind, 0.0):g} of {_counted(has, kind)}" for kind, has in there.items())
-        each = f" with {self._asked(share)}" if share or self.resources.cpus > 1 else ""
+        each = f" with {self._asked(share)}{' each' * (n > 1)}"
+        each *= bool(share or self.resources.cpus > 1)
         return f"{_counted(n, 'worker')}{each}, {' and '.join(left)} free"
 
 

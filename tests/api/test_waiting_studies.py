@@ -149,7 +149,7 @@ def test_on_a_cluster_a_study_waits_without_limit_and_says_what_is_free(
     of_gpu = "1 worker with 1 CPU and 0.5 GPU, 0 of 2 CPUs and 0.5 of 1 GPU free"
     assert pool._waits_for(0.5, 1) == of_gpu
     pool.resources = ResourceSpec(cpus=3)
-    assert pool._waits_for(0.0, 2) == "2 workers with 3 CPUs, 0 of 2 CPUs free"
+    assert pool._waits_for(0.0, 2) == "2 workers with 3 CPUs each, 0 of 2 CPUs free"
     for joined, patience in ((True, math.inf), (False, 900.0)):
         pool._joined = joined
         assert pool.patience == patience

@@ -190,13 +190,13 @@ def test_workers_that_grew_and_those_that_raise_are_replaced(
             {"cpus": 5, "gpus": 0},
             r"2 workers with 5 CPUs each have not started; the cluster has 8 CPUs \(8 free\) "
             r"on 3 nodes",
-            "2 workers, 8 of 8 CPUs free",
+            "2 workers with 5 CPUs each, 8 of 8 CPUs free",
         ),
         (
             {"workers": 1, "cpus": 5, "gpus": 0.5},
             r"1 worker with 5 CPUs and 0.5 GPU has not started; the cluster has 8 CPUs \(8 free\) "
             r"and 4 GPUs \(4 free\) on 3 nodes",
-            "1 worker, 8 of 8 CPUs and 4 of 4 GPUs free",
+            "1 worker with 5 CPUs and 0.5 GPU, 8 of 8 CPUs and 4 of 4 GPUs free",
         ),
     ],
 )
