@@ -27,6 +27,7 @@ import argparse
 import copy
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -336,12 +337,7 @@ def updates(options: argparse.Namespace) -> None:
                     of = {"seed": seed, "network": f"{network[0]} {network[1]}", "rows": rows}
                     again = rows == "again"
                     found.append(show(of | updated(data, network, seed, n, again=again)))
-        apart = {
-            f"{measure}, {rows} minus all": difference(found, measure, rows)
-            for rows in ("again", *map(str, options.rows))
-            for measure in ("test_nll", "evidence", "cpu_seconds", "evidence_seconds")
-        }
-        show(apart)
+        apart = apart_of(found, options.rows, "all")
         stored[name] = {
             **conditions(f"{name}, {n_train} rows: updates from fewer rows", "torch"),
             "runs": found, "mean difference, 1.645 standard errors": apart,
@@ -388,12 +384,7 @@ def few(options: argparse.Namespace) -> None:
                     found.append(show(of | run))
                     stored[name] = {"runs": found}
                     write_json(options.to, stored)
-        apart = {
-            f"{measure}, {rows} minus usual": difference(found, measure, rows, "usual")
-            for rows in ("again", *map(str, numbers))
-            for measure in ("test_nll", "evidence", "cpu_seconds", "evidence_seconds")
-        }
-        show(apart)
+        apart = apart_of(found, numbers, "usual")
         stored[name] = {
             **conditions(f"{name} rows: updates from few rows", "torch"),
             "runs": found, "mean difference, 1.645 standard errors": apart,
@@ -401,10 +392,21 @@ def few(options: argparse.Namespace) -> None:
         write_json(options.to, stored)
 
 
-def difference(
-    found: list[Row], measure: str, rows: str, than: str = "all"
-) -> tuple[float, float | None]:
-    """Return the mean difference to all rows and 1.645 of its standard errors."""
+def apart_of(
+    found: list[Row], numbers: Iterable[int], usual: str
+) -> dict[str, tuple[float, float | None]]:
+    """Return, and show, how far updates from other signs and from so many rows are from usual."""
+    apart = {
+        f"{measure}, {rows} minus {usual}": difference(found, measure, rows, usual)
+        for rows in ("again", *map(str, numbers))
+        for measure in ("test_nll", "evidence", "cpu_seconds", "evidence_seconds")
+    }
+    show(apart)
+    return apart
+
+
+def difference(found: list[Row], measure: str, rows: str, than: str) -> tuple[float, float | None]:
+    """Return the mean difference of some rows to others and 1.645 of its standard errors."""
     one, other = ([run[measure] for run in found if run["rows"] == r] for r in (rows, than))
     apart = [a - b for a, b in zip(one, other, strict=True)]
     error = 1.645 * stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else None
