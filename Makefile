@@ -22,7 +22,7 @@ help:            ## list the targets
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --disable-pip-version-check --no-compile --no-deps \
-		--index-url $(TORCH_INDEX) $$(grep -E '^torch(vision)?==' constraints.txt))
+		-i $(TORCH_INDEX) $$(grep -E '^torch(vision)?==' constraints.txt))
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e .
 	touch $@
 

@@ -81,7 +81,7 @@ def test_the_demo_ends_with_where_its_page_is_and_how_to_search_a_table() -> Non
     installed = re.search(r"/installed: .*\n((?:\t.*\n)+)", makefile)[1]
     assert "--quiet" not in installed
     assert installed.count("--no-compile") == installed.count("pip install") == 2
-    assert "--index-url $(TORCH_INDEX)" in installed
+    assert "-i $(TORCH_INDEX)" in installed
     assert "make demo TORCH_INDEX=URL" in README
 
 

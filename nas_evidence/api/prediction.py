@@ -106,7 +106,7 @@ def predict(
         found.rows.to_frame()  # a DataFrame, one row each
         found.metrics["accuracy"]
     """
-    check_one(trial_id, top, single=single)
+    trial_id, top = check_one(trial_id, top, single=single)
     if isinstance(place, Study):
         study: Study | None = place
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nas_evidence.api.finishing import check_columns, run_to_end
 from nas_evidence.api.progress import audience_for
-from nas_evidence.api.request import check_one, with_workers
+from nas_evidence.api.request import check_one, whole, with_workers
 from nas_evidence.api.runs import begun, check_reaches, run_of
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import OWN_DATA
@@ -75,12 +75,13 @@ def refitted(
     from nas_evidence.storage.outside_code import admitted, outside_names
 
     run, audience = run_of(options), audience_for(options.get("progress"))
+    trial_id, top = check_one(trial_id, top)
+    seeds, seed = whole("seeds", seeds) or 0, whole("seed", seed)
     for name, number in (("seeds", seeds), ("top", top)):
         if number is not None and number < 1:
             raise UserError(f"--{name} must be at least 1, but got {number}").with_code(
                 "refit-number"
             )
-    check_one(trial_id, top)
     if y is not None and data is None:
         raise UserError("y holds the targets of data; give these too").with_code("refit-y-alone")
     tables = study._tables()

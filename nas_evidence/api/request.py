@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,8 +62,33 @@ def overrides_of(options: Mapping[str, Any]) -> list[Override]:
     return [*as_overrides(preset), *as_overrides(options.get("settings")), *as_overrides(given)]
 
 
-def check_one(trial_id: int | None, top: int | None, *, single: bool = False) -> None:
-    """Check that only one of a trial, an ensemble and the single best network is asked for."""
+def whole(name: str, value: Any) -> int | None:
+    """Return an option as a number of Python, which numpy's is not; None if it is not given.
+
+    Raises:
+        ValueError: if it is no whole number.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return index(value)
+    except TypeError:
+        raise UserError(f"{name} must be a whole number, but got {value!r}").with_code(
+            "option-no-whole-number"
+        ) from None
+
+
+def check_one(
+    trial_id: int | None, top: int | None, *, single: bool = False
+) -> tuple[int | None, int | None]:
+    """Check that only one of a trial, an ensemble and the single best network is asked for.
+
+    Returns:
+        The trial and the size of the ensemble as numbers of Python.
+    """
+    trial_id, top = whole("trial_id", trial_id), whole("top", top)
     if trial_id is not None and top is not None:
         raise UserError(f"give trial_id={trial_id} (--trial) or top={top}, not both.").with_code(
             "option-trial-and-top"
@@ -72,6 +98,7 @@ def check_one(trial_id: int | None, top: int | None, *, single: bool = False) ->
         raise UserError(f"give single=True (--single) or {other}, not both.").with_code(
             "option-single-and-other"
         )
+    return trial_id, top
 
 
 def with_workers(spec: StudySpec, workers: int | Literal["auto"] | None) -> StudySpec:

@@ -416,7 +416,7 @@ class Study:
         """
         from nas_evidence.exporting.predictor import Predictor
 
-        check_one(trial_id, top, single=single)
+        trial_id, top = check_one(trial_id, top, single=single)
         if top is not None:
             return Predictor.load(self._ensemble(top))
         trial_id = self._one(trial_id, single=single)
@@ -671,7 +671,7 @@ class Study:
         from nas_evidence.storage.delivered import delivered_trials
         from nas_evidence.storage.set_aside import set_aside
 
-        check_one(trial_id, top, single=single)
+        trial_id, top = check_one(trial_id, top, single=single)
         if trial_id is None and self._unfinished():
             _ = self.best  # says what goes on
         name = ("export" if top is None else f"export-top-{top}") + "-raw" * raw

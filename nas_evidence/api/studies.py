@@ -16,6 +16,7 @@ from nas_evidence.api.request import (
     overrides_of,
     own_families,
     sampler_of,
+    whole,
     with_families,
     with_workers,
 )
@@ -160,7 +161,7 @@ def resume(
     with store.held(steal=run.steal):
         for edit in edits_of(store.folder):
             audience.say(f"note: study.toml was edited: {edit}")
-        n_trials, keys = options.get("n_trials"), {**options, "n_trials": None}
+        n_trials, keys = whole("n_trials", options.get("n_trials")), {**options, "n_trials": None}
         named, given = sampler_of(sampler, options.get("settings"))
         spec = read_study(store.folder, [*overrides_of(keys), *named])
         check_not_fewer(spec, n_trials)

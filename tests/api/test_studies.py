@@ -486,6 +486,20 @@ def test_options_may_be_scalars_of_numpy_and_names_that_are_numbers() -> None:
     assert found.dataset.target == "3"
 
 
+def test_numbers_of_numpy_choose_and_continue_as_those_of_python(
+    classified: nas_evidence.Study, tmp_path: Path
+) -> None:
+    first = np.int64(classified.leaderboard().trial_id[0])
+    assert classified.predictor(first) is classified.predictor(int(first))
+    classified.export(tmp_path / "e", trial_id=first)
+    folder = Path(shutil.copytree(classified.folder, tmp_path / "s"))
+    n = nas_evidence.load(folder).spec.n_trials
+    assert nas_evidence.resume(folder, n_trials=np.int64(n), progress=False).spec.n_trials == n
+    for wrong in (1.5, "2", True):
+        with refused("option-no-whole-number", "trial_id"):
+            classified.predictor(wrong)
+
+
 def test_a_space_that_no_input_fits_is_refused_before_anything_runs(tmp_path: Path) -> None:
     frame = table().drop(columns="price")
     for families, code in (([], "no-family-asked"), (["cnn", "resnet"], "families-of-images")):
