@@ -25,7 +25,12 @@ import pandas as pd
 from nas_evidence.data.exact_text import has_leading_zeros, merged_codes, to_numeric
 from nas_evidence.data.mapped import Array
 from nas_evidence.data.said import Said, said_of
-from nas_evidence.data.typed import is_typed, merged_objects, typed_column
+from nas_evidence.data.typed import (
+    is_typed,
+    merged_objects,
+    names_half_characters,
+    typed_column,
+)
 from nas_evidence.plumbing.foreign_text import on_one_line, shell_word, shortened
 from nas_evidence.plumbing.parsing import parsed_json
 
@@ -328,7 +333,8 @@ def _bare(cell: str, unit: str = "") -> str:
 
 
 def _trimmed(values: pd.Series) -> pd.Series:
-    return values.astype("object").where(values.notna()).map(str.strip, na_action="ignore")
+    with names_half_characters(f"column {str(values.name)!r}"):
+        return values.astype("object").where(values.notna()).map(str.strip, na_action="ignore")
 
 
 def _is_text(values: pd.Series) -> bool:

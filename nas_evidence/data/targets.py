@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.typed import merged_objects, typed_column
+from nas_evidence.data.typed import merged_objects, names_half_characters, typed_column
 from nas_evidence.maths.target_scale import TargetScale
 from nas_evidence.plumbing.foreign_text import on_one_line, shortened
 from nas_evidence.plumbing.user_error import UserError
@@ -188,7 +188,8 @@ def typed_targets(values: ArrayLike, where: str) -> Array:
         return y
     if y.dtype == object:
         check_of_one_type(y, where)
-    found, _ = typed_column(pd.Series(y.ravel()))
+    with names_half_characters(where):
+        found, _ = typed_column(pd.Series(y.ravel()))
     return np.asarray(found.to_numpy()).reshape(y.shape)
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 from nas_evidence.data.cells import PARTS, dates_of, order_of, parts_of
 from nas_evidence.data.exact_text import to_numeric
 from nas_evidence.data.mapped import Array
-from nas_evidence.data.typed import typed_column
+from nas_evidence.data.typed import names_half_characters, typed_column
 from nas_evidence.plumbing.foreign_text import on_one_line
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.dataset import DatasetSpec
@@ -116,7 +116,8 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
     """
     if values is None:
         return None
-    cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
+    with names_half_characters(where):
+        cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
     in_time = spec.time_column is not None
     keys = pd.Series(_times(cells)) if in_time else cells
     if (bad := np.flatnonzero(keys.isna())).size:

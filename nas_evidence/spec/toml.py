@@ -75,6 +75,7 @@ _TYPES = {
 _BOUNDS = {"ge": ">=", "gt": ">", "lt": "<", "le": "<="}
 #: Maximum number of characters of a wrong value that are shown.
 _SHOWN = 100
+_NOT_UTF8 = "a name of a file or column is not UTF-8, which a study file cannot hold; rename it"
 _TOO_DEEP = "lists or tables are nested too deep; a study file needs three levels"
 
 
@@ -406,6 +407,8 @@ def _mistake(error: ErrorDetails, places: _Places) -> Mistake:
     table, _, key = name.rpartition(".")
     where, place = f" in [{table}]" if table else "", places.of(name)
     if kind == "json_invalid":  # what a study file holds is handed over as JSON
+        if "surrogate" in str(error.get("ctx")):
+            return Mistake("text-not-utf8", f"{places.path}: {_NOT_UTF8}")
         return Mistake("nested-too-deep", f"{places.path}: {_TOO_DEEP}")
     if kind == "extra_forbidden":
         return _unknown(name, places)
