@@ -9,7 +9,8 @@ import typer
 import nas_evidence
 from nas_evidence.api.shared_options import DataOptions
 from nas_evidence.cli.options import with_parameters_of
-from nas_evidence.cli.terminal import err, out, print_reading, typed
+from nas_evidence.cli.shown import print_reading
+from nas_evidence.cli.terminal import err, out, typed
 from nas_evidence.plumbing.user_error import UserError
 from nas_evidence.spec.study import StudySpec
 

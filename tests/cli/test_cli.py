@@ -56,12 +56,17 @@ def done(home: Path, tmp_path: Path) -> Path:
 
 
 def modules_after(code: str, folder: Path) -> set[str]:
+    """The libraries that are loaded after some code in a process of its own."""
+    return {name.partition(".")[0] for name in loaded_after(code, folder)}
+
+
+def loaded_after(code: str, folder: Path) -> set[str]:
     text = f"import sys\n{code}\nprint(*sys.modules)"
     process = subprocess.run(
         [sys.executable, "-c", text],
         cwd=folder, env=environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return {name.partition(".")[0] for name in process.stdout.split()}
+    return {*process.stdout.split()}
 
 
 def as_command(*arguments: str, code: int = 0) -> str:
@@ -138,6 +143,12 @@ def test_the_package_and_its_command_line_start_without_the_heavy_libraries(
     assert not HEAVY & modules_after("import nas_evidence.cli.main", tmp_path)
     public = "import nas_evidence; nas_evidence.search; nas_evidence.Study"
     assert not {"torch", "ray", "optuna"} & modules_after(public, tmp_path)
+
+
+@pytest.mark.parametrize(("asked", "code"), [("--help", 0), ("--version", 0), ("serch", 2)])
+def test_what_needs_no_verb_imports_none(asked: str, code: int, tmp_path: Path) -> None:
+    found = loaded_after(as_command(asked, code=code), tmp_path)
+    assert not {*HEAVY, "nas_evidence.spec.study", "nas_evidence.api"} & found
 
 
 #: What each use of a finished study needs of `HEAVY`, beside numpy: all else costs its start up to
