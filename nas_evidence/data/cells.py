@@ -118,6 +118,8 @@ def with_numbers_read(
                 sentences += _said_units(name, present) or _said_partly(name, present, number)
                 continue
             if (plain[number] == present[number]).all():  # as pandas reads them
+                if not frame[name].dropna().map(str.isascii).all():
+                    changed[name] = cells  # without blanks that pandas does not know
                 sentences += said_codes(name, present)
                 continue
             said_now = [*_said(name, present, plain), *_said_signs(name, present)]

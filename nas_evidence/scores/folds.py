@@ -430,7 +430,7 @@ class Folds(Scorer):
     def beside(self) -> Sequence[Network]:
         """Return the trainings of the last group where that of the trial gains from them."""
         whole = self.context.training
-        if self.apart or not gains_alike(whole.model):
+        if self.apart or not gains_alike(whole.model, whole.plan):
             return ()
         self._begin_group()
         is_last = len(self.runs) == len(self._left()) < MOST_TOGETHER

@@ -87,12 +87,16 @@ class Perceptrons:
             hidden.append(sums.relu_() if at < last else sums)
         shares = self._shares(x.shape[1], is_real)
         nll, back = self._likelihood.descent(hidden.pop(), y, shares, scale)
+        if (room := _room(back, back.shape[2])) is not None:
+            back = room.copy_(back)
         for at in range(last, -1, -1):
             torch.bmm(back.mT, hidden[at], out=layers[at].into)
             torch.sum(back, 1, out=layers[at].bias_into)
             if at:
-                below = torch.bmm(back, layers[at].weight)
+                room = _room(back, hidden[at].shape[2])
+                below = torch.bmm(back, layers[at].weight, out=room)
                 back = torch.ops.aten.threshold_backward(below, hidden[at], 0)
+                back = back if room is None else room.copy_(back)
         return nll, gradient
 
     def _shares(self, size: int, is_real: Tensor | None) -> Tensor:
@@ -133,7 +137,8 @@ class _Layer:
             # One product with a vector is rounded in another way than several.
             terms = self.bias, inputs, self.turned
             return torch.baddbmm(*(term.expand(2, -1, -1) for term in terms))[:1]
-        return torch.baddbmm(self.bias, inputs, self.turned)
+        room = _room(inputs, self.weight.shape[1])
+        return torch.baddbmm(self.bias, inputs, self.turned, out=room)
 
     @cached_property
     def is_vector(self) -> bool:
@@ -150,3 +155,15 @@ def _by_layer(theta: Tensor, shapes: Sequence[torch.Size]) -> list[tuple[Tensor,
     parts = torch.split(theta, [shape.numel() for shape in shapes], 1)
     tensors = [part.view(len(theta), *shape) for part, shape in zip(parts, shapes, strict=True)]
     return list(zip(tensors[::2], tensors[1::2], strict=True))
+
+
+def _room(like: Tensor, width: int) -> Tensor | None:
+    """Return room [K, B, width] for a tensor [K, B, ...], the rows of each network at a line.
+
+    See `aligned`. None where a new tensor has them so by itself.
+    """
+    n, size = len(like), like.shape[1] * width
+    if n == 1 or size % LINE == 0:
+        return None
+    room = like.new_empty(n, -(-size // LINE) * LINE)
+    return room[:, :size].view(n, -1, width)

@@ -16,6 +16,7 @@ others go on. With one network the same program is the plain training.
 A step reads no number from the device and copies nothing to or from it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -80,17 +81,19 @@ def n_together(model: nn.Module, example: Tensor, batch_size: int, n: int) -> in
     return -(-n // -(-n // most))  # groups of equal size
 
 
-def gains_alike(model: nn.Module) -> bool:
+def gains_alike(model: nn.Module, plan: TrainingPlan) -> bool:
     """Tell whether a network gains from any others beside it, and has the same bits as alone.
 
-    On a CPU, of small networks without convolutions: a batched product is one of each network.
-    A product with a single column is not: alone it is one with a vector, whose sums have another
-    order. So networks with one output stay alone.
+    On a CPU, of small perceptrons whose gradient is written out: a batched product is one of each
+    network. Others have other operators alone. A product with a single column is another one, too:
+    alone it is one with a vector, whose sums have another order. So networks with one output stay
+    alone.
     """
     parameters = [*model.parameters()]
     small = sum(p.numel() for p in parameters) < _WIDE and parameters[0].device.type == "cpu"
-    wide = all(parameter.ndim == 0 or len(parameter) > 1 for parameter in parameters)
-    return small and wide and can_stack(model) and not has_convolutions(model)
+    wide = all(len(parameter) > 1 for parameter in parameters)
+    written_out = is_perceptron(behind_encoding(model)) and plan.precision == "float32"
+    return small and wide and written_out
 
 
 def has_convolutions(model: nn.Module) -> bool:
@@ -195,8 +198,10 @@ def minibatches(
     steps = _steps(counts, batch_size, data[0].y_train.device, n_apart)
     n_inputs = data[0].x_train.shape[1:].numel()
     n_inputs += 0 if encoding is None else len(encoding.column)
-    per_step = batch_size * max(1, n_inputs) * len(data)
-    n_steps = max(1, _GATHERED // per_step)
+    per_step = batch_size * max(1, n_inputs)
+    n_steps = max(1, _GATHERED // (per_step * len(data)))
+    at_line = LINE // math.gcd(LINE, per_step)  # after so many steps a minibatch begins at a line
+    n_steps = -(-n_steps // at_line) * at_line
     moves_images = any(each is not None for one in moves for each in one)
     n_epochs = 1 if moves_images else max(1, n_steps // (steps[-1].at + 1))
     for first in range(0, len(orders), n_epochs):
