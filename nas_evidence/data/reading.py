@@ -278,8 +278,9 @@ def named(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     Raises:
         ValueError: a name occurs twice.
     """
-    with names_half_characters(f"a column name of {where}"):
-        frame = frame.set_axis(pd.Index([str(name) for name in frame.columns]), axis=1)
+    names = [str(name) for name in frame.columns]
+    with names_half_characters(f"a column name of {where}", names):
+        frame = frame.set_axis(pd.Index(names), axis=1)
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise UserError(

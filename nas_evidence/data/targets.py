@@ -188,7 +188,7 @@ def typed_targets(values: ArrayLike, where: str) -> Array:
         return y
     if y.dtype == object:
         check_of_one_type(y, where)
-    with names_half_characters(where):
+    with names_half_characters(where, y.ravel()):
         found, _ = typed_column(pd.Series(y.ravel()))
     return np.asarray(found.to_numpy()).reshape(y.shape)
 

@@ -32,15 +32,22 @@ _KEPT = (pd.BooleanDtype, pd.StringDtype, pd.DatetimeTZDtype)
 
 
 @contextmanager
-def names_half_characters(where: str) -> Iterator[None]:
+def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[None]:
     r"""Name the text that no file can hold, because a character of it is half of a pair.
 
     Python makes such text of bytes that are not UTF-8, or of "\\ud83d" in JSON.
+
+    Args:
+        where: the place of the text, for messages.
+        texts: to check first, as pandas 2 makes columns of any text; what is no text is passed over.
 
     Raises:
         UserError: in place of what an encoder raises.
     """
     try:
+        for one in texts:
+            if isinstance(one, str) and not one.isascii():
+                one.encode()
         yield
     except UnicodeEncodeError as error:
         raise UserError(

@@ -116,7 +116,7 @@ def units_of(spec: DatasetSpec, values: pd.Series | Array | None, where: str) ->
     """
     if values is None:
         return None
-    with names_half_characters(where):
+    with names_half_characters(where, np.asarray(values)):
         cells = typed_column(pd.Series(values).reset_index(drop=True))[0]
     in_time = spec.time_column is not None
     keys = pd.Series(_times(cells)) if in_time else cells

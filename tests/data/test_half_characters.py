@@ -1,6 +1,7 @@
 """Text with half of a surrogate pair, and JSON with a key twice, are refused by name."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ def with_name(name: str) -> pd.DataFrame:
             lambda: (pd.DataFrame({"a": X, "y": objects(TEXTS)}), None, {"target": "y"}),
         ),
         ("a column name of data", lambda: (with_name(HALF), None, {"target": "y"})),
-        ("the table", lambda: ({"c": TEXTS, "y": LABELS}, None, {"target": "y"})),
-        ("the table", lambda: ([{"c": HALF, "y": 0}] * 30, None, {"target": "y"})),
+        ("the table|column 'c'", lambda: ({"c": TEXTS, "y": LABELS}, None, {"target": "y"})),
+        ("the table|column 'c'", lambda: ([{"c": HALF, "y": 0}] * 30, None, {"target": "y"})),
         ("y_train of data", lambda: (X[:, None], np.array(TEXTS, dtype=object), {})),
     ],
     ids=["cells", "classes", "names", "columns", "rows", "y"],
@@ -54,7 +55,9 @@ def test_half_of_a_character_is_refused_with_its_place(
     data, y, keys = given()
     with pytest.raises(UserError, match="is half of a character") as caught:
         source_in_memory(data, y, keys)
-    assert str(caught.value).startswith(f"{where} has the text '\\ud83d!'")
+    assert re.match(
+        rf"({where}) has the text '\\ud83d!'", str(caught.value)
+    )  # pandas 3 | pandas 2
     assert caught.value.code == "half-of-a-character"
 
 
