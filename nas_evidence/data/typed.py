@@ -39,7 +39,7 @@ def names_half_characters(where: str, texts: Iterable[object] = ()) -> Iterator[
 
     Args:
         where: the place of the text, for messages.
-        texts: to check first, as pandas 2 makes columns of any text; what is no text is passed over.
+        texts: to check first, as pandas 2 makes columns of any text; others are passed over.
 
     Raises:
         UserError: in place of what an encoder raises.

@@ -78,7 +78,10 @@ TWINS: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: [None if np.isnan(s) else datetime.timedelta(seconds=s) for s in SECONDS],
         SECONDS,
     ),
-    "durations as text": (lambda: pd.to_timedelta(SECONDS, unit="s").astype(str).where(SECONDS.notna()), SECONDS),
+    "durations as text": (
+        lambda: pd.to_timedelta(SECONDS, unit="s").astype(str).where(SECONDS.notna()),
+        SECONDS,
+    ),
     "durations of Arrow": (
         lambda: arrow([None if np.isnan(s) else round(s * 1000) for s in SECONDS], _ms()),
         SECONDS,
