@@ -31,10 +31,10 @@ def parsed_json(text: str | bytes, *, once: bool = False) -> Any:
     return _parsed(partial(json.loads, object_pairs_hook=_once if once else None), text)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(items)
+    if len(found) < len(items):
+        twice = next(key for key, times in Counter(key for key, _ in items).items() if times > 1)
         raise UserError(
             f"an object has the key {shortened(repr(twice))} twice; rename or remove one"
         ).with_code("json-key-twice")
