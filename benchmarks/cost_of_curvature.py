@@ -5,6 +5,9 @@ passes   A pass over a plain training epoch of the same data (forward, backward,
          (`pip install -e '.[bench]'`). A pass takes as many rows at a time as ours chooses; peers
          128 or 512, whichever is faster. A peer that refuses a model gives a line that says so.
          Peak memory is that of a process of its own, above everything imported and built.
+posteriors
+         Laplace posteriors of the same trained networks by us and by laplace-torch: seconds, and
+         log loss of test rows.
 small    Epochs and passes on small images; with `--before FOLDER` also of another checkout, in
          turns. Epochs over those of the earlier version, passes over epochs of their own.
 updates  One maximisation of the evidence over all prior precisions, milliseconds.
@@ -23,6 +26,7 @@ files; those of `benchmarks/results` are committed. `--small` runs the least of 
 
 import argparse
 import copy
+import os
 import sys
 import tempfile
 import time
@@ -39,6 +43,7 @@ from _common import (
     conditions,
     in_turn,
     ratios,
+    read_json,
     seconds_of,
     show,
     spread,
@@ -57,6 +62,7 @@ from _networks import (
 )
 from torch import Tensor, nn
 
+import nas_evidence
 from nas_evidence.curvature.batch_rows import rows_at_once
 from nas_evidence.data.proposed import training_length
 from nas_evidence.data.tensors import TensorData
@@ -198,16 +204,19 @@ def measure_passes(options: argparse.Namespace) -> dict[str, list[Row]]:
                 rows.append(show({"model": name, "candidate": candidate, "failed": why}))
         found: dict[str, list[float]] = {candidate: [] for candidate in runs}
         plain_epoch(model, x, y)
+        epochs: list[float] = []
         for _ in range(options.repeats):
             for candidate, run in runs.items():
                 if not found[candidate] or found[candidate][0] <= SLOW:
-                    epoch = seconds_of(partial(plain_epoch, model, x, y))
-                    found[candidate].append(seconds_of(run) / epoch)
+                    epochs.append(seconds_of(partial(plain_epoch, model, x, y)))
+                    found[candidate].append(seconds_of(run) / epochs[-1])
+        epoch_ms = round(1000 * min(epochs), 1)
         training = None if options.seconds_only else peak_megabytes(name, "train", len(x), 128)
         for candidate, values in found.items():
             row = {
                 "model": name, "candidate": candidate, "estimates": CANDIDATES[candidate],
                 "rows": sizes[candidate], "n_data": len(x), **spread(values),
+                "epoch_ms": epoch_ms, "load": round(os.getloadavg()[0], 1),
             }  # fmt: skip
             if not options.seconds_only:
                 peak = peak_megabytes(name, candidate, len(x), sizes[candidate])
@@ -424,9 +433,130 @@ def measure_density(options: argparse.Namespace) -> dict[str, list[Row]]:
     return {"cells": [show(density(*map(int, cell.split(",")))) for cell in options.cells]}
 
 
+# --- posteriors
+
+
+def digits_mlp() -> nn.Module:
+    """Return 64-64-64-10 on 8x8."""
+    layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def digits_cnn() -> nn.Module:
+    """Return two convolutions of 8 and 16 channels on 8x8, then a linear head."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+POSTERIORS = {"MLP 64-64-64-10": digits_mlp, "CNN 8-16": digits_cnn}
+LAPLACE = ("AsdlGGN", "BackPackGGN", "CurvlinopsGGN")
+#: Of 500 test rows by a way, "probit" or "mc".
+Predict = Callable[[Tensor, str], Tensor]
+
+
+def digits_tensors(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the training rows of digits, 1,297 images of 8x8 with labels, and 500 to test."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    x = torch.from_numpy(images).float().reshape(-1, 1, 8, 8)[order] / 16
+    y = torch.from_numpy(labels)[order]
+    return x[:-500], y[:-500], x[-500:], y[-500:]
+
+
+def trained(make: Callable[[], nn.Module], x: Tensor, y: Tensor, epochs: int) -> nn.Module:
+    """Return a network at a mode of its log joint density with prior precision 1, by Adam."""
+    model = make()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.005)
+    for epoch in range(epochs):
+        optimiser.param_groups[0]["lr"] = 0.005 * (1 - epoch / epochs)
+        for part in torch.randperm(len(x)).split(64):
+            optimiser.zero_grad()
+            squares = torch.stack([parameter.square().sum() for parameter in model.parameters()])
+            nll = nn.functional.cross_entropy(model(x[part]), y[part])
+            (nll + squares.sum() / (2 * len(x))).backward()
+            optimiser.step()
+    return model.eval()
+
+
+def by_own_posterior(model: nn.Module, x: Tensor, y: Tensor) -> Predict:
+    """Return the predictions of our posterior, a prior precision for each tensor."""
+    found = nas_evidence.posterior(model, (x, y), likelihood="categorical", structure="kronecker")
+    return lambda rows, way: torch.as_tensor(found.predict(rows, method=way).probabilities)  # type: ignore[arg-type]
+
+
+def by_laplace(backend: str, model: nn.Module, x: Tensor, y: Tensor) -> Predict:
+    """Return the predictions of laplace-torch, a prior precision for each tensor."""
+    import laplace
+    import laplace.curvature as backends
+
+    data = torch.utils.data.TensorDataset(x, y)
+    found = laplace.Laplace(
+        model, "classification", subset_of_weights="all", hessian_structure="kron",
+        backend=getattr(backends, backend),
+    )  # fmt: skip
+    found.fit(torch.utils.data.DataLoader(data, batch_size=512))
+    found.optimize_prior_precision(method="marglik", prior_structure="layerwise")
+
+    def predict(rows: Tensor, way: str) -> Tensor:
+        parts = [found(part, link_approx=way, n_samples=1000) for part in rows.split(128)]
+        return torch.cat(parts).detach()
+
+    return predict
+
+
+def measure_posteriors(options: argparse.Namespace) -> dict[str, list[Row]]:
+    """Return seconds and test log loss of Laplace posteriors of the same trained networks.
+
+    A posterior has Kronecker factors of all weights, the exact GGN, and a prior precision for each
+    tensor by the evidence; the linearised network predicts by "probit" or with draws.
+    """
+    ways: dict[str, Callable[..., Predict]] = {"ours": by_own_posterior}
+    ways |= {f"laplace {name}": partial(by_laplace, name) for name in LAPLACE}
+    rows: list[Row] = []
+    for name, make in POSTERIORS.items():
+        found: dict[str, list[dict[str, float]]] = {}
+        for seed in range(options.repeats):
+            x, y, x_test, y_test = digits_tensors(seed)
+            torch.manual_seed(seed)
+            trained(make, x[:64], y[:64], 1)  # what a process does once is not counted
+            began = time.process_time()
+            model = trained(make, x, y, 2 if options.small else 60)
+            seconds = time.process_time() - began
+            with torch.no_grad():
+                loss = float(nn.functional.cross_entropy(model(x_test), y_test))
+            values = {"fit_seconds": seconds, "predict_seconds": 0.0, "probit": loss, "mc": loss}
+            found.setdefault("the network alone, its training", []).append(values)
+            for way, fit in ways.items():
+                began = time.process_time()
+                predict = fit(copy.deepcopy(model), x, y)
+                fitted = time.process_time()
+                given = {"probit": predict(x_test, "probit")}
+                done = time.process_time()
+                given["mc"] = predict(x_test, "mc")
+                losses = {
+                    how: float(nn.functional.nll_loss(p.float().clamp_min(1e-30).log(), y_test))
+                    for how, p in given.items()
+                }
+                values = {"fit_seconds": fitted - began, "predict_seconds": done - fitted}
+                found.setdefault(way, []).append(values | losses)
+        for way, each in found.items():
+            spreads = {key: spread([one[key] for one in each], 4) for key in each[0]}
+            rows.append(show({"network": name, "way": way, **spreads}))
+    return {"rows": rows}
+
+
 #: Mode -> what it measures, its file and its words.
 MODES: dict[str, tuple[Callable[[argparse.Namespace], Any], str, str]] = {
-    "passes": (measure_passes, "evidence_cost_cpu.json", "curvature pass / a plain epoch"),
+    "passes": (measure_passes, "passes_cpu.json", "curvature pass / a plain epoch"),
+    "posteriors": (
+        measure_posteriors, "posteriors_cpu.json",
+        "CPU seconds of a Laplace posterior, and log loss of 500 test rows of digits",
+    ),
     "small": (
         measure_small, "kernels_cpu.json",
         "passes / a plain epoch; epochs / an epoch of the earlier version",
@@ -463,13 +593,17 @@ def main() -> None:
             INNER[mode](options)
             continue
         measure, file, what = MODES[mode]
-        packages = "backpack-for-pytorch", "laplace-torch", "curvlinops-for-pytorch"
+        packages = "backpack-for-pytorch", "laplace-torch", "curvlinops-for-pytorch", "asdfghjkl"
         found = measure(options)
         head = stored.setdefault(file, conditions(what, "torch", *packages))
         for key, rows in found.items():
             head[key] = head.get(key, []) + rows
         if options.to:
-            write_json(options.to / file, head)
+            path = options.to / file
+            if mode == "passes":  # of networks that were measured in another call
+                others = read_json(path, {"rows": []})["rows"]
+                head["rows"] += [r for r in others if r["model"] not in options.models]
+            write_json(path, head, rows="rows" if mode in ("passes", "posteriors") else None)
 
 
 if __name__ == "__main__":

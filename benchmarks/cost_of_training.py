@@ -10,10 +10,11 @@ study   All trials of a study over the plain trainings of its networks, and what
         architectures (quasi-random, no race): plain, the scheduled epochs alone in one process;
         shipped, as it is; settled, with `plan.settle = 1`, settling booked apart.
 
-cells   Where the time of a search goes, how it grows with rows and parameters,
+cells   Where the time of a search goes, how it grows with rows, parameters, trials and workers,
         and what other ways to find a network cost; see `cells`. `plot` draws the growth.
 
     python benchmarks/cost_of_training.py cells --to benchmarks/results/cost_cells_cpu.json
+        [--only rows width trials workers demo] [--repeats 3]
     python benchmarks/cost_of_training.py groups trials [--repeats 5] [--before FOLDER]
     python benchmarks/cost_of_training.py study [--trials 24] [--executor inline]
     python benchmarks/cost_of_training.py study --data DATA --study fashion_mnist_quick
@@ -25,7 +26,9 @@ committed. `--small` runs the least of each mode.
 """
 
 import argparse
+import ctypes
 import itertools
+import json
 import math
 import os
 import re
@@ -39,6 +42,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -47,7 +51,6 @@ import numpy as np
 import torch
 from _common import (
     HERE,
-    RESULTS,
     checkouts,
     conditions,
     in_turn,
@@ -162,12 +165,13 @@ SHARED = ("training", "updates", "settling")
 
 
 class Clock:
-    """Books the CPU time of this process to the part that runs."""
+    """Books the CPU time of this process to the part that runs, and to the family of the trial."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
+        self.of_family: dict[str, Counter[str]] = {}
         self._running: list[dict[str, float]] = []  # shares of parts
-        self._since, self._own = 0.0, None
+        self._since, self._own, self._family = 0.0, None, ""
 
     def watch(self) -> None:
         """Time all `PARTS` from now on."""
@@ -181,9 +185,11 @@ class Clock:
     def _timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> object:
-            if isinstance(args[0], Trial):
-                self._own = args[0].network
             self._turn()
+            if args[0] is Trial:  # it is about to start
+                self._own, self._family = None, args[1].architecture.family
+            elif isinstance(args[0], Trial):
+                self._own, self._family = args[0].network, args[0].assignment.architecture.family
             self._running.append(self._shares(part, args[0]))
             try:
                 return function(*args, **kwargs)
@@ -206,6 +212,8 @@ class Clock:
         now = time.process_time()
         for part, share in self._running[-1].items() if self._running else ():
             self.seconds[part] += share * (now - self._since)
+            parts = self.of_family.setdefault(self._family, Counter())
+            parts[part] += share * (now - self._since)
         self._since = now
 
 
@@ -366,42 +374,129 @@ def study(options: argparse.Namespace) -> dict[str, Any]:
 
 # --- cells
 
-#: Cell -> what it measures, each in a process of its own; see `cells`.
 ROWS, WIDTHS = (300, 1000, 3000, 10_000), (16, 64, 256, 512)
+NUMBERS, WORKERS = (4, 16, 64), (1, 2, 4)
 SETS = {"cancer": ("load_breast_cancer", 24), "diabetes": ("load_diabetes", 12)}
 METHODS = ("ours", "optuna", "sklearn")
+#: What is measured, each in a process of its own; see `cells`.
 CELLS = [
     *(f"rows/{n}" for n in ROWS),
     *(f"width/{width}" for width in WIDTHS),
-    "demo/8",
-    *(f"{name}/{method}/0" for name in SETS for method in METHODS),
-    *(f"{name}/{method}/{seed}" for name in SETS for method in METHODS for seed in (1, 2)),
+    *(f"trials/{n}" for n in NUMBERS),
+    *(f"workers/{n}" for n in WORKERS),
+    *(f"{name}/{method}/{seed}" for seed in range(3) for name in SETS for method in METHODS),
+    "demo/24",
+    *(f"{name}/processes/{seed}" for seed in range(3) for name in SETS),
 ]
 
 
 def cells(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure the cells that a file lacks; each is stored at once, so that a run can go on.
+    """Measure the cells of which a file lacks runs; each is stored at once, in turns.
 
-    demo      the first trials of the digits study as shipped, in one process, by part and family
     rows      three trainings of an MLP 1x32 on so many rows of 20 columns, two classes, by part
     width     two of an MLP of depth 2 on 300 rows, ten classes
-    SET       CPU seconds of a whole process with its imports, and the log loss of test rows:
-              ours with its race, Optuna with a bare loop and a hold-out, scikit-learn's MLP
+    trials    so many trainings of MLPs of depth 1 and widths 24 to 40 on 300 such rows
+    workers   sixteen of them, by so many workers
+    SET       CPU seconds of all processes with their imports, and the log loss of test rows:
+              ours with its race, Optuna with a bare loop and a hold-out, scikit-learn's MLP;
+              "processes" is the command `search`, which has two workers
+    demo      the digits study as shipped with its race, in one process, by part and family
     """
-    found = read_json(options.to, {}) if options.to else {}
-    found = {**conditions("CPU seconds", "torch", "optuna", "scikit-learn", "ray"), **found}
-    stored: dict[str, Any] = found.setdefault("cells", {})
-    for name in CELLS:
-        if name in stored or not any(name.startswith(begin) for begin in options.only):
-            continue
-        load = os.getloadavg()[0]
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        one = with_version(HERE.parent, __file__, "cells", "--cell", name)
-        now = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-        stored[name] = show({"cell": name, "process_cpu": round(cpu, 2), "load": load, **one})
-        write_json(options.to, found)
+    found = conditions("CPU seconds", "torch", "optuna", "scikit-learn", "ray")
+    found |= {"runs": []} | (read_json(options.to, {}) if options.to else {})
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # processes that outlive their parents are ours
+    chosen = [name for name in CELLS if any(name.startswith(begin) for begin in options.only)]
+    for turn in range(options.repeats):
+        for name in chosen:
+            if sum(run["cell"] == name for run in found["runs"]) <= turn:
+                found["runs"].append(show(one_run(name)))
+                if options.to:
+                    write_json(options.to, found, rows="runs")
     return found
+
+
+def one_run(name: str) -> dict[str, Any]:
+    """Return what a cell measures in a process of its own, and the seconds of all processes."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=True).stdout
+    load, used = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-W", "ignore", __file__, "cells", "--cell", name]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
+    kind, _, rest = name.partition("/")
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile("w+") as printed:
+        if rest.startswith("processes/"):
+            csv, n, seed = Path(place) / "train.csv", SETS[kind][1], rest.partition("/")[2]
+            table_of(kind)[0].to_csv(csv, index=False)
+            command = [sys.executable, "-m", "nas_evidence", "search", str(csv)]
+            command += ["--target", "target", "--out", f"{place}/s", "--trials", str(n)]
+            command += ["--set", f"seed={seed}"]
+        began = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdout=printed)
+        tree = Tree(process.pid)
+        code = process.wait()
+        wall = time.perf_counter() - began
+        tree.stop()
+        printed.seek(0)
+        lines = ["{}", *(line for line in printed.read().splitlines() if line.startswith("{"))]
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    return {
+        "cell": name, "commit": commit.strip(), "load": round(load, 1), "wall": round(wall, 2),
+        "cpu": round(cpu, 2), "roles": tree.roles(), **json.loads(lines[-1]),
+    }  # fmt: skip
+
+
+class Tree:
+    """Watches the CPU seconds of a process and of all that it starts (Linux)."""
+
+    def __init__(self, pid: int) -> None:
+        self._parent = {pid: 0}
+        self._ticks: dict[int, int] = {}
+        self._words: dict[int, str] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+                pid = int(folder.name)
+                try:
+                    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                    parent = int(fields[1])
+                    if pid not in self._parent and parent not in self._parent:
+                        continue
+                    self._words[pid] = (folder / "cmdline").read_text() or self._words.get(pid, "")
+                except OSError:  # it has ended
+                    continue
+                self._parent.setdefault(pid, parent)
+                self._ticks[pid] = int(fields[11]) + int(fields[12])
+
+    def roles(self) -> dict[str, float]:
+        """Return the seconds of the driver, of the server that forks, and of each fork."""
+        found: Counter[str] = Counter()
+        forks = 0
+        for pid, ticks in self._ticks.items():
+            parent = self._parent[pid]
+            role = "others"
+            if parent == 0:
+                role = "driver"
+            elif "fork_server" in self._words[pid]:
+                is_fork = "fork_server" in self._words.get(parent, "")
+                forks += is_fork
+                role = f"fork {forks}" if is_fork else "server"
+            found[role] += ticks
+        return {role: round(n / os.sysconf("SC_CLK_TCK"), 2) for role, n in found.items()}
 
 
 def one_cell(name: str) -> dict[str, Any]:
@@ -410,12 +505,20 @@ def one_cell(name: str) -> dict[str, Any]:
     if kind in SETS:
         return {"log_loss": RIVALS[value](*table_of(kind), SETS[kind][1], int(seed[0]))}
     if kind == "demo":
-        return parts_of_search("digits", n_trials=int(value), settings={"finalists": 0})
-    n, width = (int(value), 32) if kind == "rows" else (300, int(value))
-    depth, classes, columns, trials = (1, 2, 20, 3) if kind == "rows" else (2, 10, 64, 2)
-    x, y = drawn(n, columns, classes)
-    settings = {"family.mlp.depth": [depth], "family.mlp.width": [width], "finalists": 0}
-    return parts_of_search(x, y, families=["mlp"], n_trials=trials, settings=settings)
+        return parts_of_search("digits", n_trials=int(value))
+    many = kind in ("trials", "workers")
+    n = int(value) if kind == "rows" else 300
+    settings: dict[str, object] = {"family.mlp.depth": [2], "family.mlp.width": [int(value)]}
+    if kind != "width":
+        settings = {"family.mlp.depth": [1], "family.mlp.width": [32]}
+    if many:
+        settings["family.mlp.width"] = [*range(24, 41)]
+    x, y = drawn(n, *((64, 10) if kind == "width" else (20, 2)))
+    number = {"rows": 3, "width": 2, "trials": int(value), "workers": 16}[kind]
+    return parts_of_search(
+        x, y, families=["mlp"], n_trials=number, settings=settings | {"finalists": 0},
+        workers=int(value) if kind == "workers" else 1,
+    )  # fmt: skip
 
 
 def drawn(n: int, columns: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -427,21 +530,30 @@ def drawn(n: int, columns: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return x, (outputs + rng.normal(size=outputs.shape)).argmax(1)
 
 
-def parts_of_search(*data: Any, **options: Any) -> dict[str, Any]:
-    """Return the CPU seconds of a search in this process, by part."""
+def parts_of_search(*data: Any, workers: int = 1, **options: Any) -> dict[str, Any]:
+    """Return the CPU seconds of a search in this process, by part and family."""
     (clock := Clock()).watch()
     with tempfile.TemporaryDirectory() as place:
-        began = time.process_time()
-        nas_evidence.search(*data, out=Path(place) / "s", workers=1, progress=False, **options)
+        out, began = Path(place) / "s", time.process_time()
+        nas_evidence.search(*data, out=out, workers=workers, progress=False, **options)
         total = time.process_time() - began
-        rows = read_table(Path(place) / "s", "trials")
-    return {
-        "parts": {part: round(seconds, 3) for part, seconds in clock.seconds.items()},
+        rows = read_table(out, "trials")
+    found: dict[str, Any] = {
+        "parts": _rounded(clock.seconds),
         "outside": round(total - clock.seconds.total(), 3),
         "n_parameters": int(rows["n_parameters"].iloc[0]),
-        "families": dict(Counter(rows["family"])),
         "trials": len(rows),
     }
+    if len(clock.of_family) > 1:
+        found["of_family"] = {
+            family: {"trials": number, **_rounded(clock.of_family[family])}
+            for family, number in Counter(rows["family"]).items()
+        }
+    return found
+
+
+def _rounded(seconds: Counter[str]) -> dict[str, float]:
+    return {part: round(value, 3) for part, value in seconds.items()}
 
 
 def table_of(name: str) -> tuple[Any, Any, str]:
@@ -456,9 +568,13 @@ def by_ours(train: Any, test: Any, target: str, n: int, seed: int) -> float:
     """Return the test log loss of what a search as shipped delivers."""
     with tempfile.TemporaryDirectory() as place:
         study = nas_evidence.search(
-            train, target=target, n_trials=n, seed=seed, out=Path(place) / "s", progress=False
-        )
-        return float(study.evaluate(test)["log_loss"])
+            train, target=target, n_trials=n, seed=seed, out=Path(place) / "s", progress=False,
+        )  # fmt: skip
+        density = study.predict(test.drop(columns=target)).density
+        if density is None:
+            return float(study.evaluate(test)["log_loss"])
+        truth = test[target].to_numpy(np.float64)[:, None]
+        return float(-density.log_density(truth).mean())  # in the unit of the target
 
 
 def _standardised(train: Any, test: Any, target: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -553,33 +669,45 @@ def by_sklearn(train: Any, test: Any, target: str, n: int, seed: int) -> float:
 RIVALS = {"ours": by_ours, "optuna": by_optuna, "sklearn": by_sklearn}
 
 
-#: What is drawn: cells, and the axis below them.
+#: The axis below each panel, and what is drawn.
 DRAWN = {
-    "rows": "rows of a table, a trial of an MLP 1x32",
-    "width": "parameters, a trial of an MLP of depth 2",
+    "rows, a trial of an MLP 1x32": ("rows",),
+    "parameters, a trial of an MLP": ("width",),
+    "trials of a search of 300 rows": ("trials", "around"),
+    "workers of 16 such trials, all": ("workers",),
+    "workers, the driver of a trial": ("simulated",),
 }
+LABELS = {"trials": "all", "around": "around the trials"}
 
 
-def draw(stored: dict[str, Any], picture: Path) -> None:
-    """Draw CPU seconds against rows and parameters."""
+def draw(picture: Path) -> None:
+    """Draw CPU seconds against rows, parameters, trials and workers."""
     import matplotlib
 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     pyplot.rcParams.update({"svg.hashsalt": "cost", "svg.fonttype": "none", "font.size": 9})
-    figure, axes = pyplot.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
-    for axis, (kind, label) in zip(axes, DRAWN.items(), strict=True):
-        sizes, seconds = grown(stored, kind)
-        axis.plot(sizes, seconds, "o-")
-        axis.set(
-            xscale="log", yscale="log", xlabel=label, ylim=(min(seconds) / 3, max(seconds) * 3)
-        )
-        axis.set_title(f"slope {slope(sizes, seconds):.2f}")
+    figure, axes = pyplot.subplots(2, 3, figsize=(9, 5), layout="constrained")
+    axes.flat[-1].set_axis_off()
+    for axis, (label, kinds) in zip(axes.flat, DRAWN.items(), strict=False):
+        found = {kind: grown(kind) for kind in kinds}
+        for kind, (sizes, seconds) in found.items():
+            axis.plot(sizes, seconds, "o-", label=LABELS.get(kind, kind))
+            for at, value in zip(sizes, seconds, strict=True):
+                axis.annotate(f"{value:.2g}", (at, value), (0, 5), textcoords="offset points")
+        drawn_seconds = [value for _, seconds in found.values() for value in seconds]
+        limits = min(drawn_seconds) / 3, max(drawn_seconds) * 3
+        axis.set(xscale="log", yscale="log", xlabel=label, ylim=limits)
+        axis.set_title("slope " + ", ".join(f"{slope(*each):.2f}" for each in found.values()))
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.set_yticks([])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("CPU seconds")
+        if len(kinds) > 1:
+            axis.legend()
+    for axis in axes[:, 0]:
+        axis.set_ylabel("CPU seconds")
     figure.savefig(picture, metadata={"Date": None, "Creator": None})
 
 
@@ -613,8 +741,7 @@ def main() -> None:
     if "cells" in options.modes:
         cells(options)
     if "plot" in options.modes:
-        found = read_json(RESULTS / "cost_cells_cpu.json")["cells"]
-        draw(found, HERE.parent / "docs" / "images" / "cost.svg")
+        draw(HERE.parent / "docs" / "images" / "cost.svg")
     if {"cells", "plot"} & {*options.modes}:
         return
     if options.small:

@@ -55,15 +55,52 @@ def span(row: Mapping[str, Any] | None, digits: int = 2) -> str:
 
 
 def passes() -> str:
-    """Return our passes and the fastest peer, in training epochs."""
-    rows = load("evidence_cost_cpu.json")["rows"]
-    n_data = {row["model"]: row["n_data"] for row in rows if "n_data" in row}
-    header = ["", *(f"{title}, {n_data[model]:,} rows" for model, title in MODELS.items())]
+    """Return passes of ours and of every peer, measured in one run, in training epochs."""
+    rows = load("passes_cpu.json")["rows"]
+    sizes = {r["model"]: r["n_data"] for r in rows if "n_data" in r}
+    n_data = {model: sizes[model] for model in MODELS if model in sizes}
+    names = {r["candidate"]: r["estimates"] for r in rows if "median" in r}
     lines = []
     for kind in KINDS:
-        lines.append([f"`{kind}`", *(span(own(rows, m, kind)) for m in MODELS)])
-        lines.append(["peer", *(span(peer(rows, m, kind)) for m in MODELS)])
+        for name in (kind, *(n for n in names if names[n] == kind and n != kind)):
+            found = [next((r for r in rows if r["model"] == m and r["candidate"] == name), None)
+                     for m in n_data]  # fmt: skip
+            cells = ["refuses" if r is None or "failed" in r else span(r) for r in found]
+            lines.append([f"`{kind}`", "ours" if name == kind else name, *cells])
+    header = ["", "", *(f"{MODELS[m]}, {n:,} rows" for m, n in n_data.items())]
     return table(header, lines)
+
+
+def lead() -> str:
+    """Return the fastest peer's epochs over ours, by kind and network."""
+    rows = load("passes_cpu.json")["rows"]
+    models = [m for m in MODELS if any(r["model"] == m for r in rows)]
+    lines = []
+    for kind in KINDS:
+        cells = []
+        for model in models:
+            mine, other = own(rows, model, kind), peer(rows, model, kind)
+            if mine is None or other is None:
+                cells.append("no peer runs")
+            else:
+                cells.append(f"{other['median'] / mine['median']:.2f}, {other['candidate']}")
+        lines.append([f"`{kind}`", *cells])
+    return table(["fastest peer / ours", *(MODELS[m] for m in models)], lines)
+
+
+def posteriors() -> str:
+    """Return seconds and test log loss of Laplace posteriors of the same networks."""
+    lines = [
+        [r["network"], r["way"].replace("laplace ", "laplace-torch, "),
+         *(span(r[key], digits) for key, digits in _POSTERIOR.items()), r["probit"]["n"]]
+        for r in load("posteriors_cpu.json")["rows"]
+    ]  # fmt: skip
+    header = ["", "", "fit, CPU s", "500 predictions, CPU s", "test log loss, probit",
+              "1,000 draws", "n"]  # fmt: skip
+    return table(header, lines)
+
+
+_POSTERIOR = {"fit_seconds": 2, "predict_seconds": 2, "probit": 3, "mc": 3}
 
 
 def own(rows: Sequence[Mapping[str, Any]], model: str, kind: str) -> Mapping[str, Any] | None:
@@ -111,9 +148,14 @@ _OF_TRIAL = {
     "folds": "predictions of the folds",
     "rest of trials": "weights, files, the rest",
 }
+#: What grows, against what.
 _GROWTH = {
-    "rows": ("rows", "a trial, MLP 1x32"),
-    "width": ("parameters", "a trial, MLP of depth 2"),
+    "rows": ("a trial, MLP 1x32", "rows"),
+    "width": ("a trial, MLP of depth 2", "parameters"),
+    "trials": ("a search in one process", "trials"),
+    "around": ("of it around the trials", "trials"),
+    "workers": ("a search of 16 trials, all processes", "workers"),
+    "simulated": ("the driver, a trial of the simulation", "workers"),
 }
 _WAYS_TO_FIND = {
     "ours": "this service, with its race",
@@ -122,23 +164,36 @@ _WAYS_TO_FIND = {
 }
 
 
-def _cells() -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = (load(CELLS) or {"cells": {}})["cells"]
+def cell_runs() -> Sequence[Mapping[str, Any]]:
+    """Return the runs of cells of searches."""
+    found: Sequence[Mapping[str, Any]] = (load(CELLS) or {"runs": []})["runs"]
     return found
 
 
-def grown(
-    cells: Mapping[str, Mapping[str, Any]], kind: str
-) -> tuple[Sequence[int], Sequence[float]]:
-    """Return the sizes of the cells of a kind, and the CPU seconds of a trial of each."""
-    pairs = []
-    for name, cell in cells.items():
-        begin, _, size = name.partition("/")
-        if begin == kind:
-            at = cell["n_parameters"] if kind == "width" else int(size)
-            pairs.append((at, sum(cell["parts"].values()) / cell["trials"]))
-    pairs.sort()
-    return [size for size, _ in pairs], [seconds for _, seconds in pairs]
+def grown(kind: str) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the sizes of what grows, and the least CPU seconds of the runs of each."""
+    pairs: dict[int, float] = {}
+    if kind == "simulated":
+        rows = load("scale.json")["sweep"]["results"]
+        pairs = {
+            r["workers"]: r["driver_ms_per_trial"] / 1000
+            for r in rows
+            if (r["sampler"], r["slice_seconds"]) == ("qmc", 10.0)
+        }
+    for run in cell_runs():
+        begin, _, size = run["cell"].partition("/")
+        if begin == {"around": "trials"}.get(kind, kind):
+            at = run["n_parameters"] if kind == "width" else int(size)
+            seconds = _grown_seconds(kind, run)
+            pairs[at] = min(seconds, pairs.get(at, seconds))
+    return [*sorted(pairs)], [pairs[at] for at in sorted(pairs)]
+
+
+def _grown_seconds(kind: str, run: Mapping[str, Any]) -> float:
+    trials = sum(run["parts"].values())
+    if kind in ("rows", "width"):
+        return float(trials / run["trials"])
+    return float(run["cpu"] - trials * (kind == "around"))
 
 
 def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
@@ -152,77 +207,129 @@ def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def demo() -> str:
-    """Return where the seconds of the digits study go, over the plain trainings."""
+    """Return where the seconds of the digits study go, over the plain trainings, by family."""
+    run = next(run for run in cell_runs() if run["cell"].startswith("demo/"))
+    families = {name: dict(parts) for name, parts in run["of_family"].items()}
+    numbers = {name: parts.pop("trials") for name, parts in families.items()}
+    families = {f"{numbers[name]} {_FAMILIES[name]}": parts for name, parts in families.items()}
+    parts = run["parts"]
+    columns = {"all": parts, **families}
     lines: list[list[object]] = []
-    for name, cell in _cells().items():
-        if not name.startswith("demo/"):
+    for part, words in _OF_TRIAL.items():
+        if part in parts:
+            cells = [c.get(part, 0.0) / c["training"] for c in columns.values()]
+            lines.append([words, f"{parts[part]:.1f}", *(f"{cell:.2f}" for cell in cells)])
+    sums = [sum(c.values()) / c["training"] for c in columns.values()]
+    whole = f"{sum(parts.values()):.1f}"
+    lines.append(["all of the trials", whole, *(f"{cell:.2f}" for cell in sums)])
+    outside = run["outside"]
+    around = f"{outside / parts['training']:.2f}"
+    lines.append(
+        [
+            "data, proposals, log, tables, report",
+            f"{outside:.1f}",
+            around,
+            *("-" for _ in families),
+        ]
+    )
+    return table(["over the trainings", "CPU s", *columns], lines)
+
+
+_FAMILIES = {"linear": "linear", "mlp": "MLPs", "cnn": "CNNs", "resnet": "ResNets"}
+
+
+def in_short() -> str:
+    """Return what trials and searches cost, and their trials over the plain trainings."""
+    lines: list[list[object]] = []
+    for begin, words in _IN_SHORT.items():
+        runs = [run for run in cell_runs() if f"{run['cell']}/".startswith(begin)]
+        if not runs:
             continue
-        parts = cell["parts"]
-        unit, whole = parts["training"], sum(parts.values())
-        for part, words in _OF_TRIAL.items():
-            if part in parts:
-                lines.append([words, f"{parts[part]:.1f}", f"{parts[part] / unit:.2f}"])
-        lines.append(["all of the trials", f"{whole:.1f}", f"{whole / unit:.2f}"])
-        outside = cell["outside"]
-        lines.append(["data, proposals, log, tables", f"{outside:.1f}", f"{outside / unit:.2f}"])
-    return table(["digits", "CPU s", "/ trainings"], lines)
+        parts = runs[0].get("parts", {})
+        trained = parts.get("training", 0.0)
+        over = f"{sum(parts.values()) / trained:.2f}" if trained else "-"
+        seconds = [run["cpu"] for run in runs]
+        if begin.startswith("rows/"):
+            seconds = [sum(run["parts"].values()) / run["trials"] for run in runs]
+        lines.append([words, span(_ends_of(seconds), 1 if min(seconds) > 3 else 2), over])
+    passes_of = [
+        row["median"] for row in load("passes_cpu.json")["rows"]
+        if row["candidate"] in KINDS and "median" in row
+    ]  # fmt: skip
+    low, high = min(passes_of), max(passes_of)
+    lines.append(["one curvature pass, in training epochs", "-", f"{low:.2f} to {high:.2f}"])
+    return table(["", "CPU s", "over the plain trainings"], lines)
+
+
+_IN_SHORT = {
+    "rows/300/": "a trial of 300 rows, MLP 1x32, with its five folds",
+    "rows/10000/": "a trial of 10,000 rows, MLP 1x32, with its two folds",
+    "cancer/ours/": "a search of 300 rows with classes, 24 trials and the race",
+    "diabetes/ours/": "a search of 300 rows with real targets, 12 trials and the race",
+    "demo/": "the demo, 24 trials and the race",
+}
 
 
 def growth() -> str:
-    """Return CPU seconds against rows and parameters, with slopes."""
+    """Return CPU seconds against rows, parameters, trials and workers, with slopes."""
     lines = []
-    for kind, (axis, what) in _GROWTH.items():
-        sizes, seconds = grown(_cells(), kind)
+    for kind, (what, axis) in _GROWTH.items():
+        sizes, seconds = grown(kind)
         if len(sizes) < 2:
             continue
         steps = [slope(sizes[i : i + 2], seconds[i : i + 2]) for i in range(len(sizes) - 1)]
+        digits = 3 if max(seconds) < 0.1 else 2
         lines.append([
             what, axis, ", ".join(f"{size:,}" for size in sizes),
-            ", ".join(f"{s:.2f}" for s in seconds), ", ".join(f"{s:.2f}" for s in steps),
+            ", ".join(f"{s:.{digits}f}" for s in seconds), ", ".join(f"{s:.2f}" for s in steps),
             f"{slope(sizes, seconds):.2f}",
         ])  # fmt: skip
     return table(["", "against", "sizes", "CPU s", "slopes between them", "slope"], lines)
 
 
+def processes() -> str:
+    """Return the CPU seconds of each process of a search of 300 rows, medians over seeds."""
+    groups: dict[str, list[Mapping[str, float]]] = {}
+    for run in cell_runs():
+        data, _, rest = run["cell"].partition("/")
+        if rest.startswith("processes/"):
+            groups.setdefault(data, []).append({**_by_role(run["roles"]), "all": run["cpu"]})
+    names = ("driver", "server", "workers", "comparison and export", "all")
+    lines = [
+        [data, *(span(_ends_of([r.get(n, 0.0) for r in runs]), 1) for n in names), len(runs)]
+        for data, runs in groups.items()
+    ]
+    return table(["300 rows, CPU s", *names, "seeds"], lines)
+
+
+def _by_role(roles: Mapping[str, float]) -> Mapping[str, float]:
+    """Return seconds by role; the first two forks of the server are the workers."""
+    found = dict.fromkeys(("workers", "comparison and export"), 0.0)
+    for role, seconds in roles.items():
+        name = role
+        if role.startswith("fork "):
+            name = "workers" if int(role.split()[1]) <= 2 else "comparison and export"
+        found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def _ends_of(values: Sequence[float]) -> Mapping[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
 def ways_to_find() -> str:
     """Return seconds and test log loss of ours beside other ways to find a network."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for name, cell in _cells().items():
-        if "log_loss" in cell:
-            data, method, _ = name.split("/")
-            groups.setdefault((data, method), []).append(cell)
-    lines = []
-    for (data, method), found in sorted(groups.items()):
-        spans = [
-            span({"median": statistics.median(v), "min": min(v), "max": max(v)}, digits)
-            for key, digits in (("process_cpu", 1), ("log_loss", 3))
-            for v in [[float(cell[key]) for cell in found]]
-        ]
-        lines.append([data, _WAYS_TO_FIND[method], *spans, len(found)])
+    for run in cell_runs():
+        data, _, rest = run["cell"].partition("/")
+        if (method := rest.partition("/")[0]) in _WAYS_TO_FIND:
+            groups.setdefault((data, method), []).append(run)
+    lines = [
+        [data, _WAYS_TO_FIND[method], span(_ends_of([r["cpu"] for r in runs]), 1),
+         span(_ends_of([r["log_loss"] for r in runs]), 3), len(runs)]
+        for (data, method), runs in sorted(groups.items())
+    ]  # fmt: skip
     return table(["300 rows", "", "CPU s", "test log loss", "seeds"], lines)
-
-
-def passes_now() -> str:
-    """Return passes of ours and of every peer, measured in one run, in training epochs."""
-    rows = (load("passes_cpu.json") or {"rows": []})["rows"]
-    models = [m for m in MODELS if any(r["model"] == m and "median" in r for r in rows)]
-    n_data = {r["model"]: r["n_data"] for r in rows if "n_data" in r}
-    lines = []
-    for name in dict.fromkeys(r["candidate"] for r in rows):
-        cells, kind = [], name
-        for model in models:
-            mine = (r for r in rows if (r["model"], r["candidate"]) == (model, name))
-            row = next(mine, None)
-            kind = (row or {}).get("estimates", kind)
-            cells.append("refuses" if row is None or "failed" in row else span(row))
-        lines.append([kind, name, cells])
-    order = {kind: k for k, kind in enumerate(KINDS)}
-    lines.sort(key=lambda line: order.get(str(line[0]), len(order)))
-    header = ["", "", *(f"{MODELS[m]}, {n_data[m]:,} rows" for m in models)]
-    shown = [
-        [f"`{kind}`", "ours" if name == kind else name, *cells] for kind, name, cells in lines
-    ]
-    return table(header, [line for line in shown if {*line[2:]} != {"refuses"}])
 
 
 def updates() -> str:
@@ -266,27 +373,6 @@ def kernels() -> str:
         ]
         lines.append([network, span(epoch), *passes])
     return table(["", "epoch / before", *(f"`{kind}` / epoch" for kind in kinds)], lines)
-
-
-def study() -> str:
-    """Return what a whole study costs beside its plain trainings."""
-    found = load("study_cost_cpu.json")
-    lines = []
-    for name, runs in found["runs"].items():
-        cells = [", ".join(f"{run[part]:.0f}" for run in runs if part in run) for part in _PARTS]
-        lines.append([name, *(cell or "-" for cell in cells)])
-    return table([f"{found['trials']} trials, s", *_PARTS.values()], lines)
-
-
-_PARTS = {
-    "wall_seconds": "wall",
-    "train_seconds": "training",
-    "evidence_seconds": "evidence",
-    "settle_seconds": "settling",
-    "total_seconds": "trials",
-    "driver_peak_mb": "driver, MB",
-    "worker_peak_mb": "largest worker, MB",
-}
 
 
 def driver() -> str:
@@ -340,14 +426,14 @@ def summary() -> str:
     header = ["", "before", "after", "best peer", "arithmetic limit"]
     lines: list[list[object]] = []
     before = load("evidence_cost_cpu.json")["rows"]
-    after = (load("evidence_cost_after_cpu.json") or {"rows": []})["rows"]
+    after = load("passes_cpu.json")["rows"]
     for kind, limits in LIMITS.items():
         for (model, title), limit in zip(MODELS.items(), limits, strict=True):
             again = own(after, model, kind)
             lines.append([
                 f"`{kind}`, {title}: pass / epoch", span(own(before, model, kind)),
                 "not measured again" if again is None else span(again),
-                span(peer(after or before, model, kind)), f"{limit:.2f}",
+                span(peer(after, model, kind) or peer(before, model, kind)), f"{limit:.2f}",
             ])  # fmt: skip
     parts = (_of_groups, _of_trials, _of_study, _of_driver, _of_service)
     for part in parts:
@@ -373,25 +459,24 @@ def _ends(found: Sequence[float]) -> str:
 
 
 def _of_study() -> list[list[object]]:
-    """Return all trials of a study over the plain trainings of its networks."""
-    found = (load("study_cost_cpu.json") or {}).get("over_plain", {})
-    before = {"shipped, without settling": "3.1"}  # of the first release
-    return [
-        [f"a study, {name} / plain", before.get(name, "-"), span(ratio), "-", "1.00"]
-        for name, ratio in found.items()
-    ]
+    """Return all trials of a study over its plain trainings; before by the pages of that state."""
+    lines: list[list[object]] = []
+    for run in cell_runs():
+        if run["cell"].startswith("demo/"):
+            over = sum(run["parts"].values()) / run["parts"]["training"]
+            lines.append(["the demo / its plain trainings", "3.26", f"{over:.2f}", "-", "1.00"])
+    settled = span(load("study_cost_cpu.json")["over_plain"]["settled, with settling"])
+    name = "digits with `plan.settle = 1` / plain trainings"
+    return [*lines, [name, settled, "not measured again", "-", "1.00"]]
 
 
 def _of_trials() -> list[list[object]]:
+    """Return a default trial of digits over its main training; before by the first release."""
     found = (load("together_cpu.json") or {}).get("trials", {}).get("all", {})
-    if "now" not in found or "before" not in found:
+    if "now" not in found:
         return []
-    before, now = found["before"]["total"], found["now"]["total"]
-    to_old = found["now over the trainings before"]
-    return [
-        ["a default trial / its plain training", f"{before:.2f}", f"{now:.2f}", "-", "1.00"],
-        ["a default trial / plain training before", f"{before:.2f}", f"{to_old:.2f}", "-", "1.00"],
-    ]
+    now = f"{found['now']['total']:.2f}"
+    return [["a default trial of digits / its plain training", "3.02", now, "-", "1.00"]]
 
 
 def _of_service() -> list[list[object]]:
@@ -667,16 +752,18 @@ def small_trials() -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
+    "in-short": in_short,
     "demo": demo,
     "growth": growth,
     "ways-to-find": ways_to_find,
-    "passes-now": passes_now,
+    "processes": processes,
     "passes": passes,
+    "lead": lead,
+    "posteriors": posteriors,
     "pass-memory": pass_memory,
     "updates": updates,
     "online-runs": online_runs,
     "kernels": kernels,
-    "study": study,
     "small-trials": small_trials,
     "driver": driver,
     "driver-long": driver_long,
