@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from cases import GOLDEN_FOLDER
 from commands import TINY, environment, hashes, run, start, write_study
+from messages import refused
 
 import nas_evidence
 from nas_evidence.cli.validate import dry_run
@@ -249,6 +251,20 @@ def test_a_time_that_is_too_short_is_one_sentence_and_one_that_is_none_is_refuse
         refused = run(*asked, option, value, folder=home, code=2).stderr
         assert says in refused
         assert refused.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code"),
+    [
+        ("executor", "gpu", "unknown-executor"),
+        ("time_limit", "5x", "time-limit-form"),
+        ("track", ("mlfow",), "unknown-tracker"),
+        ("address", "http://head:8265", "address-of-dashboard"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_search_would(option: str, value: Any, code: str) -> None:
+    with refused(code):
+        dry_run("digits", **{option: value})
 
 
 def test_a_dry_run_reports_every_mistake_once_with_its_place(tmp_path: Path) -> None:
