@@ -244,7 +244,8 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         operation = func._overloadpacket
-        if length := _LENGTHS.get(operation, lambda *_: 0)(*args):
+        length_of = _LENGTHS.get(operation)
+        if length := length_of(*args) if length_of else 0:
             self.total += 2 * found.numel() * length
         elif func.namespace != "aten" or _PRODUCTS.search(operation.__name__):
             from torch.utils.flop_counter import flop_registry  # it imports Triton: 0.1 s
