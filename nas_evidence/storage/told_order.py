@@ -22,7 +22,7 @@ _ROUNDING = 1e-9
 
 
 class ToldRank(NamedTuple):
-    """One of the order: the trial that represents it, all of its trials, its estimate per datum."""
+    """An architecture: the trial that stands for it, all of its trials, its estimate per datum."""
 
     trial_id: int
     trial_ids: tuple[int, ...]
