@@ -21,7 +21,7 @@ cells   Where the time of a search goes, how it grows with rows, parameters, tri
         --rows 10000 --trials 4 --variants plain shipped --executor inline
 
 Digits, 1,297 images of 8x8, batches of 128, one thread, CPU seconds; medians and ranges of ratios
-of the same turn. `--to FILE` stores; together_cpu, study_cost_cpu and study_cost_images_cpu are
+of the same turn. `--to FILE` stores; together_cpu, study_cost_cpu and cost_cells_cpu are
 committed. `--small` runs the least of each mode.
 """
 
@@ -386,6 +386,7 @@ CELLS = [
     *(f"workers/{n}" for n in WORKERS),
     *(f"{name}/{method}/{seed}" for seed in range(3) for name in SETS for method in METHODS),
     "demo/24",
+    "images/10000",
     *(f"{name}/processes/{seed}" for seed in range(3) for name in SETS),
 ]
 
@@ -401,26 +402,29 @@ def cells(options: argparse.Namespace) -> dict[str, Any]:
               ours with its race, Optuna with a bare loop and a hold-out, scikit-learn's MLP;
               "processes" is the command `search`, which has two workers
     demo      the digits study as shipped with its race, in one process, by part and family
+    images    four networks of Fashion-MNIST, quasi-random, no race; needs --data
     """
     found = conditions("CPU seconds", "torch", "optuna", "scikit-learn", "ray")
     found |= {"runs": []} | (read_json(options.to, {}) if options.to else {})
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # processes that outlive their parents are ours
     chosen = [name for name in CELLS if any(name.startswith(begin) for begin in options.only)]
+    chosen = [name for name in chosen if options.data or not name.startswith("images/")]
     for turn in range(options.repeats):
         for name in chosen:
             if sum(run["cell"] == name for run in found["runs"]) <= turn:
-                found["runs"].append(show(one_run(name)))
+                found["runs"].append(show(one_run(name, options.data)))
                 if options.to:
                     write_json(options.to, found, rows="runs")
     return found
 
 
-def one_run(name: str) -> dict[str, Any]:
+def one_run(name: str, data: str | None) -> dict[str, Any]:
     """Return what a cell measures in a process of its own, and the seconds of all processes."""
     asked = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=True).stdout
     load, used = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-W", "ignore", __file__, "cells", "--cell", name]
+    command += ["--data", data] if data else []
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
     kind, _, rest = name.partition("/")
     with tempfile.TemporaryDirectory() as place, tempfile.TemporaryFile("w+") as printed:
@@ -499,13 +503,17 @@ class Tree:
         return {role: round(n / os.sysconf("SC_CLK_TCK"), 2) for role, n in found.items()}
 
 
-def one_cell(name: str) -> dict[str, Any]:
+def one_cell(name: str, data: str | None) -> dict[str, Any]:
     """Measure a cell in this process."""
     kind, value, *seed = name.split("/")
     if kind in SETS:
         return {"log_loss": RIVALS[value](*table_of(kind), SETS[kind][1], int(seed[0]))}
     if kind == "demo":
         return parts_of_search("digits", n_trials=int(value))
+    if kind == "images":
+        of_images = {"dataset.max_train": int(value), "sampler.name": "qmc", "finalists": 0}
+        given: dict[str, Any] = {"n_trials": 4, "data_root": data, "settings": of_images}
+        return parts_of_search("fashion_mnist_quick", **given)
     many = kind in ("trials", "workers")
     n = int(value) if kind == "rows" else 300
     settings: dict[str, object] = {"family.mlp.depth": [2], "family.mlp.width": [int(value)]}
@@ -736,7 +744,7 @@ def main() -> None:
         return
     if options.cell:
         warnings.simplefilter("ignore")
-        show(one_cell(options.cell))
+        show(one_cell(options.cell, options.data))
         return
     if "cells" in options.modes:
         cells(options)

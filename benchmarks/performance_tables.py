@@ -92,7 +92,8 @@ def posteriors() -> str:
     """Return seconds and test log loss of Laplace posteriors of the same networks."""
     lines = [
         [r["network"], r["way"].replace("laplace ", "laplace-torch, "),
-         *(span(r[key], digits) for key, digits in _POSTERIOR.items()), r["probit"]["n"]]
+         *(span(r[k], digits) if r[k]["median"] else "-" for k, digits in _POSTERIOR.items()),
+         r["probit"]["n"]]
         for r in load("posteriors_cpu.json")["rows"]
     ]  # fmt: skip
     header = ["", "", "fit, CPU s", "500 predictions, CPU s", "test log loss, probit",
@@ -207,11 +208,24 @@ def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def demo() -> str:
-    """Return where the seconds of the digits study go, over the plain trainings, by family."""
-    run = next(run for run in cell_runs() if run["cell"].startswith("demo/"))
+    """Return where the seconds of the digits study go."""
+    return _by_family("demo/")
+
+
+def images() -> str:
+    """Return where the seconds of four networks on 10,000 images go."""
+    return _by_family("images/")
+
+
+def _by_family(begin: str) -> str:
+    """Return where the seconds of the trials of a cell go, over the plain trainings, by family."""
+    run = next(run for run in cell_runs() if run["cell"].startswith(begin))
     families = {name: dict(parts) for name, parts in run["of_family"].items()}
     numbers = {name: parts.pop("trials") for name, parts in families.items()}
-    families = {f"{numbers[name]} {_FAMILIES[name]}": parts for name, parts in families.items()}
+    families = {
+        f"{numbers[name]} {_FAMILIES[name][numbers[name] > 1]}": parts
+        for name, parts in families.items()
+    }
     parts = run["parts"]
     columns = {"all": parts, **families}
     lines: list[list[object]] = []
@@ -235,7 +249,13 @@ def demo() -> str:
     return table(["over the trainings", "CPU s", *columns], lines)
 
 
-_FAMILIES = {"linear": "linear", "mlp": "MLPs", "cnn": "CNNs", "resnet": "ResNets"}
+#: A family in the words of the page, one of it and several.
+_FAMILIES = {
+    "linear": ("linear", "linear"),
+    "mlp": ("MLP", "MLPs"),
+    "cnn": ("CNN", "CNNs"),
+    "resnet": ("ResNet", "ResNets"),
+}
 
 
 def in_short() -> str:
@@ -267,6 +287,7 @@ _IN_SHORT = {
     "cancer/ours/": "a search of 300 rows with classes, 24 trials and the race",
     "diabetes/ours/": "a search of 300 rows with real targets, 12 trials and the race",
     "demo/": "the demo, 24 trials and the race",
+    "images/": "four networks on 10,000 images of 28x28",
 }
 
 
@@ -754,6 +775,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "summary": summary,
     "in-short": in_short,
     "demo": demo,
+    "images": images,
     "growth": growth,
     "ways-to-find": ways_to_find,
     "processes": processes,
